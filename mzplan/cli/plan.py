@@ -55,6 +55,7 @@ WATCH_EVERY = 1.0  # seconds
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
 @click.option("--replace", "replacing", type=ADDRESS, multiple=True, help="Plan a new generation of it.")
 @canary_options
+@click.option("--full", is_flag=True, help="Show each change and each notice by itself: no groups.")
 @click.option("--detailed-exitcode", is_flag=True, help="2: changes, 3: drift, 4: both.")
 def command_plan(
     invocation: Invocation,
@@ -69,6 +70,7 @@ def command_plan(
     target: tuple[Address, ...],
     replacing: tuple[Address, ...],
     canary: float | None,
+    full: bool,
     detailed_exitcode: bool,
 ) -> int:
     """Show what apply would change, what that restarts, and why."""
@@ -103,7 +105,7 @@ def command_plan(
 
         write_text(html, render_plan_page(plan))
     if markdown != STDOUT:
-        show_plan(invocation, plan, explain=explain)
+        show_plan(invocation, plan, explain=explain, full=full)
     if errors:
         saved = "" if out is None else " It was not saved."
         number = count(len(errors), "error")
@@ -135,7 +137,7 @@ def _write_markdown(invocation: Invocation, file: str, text: str) -> None:
         invocation.out(text)
 
 
-def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False) -> None:
+def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False, full: bool = False) -> None:
     """A plan as the results of a command."""
     if invocation.json:
         from mzplan.render.plan_json import plan_to_json
@@ -149,7 +151,7 @@ def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False) -> N
         return
     from mzplan.render.plan_text import render_plan
 
-    text = render_plan(plan, invocation.color, whole=bool(invocation.verbose))
+    text = render_plan(plan, invocation.color, whole=bool(invocation.verbose), full=full)
     if explain:
         from mzplan.render.explain import render_stages
 

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from mzplan.model.diagnostics import Diagnostic, SourceRange
+from mzplan.model.words import count
 from mzplan.render.text import Paint, safe
 from mzplan.secrets.resolved import scrubbed
 
 _WIDTH = 100  # columns of an excerpt; a longer line is cut around its carets
 _BEFORE = 40  # of them before the first caret, at least
 _TAB = 4
+_NAMED = 8  # resources of which the same is said
 _COLOURS = {"error": "red", "warning": "yellow", "notice": "cyan"}
 
 
@@ -34,6 +37,25 @@ def render_diagnostics(diagnostics: Iterable[Diagnostic], color: bool, directory
     paint = Paint(color)
     prefix = _prefix(directory)
     return "\n\n".join(_render(scrubbed(diagnostic), paint, prefix) for diagnostic in diagnostics)
+
+
+def once(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Those that say the same of several resources as one, with the number and the names of the others."""
+    groups: dict[Hashable, list[Diagnostic]] = {}
+    for number, one in enumerate(diagnostics):
+        about = str(one.address) if one.address is not None else ""
+        said = tuple(t.replace(about, "\0") if about else t for t in (one.summary, one.detail, one.hint))
+        groups.setdefault((one.severity, one.code, said, number if not about else -1), []).append(one)
+    return [_with_others(first, others) for first, *others in groups.values()]
+
+
+def _with_others(first: Diagnostic, others: list[Diagnostic]) -> Diagnostic:
+    if not others:
+        return first
+    names = ", ".join(str(one.address) for one in others[:_NAMED])
+    more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+    detail = f"The same of {count(len(others), 'other', 'others')}: {names}{more}."
+    return replace(first, detail=f"{first.detail}\n{detail}" if first.detail else detail)
 
 
 def diagnostics_to_json(diagnostics: Iterable[Diagnostic]) -> list[dict[str, Any]]:

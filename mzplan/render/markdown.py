@@ -7,14 +7,14 @@ folded, and the least important are dropped where they would not fit; the summar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from mzplan.model.address import natural_item
+from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import ACTIONS, FATES, Change, DriftItem, FieldChange, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.told import restarting_elsewhere
-from mzplan.render.diagnostics import render_diagnostics
+from mzplan.render.diagnostics import once, render_diagnostics
 from mzplan.render.impact import impact_graph
 from mzplan.render.markup import (
     LIMIT,
@@ -29,6 +29,7 @@ from mzplan.render.markup import (
     names,
     shortened,
 )
+from mzplan.render.plan_groups import grouped, shapes, title
 from mzplan.render.plan_text import ALWAYS, SIGNS, of_pause, turns, variables_of
 from mzplan.render.text import brief, cut, edit_of, safe, value, whole
 from mzplan.render.warnings import warnings_of
@@ -39,6 +40,7 @@ SETTINGS = 4_000
 DRIFT = 10_000
 PENDING = 4_000
 _INSTANCES = 40  # that are listed; the digest covers all
+_FRAME = 200  # characters around the changes of a group
 _RESERVE = 1_500  # for the frames of sections and the notes of what was left out
 
 # By importance for a reviewer: the first is dropped last.
@@ -80,7 +82,7 @@ def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
     head += list(_warnings(plan))
     errors = [d for d in plan.diagnostics if d.severity == "error"]
     if errors:
-        head.append(fence("text", [shortened(render_diagnostics(errors, False), ERRORS)]))
+        head.append(fence("text", [shortened(render_diagnostics(once(errors), False), ERRORS)]))
     graph = impact_graph(plan)
     if graph:
         head.append(fence("mermaid", [graph]))
@@ -169,7 +171,15 @@ def _warnings(plan: Plan) -> Iterator[str]:
 
 
 def _changes(plan: Plan, room: int) -> str:
-    """All changes in diff fences, as far as there is room: a line for each first, then their details."""
+    """All changes in diff fences, as far as there is room: a line for each first, then their details. Those
+    that belong together are a section that opens, with what all of them have once."""
+    alike = shapes(plan.changes)
+    groups = list(grouped(plan.changes, lambda change: _said(change, alike)))
+    room -= _FRAME * sum(len(group) > 1 for group in groups)
+    at = {id(change): index for index, change in enumerate(plan.changes)}
+    common = [list(_common(group)) if len(group) > 1 else [] for group in groups]
+    room -= sum(length(line) + 1 for lines in common for line in lines)
+    grouping = {at[id(one)]: {*lines} for group, lines in zip(groups, common, strict=True) for one in group}
     ranked = sorted(range(len(plan.changes)), key=lambda i: (_rank(plan.changes[i]), i))
     shown: dict[int, list[str]] = {}
     for index in ranked:
@@ -180,16 +190,40 @@ def _changes(plan: Plan, room: int) -> str:
         shown[index] = [line]
     bare = 0
     for index in ranked[: len(shown)]:
-        details = list(_details(plan.changes[index]))
+        details = [line for line in _details(plan.changes[index]) if line not in grouping[index]]
         size = sum(length(line) + 1 for line in details)
         if size > room:
             bare += 1
             continue
         room -= size
         shown[index] += details
-    body = fence("diff", [line for index in sorted(shown) for line in shown[index]])
-    left_out = _left_out(plan, shown, bare)
-    return folded(f"{many(len(plan.changes), 'change')}", f"{body}\n\n{left_out}" if left_out else body)
+    blocks: list[str] = []
+    lines: list[str] = []
+    for group, have in zip(groups, common, strict=True):
+        own = [line for one in group for line in shown.get(at[id(one)], ())]
+        if len(group) == 1:
+            lines += own
+        elif own:
+            blocks += [fence("diff", lines)] if lines else []
+            lines = []
+            blocks.append(folded(title(group), fence("diff", [*have, *own])))
+    blocks += [fence("diff", lines)] if lines else []
+    if left_out := _left_out(plan, shown, bare):
+        blocks.append(left_out)
+    return folded(many(len(plan.changes), "change"), "\n\n".join(blocks))
+
+
+def _said(change: Change, alike: Mapping[Address, Hashable]) -> Hashable:
+    """What is said of a change, but its name."""
+    if change.action == "create":
+        return change.action, alike.get(change.address)
+    return change.action, change.effect, change.fate, change.reason, tuple(_details(change))
+
+
+def _common(group: list[Change]) -> Iterator[str]:
+    """The details that all of a group have."""
+    every = [set(_details(change)) for change in group]
+    return (line for line in _details(group[0]) if all(line in lines for lines in every))
 
 
 def _left_out(plan: Plan, shown: dict[int, list[str]], bare: int) -> str:
@@ -269,7 +303,7 @@ def _sections_after(plan: Plan) -> Iterator[str]:
         yield folded(f"Committed, but not converged: {len(plan.pending):,}", body)
     notices = [d for d in plan.diagnostics if d.severity != "error"]
     if notices:
-        body = fence("text", [shortened(render_diagnostics(notices, False), NOTICES)])
+        body = fence("text", [shortened(render_diagnostics(once(notices), False), NOTICES)])
         yield folded(f"{many(len(notices), 'notice')}", body)
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
-from mzplan.model.plan import Change
+from mzplan.model.address import Address
+from mzplan.model.plan import Change, FieldChange
 from mzplan.model.words import count
+from mzplan.plan.comparison import all_fields
 from mzplan.render.columns import MAX_ROWS, in_columns
+from mzplan.render.text import value
+from mzplan.render.text import whole as full_length
 
 LEAST = 4  # changes; fewer are as readable one by one
 _HINT = ": -v lists them all"
@@ -14,15 +18,57 @@ _HINT = ": -v lists them all"
 
 def grouped(changes: Iterable[Change], key: Callable[[Change], Hashable]) -> Iterator[list[Change]]:
     """The changes in their order; those that belong together where the first of them is. `key`: equal where
-    the same is said of two changes. What is created is never like another, nor what is renamed."""
+    the same is said of two changes. What is renamed is never like another."""
     found: dict[Hashable, list[Change]] = {}
     for change in changes:
-        alone = change.action in ("create", "move")
+        alone = change.action == "move"
         found.setdefault(
             change.address if alone else (change.address.kind == "connection", key(change)), []
         ).append(change)
     for group in found.values():
         yield from [group] if len(group) >= LEAST else [[change] for change in group]
+
+
+def shapes(changes: Iterable[Change]) -> dict[Address, Hashable]:
+    """For each created resource what is equal for all that one `for_each` makes, or might: its kind and type,
+    which properties it has, and the values of those in which most are alike."""
+    alike: dict[Hashable, list[tuple[Address, dict[str, str]]]] = {}
+    for change in changes:
+        if change.action == "create" and change.after is not None:
+            leaves = {field.path: _text(field) for field in all_fields(change.after)}
+            key: Hashable = (change.address.kind, change.after.type, frozenset(leaves))
+            alike.setdefault(key, []).append((change.address, leaves))
+    found: dict[Address, Hashable] = {}
+    for key, made in alike.items():
+        paths = sorted(made[0][1])
+        shared = [p for p in paths if len({leaves[p] for _, leaves in made}) * 2 <= len(made)]
+        found |= {address: (key, *(leaves[path] for path in shared)) for address, leaves in made}
+    return found
+
+
+def common_fields(group: list[Change]) -> Iterator[tuple[FieldChange, tuple[str, ...]]]:
+    """Each property of created resources, with its values, each once."""
+    values: dict[str, dict[str, None]] = {}
+    first: dict[str, FieldChange] = {}
+    for change in group:
+        for field in all_fields(change.after) if change.after is not None else ():
+            first.setdefault(field.path, field)
+            values.setdefault(field.path, {}).setdefault(_text(field))
+    for path, field in first.items():
+        yield field, tuple(values[path])
+
+
+def _text(field: FieldChange) -> str:
+    return "(sensitive)" if field.sensitive else value(field.after, full_length(field))
+
+
+def title(group: list[Change]) -> str:
+    """`99 queries restart from their checkpoints`, `40 sources are new`: nothing in it is anybody's text."""
+    if group[0].action == "create":
+        return f"{count(len(group), group[0].address.kind)} are new"
+    if group[0].action == "delete":
+        return f"{noun(group)} are deleted"
+    return f"{noun(group)} {consequence(group[0])}"
 
 
 def consequence(change: Change) -> str:

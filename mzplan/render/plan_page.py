@@ -13,6 +13,7 @@ from mzplan.model.plan import Change, Plan
 from mzplan.render.drawing import COLLAPSED, Node, collapsed, columns_of, drawn, homes
 from mzplan.render.html import Markup, element, inlined, joined, static_text
 from mzplan.render.impact import VERBS, edges_of
+from mzplan.render.plan_groups import title
 from mzplan.render.plan_text import plan_parts, verdict
 from mzplan.render.warnings import Warned, warnings_of
 
@@ -60,7 +61,7 @@ def plan_view(plan: Plan, *, on_serial: bool = False) -> Markup:
             element("div", graph, class_="scroll", tabindex=0, role="region", aria_label="Graph of the plan"),
             element("h2", "Changes"),
             search_field("Search the changes"),
-            element("div", [_change(change, lines) for change, lines in changes]),
+            element("div", [_group(group) for group in changes]),
         ]
     if on_serial and (beside := "\n".join(rest).strip()):
         parts += [element("h2", "Beside the changes"), element("pre", beside, class_="box")]
@@ -141,6 +142,21 @@ def _unlinked(node: Node) -> Node:
         note=VERBS.get(node.look, ""),
         look=node.look,
     )
+
+
+def _group(group: list[tuple[Change, list[str]]]) -> Markup:
+    """Changes that belong together, in one box that opens."""
+    shown = [_change(change, lines) for change, lines in group]
+    if len(group) == 1:
+        return shown[0]
+    first = group[0][0]
+    summary = element(
+        "summary",
+        element("span", first.fate, class_=f"chip look-{first.fate}"),
+        " ",
+        title([change for change, _ in group]),
+    )
+    return element("details", summary, shown, class_="box group")
 
 
 def _change(change: Change, lines: list[str]) -> Markup:

@@ -10,8 +10,8 @@ from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.told import restarting_elsewhere
-from mzplan.render.diagnostics import render_diagnostics
-from mzplan.render.plan_groups import consequence, grouped, names, noun
+from mzplan.render.diagnostics import once, render_diagnostics
+from mzplan.render.plan_groups import common_fields, consequence, grouped, names, noun, shapes
 from mzplan.render.text import Paint, brief, cut, edit_of, safe, value, whole
 from mzplan.render.warnings import warnings_of
 
@@ -38,10 +38,10 @@ MAX_LISTED = 8
 MAX_CAUSE_FIELDS = 3
 
 
-def render_plan(plan: Plan, colour: bool = False, *, whole: bool = False) -> str:
+def render_plan(plan: Plan, colour: bool = False, *, whole: bool = False, full: bool = False) -> str:
     """The whole plan, ending in a newline. ANSI codes are added only with `colour`. Many changes with one
-    cause are one paragraph; `whole`: with all of their names."""
-    return "\n".join(_Renderer(plan, colour, whole).lines()) + "\n"
+    cause, or of one shape, are one paragraph; `whole`: with all of their names; `full`: each by itself."""
+    return "\n".join(_Renderer(plan, colour, whole, full).lines()) + "\n"
 
 
 def render_changes(plan: Plan, colour: bool = False, *, whole: bool = False) -> str:
@@ -64,12 +64,12 @@ def verdict(plan: Plan) -> str:
     return f"Plan: {', '.join(shown)}."
 
 
-def plan_parts(plan: Plan) -> tuple[list[tuple[Change, list[str]]], list[str]]:
-    """What `render_plan` says, in parts and without colours: the lines of each change by itself, and those
+def plan_parts(plan: Plan) -> tuple[list[list[tuple[Change, list[str]]]], list[str]]:
+    """What `render_plan` says, in parts and without colours: by group the lines of each change, and those
     after the changes; of the settings, too."""
     renderer = _Renderer(plan, False)
     rest = [*renderer._settings(), *renderer.after()]
-    return [(change, list(renderer.of(change))) for change in plan.changes], rest
+    return [[(change, list(renderer.of(change))) for change in group] for group in renderer.groups()], rest
 
 
 def waits_for(plan: Plan) -> Mapping[Address, tuple[Address, ...]]:
@@ -101,9 +101,11 @@ def turns(plan: Plan) -> str:
 
 
 class _Renderer:
-    def __init__(self, plan: Plan, colour: bool, whole: bool = False):
+    def __init__(self, plan: Plan, colour: bool, whole: bool = False, full: bool = False):
         self.plan = plan
         self.whole = whole
+        self.full = full
+        self.shapes = shapes(plan.changes)
         self.colour = colour
         self.paint = Paint(colour)
         self.by_address = {change.address: change for change in plan.changes}
@@ -113,11 +115,15 @@ class _Renderer:
     def changed(self) -> Iterator[str]:
         yield from self._warnings()
         yield from self._settings()
-        for group in grouped(self.plan.changes, self._said):
+        for group in self.groups():
             yield from self.of(group[0]) if len(group) == 1 else self._group(group)
         if self.plan.changes or self.plan.settings_changes:
             yield ""
         yield from self._undisturbed()
+
+    def groups(self) -> Iterator[list[Change]]:
+        """The changes in their order, those that are shown together in one list."""
+        return ([one] for one in self.plan.changes) if self.full else grouped(self.plan.changes, self._said)
 
     def _warnings(self) -> Iterator[str]:
         told = [one for one in warnings_of(self.plan) if not one.plain]
@@ -159,7 +165,8 @@ class _Renderer:
         if len(self.plan.drift) > MAX_LISTED:
             yield f"Drift of {len(self.plan.drift) - MAX_LISTED} more: `mzplan drift` lists them"
         if self.plan.diagnostics:
-            yield render_diagnostics(self.plan.diagnostics, self.colour)
+            found = self.plan.diagnostics if self.full else once(self.plan.diagnostics)
+            yield render_diagnostics(found, self.colour)
             yield ""
         if self.plan.environment:
             yield f"Environment: {safe(self.plan.environment)}"
@@ -187,16 +194,23 @@ class _Renderer:
         """All that is said of a change, but its name: changes with equal ones are shown together."""
         fields = tuple(self._field(field, change.action) for field in change.fields)
         turn = self._turn(change.address)
+        if change.action == "create":
+            return (change.action, str(self.shapes.get(change.address)), turn)
         return (change.action, consequence(change), turn, *fields, *self._because(change))
 
     def _group(self, group: list[Change]) -> Iterator[str]:
         first = group[0]
         sign = self.paint(SIGNS[first.action], _COLOURS[first.action])
-        parts = [f"{self.paint(noun(group), 'bold')} {consequence(first)}", self._turn(first.address)]
+        created = first.action == "create"
+        number = count(len(group), first.address.kind) if created else noun(group)
+        happens = "are new" if created else consequence(first)
+        parts = [f"{self.paint(number, 'bold')} {happens}", self._turn(first.address)]
         because = list(self._because(first))
         cause = f" {because.pop()}" if len(because) == 1 else ""
         yield f"{sign} {', '.join(filter(None, parts))}{cause}"
         yield from (f"    {self._field(field, first.action)}" for field in first.fields)
+        if first.action == "create":
+            yield from (f"    {safe(f.path)}: {_each(v, self.whole)}" for f, v in common_fields(group))
         yield from (f"    {line}" for line in because)
         yield from names(group, whole=self.whole)
 
@@ -281,6 +295,13 @@ def _fields_in_line(fields: tuple[FieldChange, ...]) -> str:
     if len(felt) > MAX_CAUSE_FIELDS:
         shown.append(f"and {len(felt) - MAX_CAUSE_FIELDS} more")
     return ", ".join(shown)
+
+
+def _each(values: tuple[str, ...], whole: bool) -> str:
+    """One value, or those of many resources."""
+    shown = values if whole else values[:MAX_CAUSE_FIELDS]
+    more = f" and {len(values) - len(shown)} more: -v lists them all" if len(shown) < len(values) else ""
+    return f"{len(values)} values: {', '.join(shown)}{more}" if len(values) > 1 else values[0]
 
 
 def _after(field: FieldChange) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 
@@ -371,3 +372,59 @@ def test_what_pauses_is_counted_and_warned_of(state: State) -> None:
     assert "source.orders  stays paused" in render_plan(plan)
     plan = build_plan(shop(), now)
     assert plan.fates()["resume"] == 2 and "resumes from its checkpoint" in render_plan(plan)
+
+
+# --- what belongs together is shown once
+
+
+def forty(**more: Any) -> Configuration:
+    """40 sources, as a `for_each` makes them, and 40 sinks of them."""
+    sources = [source(f"s{n}", topic=f"shop.t{n}", **more) for n in range(40)]
+    sinks = [
+        sink(f"out{n}", table=f"public.t{n}", where="amount > 0", **{"from": f"s{n}"}) for n in range(40)
+    ]
+    return project(kafka(), postgres(), *sources, *sinks)
+
+
+def test_forty_sources_and_their_sinks_are_two_groups() -> None:
+    plan = build_plan(forty(), State(project="shop"))
+    text = render_plan(plan)
+    assert len(text.splitlines()) <= 60
+    assert "+ 40 sources are new\n" in text and "+ 40 sinks are new\n" in text
+    assert text.count("format.schema: id BIGINT, amount INT\n") == 1
+    assert "topic: 40 values: shop.t0, shop.t1, shop.t2 and 37 more" in text
+    assert all(f"shop.t{n}" in render_plan(plan, whole=True) for n in range(40))
+    full = render_plan(plan, full=True)
+    assert full.count("format.schema: id BIGINT, amount INT\n") == 40 and "are new" not in full
+    assert all(f"\n+ source.s{n}\n" in f"\n{full}" for n in range(40))
+    comment = render_plan_markdown(plan)
+    assert comment.count("format.schema") == 1 and comment.count("<summary>40 s") == 2
+    assert all(f"+ source.s{n}\n" in comment and f"topic: shop.t{n}\n" in comment for n in range(40))
+    page = render_plan_page(plan)
+    assert page.count('class="box group"') == 2 and page.count('<details class="box" id=') == 82
+
+
+def test_equal_notices_are_one_with_their_number() -> None:
+    state = commit(forty())
+    bodies = forty().resources
+    changed = [
+        dataclasses.replace(one, body={**one.body, "where": "amount > 1"}) if "where" in one.body else one
+        for one in bodies.values()
+    ]
+    plan = build_plan(project(*changed), state)
+    assert len([d for d in plan.diagnostics if d.code == "MZ045"]) == 40
+    for text in (render_plan(plan), render_plan_markdown(plan)):
+        assert text.count("notice[MZ045]") == 1 and "The same of 39 others: sink.out1" in text
+    assert render_plan(plan, full=True).count("notice[MZ045]") == 40
+    assert len(render_plan(plan).splitlines()) <= 60
+    assert len(plan_to_json(plan)["diagnostics"]) == 40
+
+
+def test_what_each_has_for_itself_hides_nothing_that_one_alone_has() -> None:
+    made = [source(f"s{n}", topic=f"t{n}") for n in range(6)]
+    other = kafka("elsewhere", brokers=["evil:9092"])
+    odd = source("s7", topic="t7", connection="elsewhere")
+    plan = build_plan(project(kafka(), other, *made, odd), State(project="shop"))
+    text = render_plan(plan)
+    assert "+ 6 sources are new\n" in text
+    assert "+ source.s7\n    connection: elsewhere\n" in text

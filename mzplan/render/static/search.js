@@ -10,6 +10,10 @@ function search() {
     if (one.closest("svg")) one.classList.toggle("faded", !fits);
     else { one.hidden = !fits; all += 1; found += fits; }
   }
+  for (const one of document.querySelectorAll("main .group")) {
+    one.hidden = !one.querySelector("[data-name]:not([hidden])");
+    if (wanted) one.open = true;
+  }
   const count = document.getElementById("found");
   if (count) count.textContent = wanted && all ? `${found} of ${all}` : "";
 }
