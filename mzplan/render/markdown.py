@@ -13,7 +13,7 @@ from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import ACTIONS, FATES, Change, DriftItem, FieldChange, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
-from mzplan.plan.told import restarting_elsewhere
+from mzplan.plan.leads import restarting_elsewhere
 from mzplan.render.diagnostics import once, render_diagnostics
 from mzplan.render.impact import impact_graph
 from mzplan.render.markup import (

@@ -7,7 +7,7 @@ from typing import Any
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
-from mzplan.plan.told import restarting_elsewhere
+from mzplan.plan.leads import restarting_elsewhere
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.secrets.references import REFERENCE, placed_references, written
 

@@ -9,7 +9,7 @@ from mzplan.model.plan import FATES, Action, Change, Fate, FieldChange, Plan
 from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
-from mzplan.plan.told import restarting_elsewhere
+from mzplan.plan.leads import restarting_elsewhere
 from mzplan.render.diagnostics import once, render_diagnostics
 from mzplan.render.plan_groups import common_fields, consequence, grouped, names, noun, shapes
 from mzplan.render.text import Paint, brief, cut, edit_of, safe, value, whole

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mzplan.model.plan import Change, FieldChange, Plan
-from mzplan.plan.told import leading_elsewhere, restarting_elsewhere, writing_otherwise
+from mzplan.plan.leads import leading_elsewhere, restarting_elsewhere, writing_otherwise
 from mzplan.render.markup import many
 from mzplan.render.text import cut, edit_of, safe
 

@@ -1,4 +1,4 @@
-"""What of a plan is told before all else: what leads elsewhere, and what writes other rows."""
+"""What of a plan comes before all else: what leads elsewhere, and what writes other rows."""
 
 from __future__ import annotations
 
