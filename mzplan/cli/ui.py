@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import click
 
 from mzplan.cli.context import Invocation, command
 from mzplan.host.extras import require_extra
 from mzplan.model.diagnostics import ExitCode
+
+if TYPE_CHECKING:
+    from mzplan.operations.project import Project
 
 PORT = 8470
 
@@ -37,6 +43,9 @@ def command_ui(invocation: Invocation, host: str, port: int, token_file: str | N
     project = invocation.project()
     access = access_for(host, read_token(token_file), url)
 
+    def opened(environment: str) -> Project:
+        return replace(invocation, environment=environment).project() if environment else project
+
     def begun(address: str, port: int) -> None:
         if invocation.json:
             invocation.document({"url": url or address, "port": port, "token": bool(access.token)})
@@ -49,7 +58,7 @@ def command_ui(invocation: Invocation, host: str, port: int, token_file: str | N
             )
 
     try:
-        serve(project, host, port, access, begun)
+        serve(opened, host, port, access, begun)
     except KeyboardInterrupt:  # how it is ended
         invocation.end_progress()
     return ExitCode.OK

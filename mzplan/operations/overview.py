@@ -36,6 +36,7 @@ class Overview:
     pending: tuple[Pending, ...]
     drift: tuple[DriftItem, ...]
     read_at: float
+    environments: tuple[str, ...] = ()  # of the project, by name
 
 
 class OverviewReader:
@@ -108,6 +109,7 @@ class OverviewReader:
             pending=find_pending(state, statuses),
             drift=find_drift(self._project, state, statuses, rotated={}),
             read_at=now,
+            environments=self._project.settings.environments,
         )
 
 

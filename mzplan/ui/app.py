@@ -20,7 +20,7 @@ from mzplan.operations.overview import Overview, origin_of
 from mzplan.operations.project import Project
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.html import Content, element, static_text
-from mzplan.ui.access import COOKIE, SESSION, Access, Guard
+from mzplan.ui.access import COOKIE, SESSION, Access
 from mzplan.ui.error_page import error_page
 from mzplan.ui.follower import Follower, View
 from mzplan.ui.frame import document, page
@@ -42,7 +42,7 @@ _STATIC = {
 
 
 def make_app(project: Project, follower: Follower, access: Access) -> ASGIApp:
-    """The application, with its guard before it. What blocks, Starlette runs in threads."""
+    """The pages of a project, for which a Guard has to stand. What blocks, Starlette runs in threads."""
     pages = Pages(project, follower, access)
     routes = [
         Route("/", pages.graph),
@@ -64,7 +64,7 @@ def make_app(project: Project, follower: Follower, access: Access) -> ASGIApp:
         MzplanError: pages.failed,
         Exception: pages.broken,
     }
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), access)
+    return Starlette(routes=routes, exception_handlers=handlers)
 
 
 class Pages:

@@ -24,6 +24,7 @@ def page(title: str, view: View, boot: str, *content: Content, current: str = ""
         element("a", "Skip to the content", href="#main", class_="skip"),
         element("strong", project),
         element("nav", links, aria_label="Pages"),
+        _environments(view),
         element("span", _serial(view), class_="quiet serial"),
     )
     problem = render_diagnostics(view.problem, False)
@@ -47,6 +48,20 @@ def page(title: str, view: View, boot: str, *content: Content, current: str = ""
     gone = element("div", away, id="away", role="alert", hidden=True)
     body = element("body", header, banner, gone, main)
     return document(f"{title} · {project}", ("search.js", "live.js"), body)
+
+
+def environment_links(names: Iterable[str], current: str) -> Markup:
+    """To the same pages of each environment of the project."""
+    links = [
+        element("a", one, href=f"/environment/{one}", aria_current=one == current and "true") for one in names
+    ]
+    return element("nav", element("span", "Environment", class_="quiet"), links, aria_label="Environments")
+
+
+def _environments(view: View) -> Markup | None:
+    if view.overview is None or len(view.overview.environments) < 2:
+        return None
+    return environment_links(view.overview.environments, view.overview.status.environment)
 
 
 def document(title: str, scripts: Iterable[str], body: Markup) -> str:

@@ -7,14 +7,19 @@ import ipaddress
 import os
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp
 
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.operations.overview import OverviewReader
 from mzplan.operations.project import Project
-from mzplan.ui.access import Access
+from mzplan.ui.access import Access, Guard
 from mzplan.ui.app import make_app
+from mzplan.ui.environments import Environments
 from mzplan.ui.follower import Follower
 
 TOKEN_VARIABLE = "MZPLAN_UI_TOKEN"
@@ -65,16 +70,30 @@ def access_for(host: str, token: str, url: str | None) -> Access:
     return Access(token=token, host=parts.hostname or "", is_secure=parts.scheme == "https")
 
 
-def serve(project: Project, host: str, port: int, access: Access, begun: Callable[[str, int], None]) -> None:
-    """Serve until the process is interrupted (KeyboardInterrupt). `begun` is called with address and port
-    once connections are taken. Raises MzplanError MZ188 where that can't be."""
+def serve(
+    opened: Callable[[str], Project], host: str, port: int, access: Access, begun: Callable[[str, int], None]
+) -> None:
+    """Serve until the process is interrupted (KeyboardInterrupt). `opened` gives the project in an
+    environment by its name ("": that which the command is about). Whom a token lets in sees that one alone,
+    users of this machine any of them. `begun` is called with address and port once connections are taken.
+    Raises MzplanError MZ188 where that can't be."""
     import uvicorn
 
     from mzplan.ui.connections import PLACES, Connection
 
-    with _listening(host, port) as listener, Follower(OverviewReader(project)) as follower:
+    project = opened("")
+    names = () if access.token else project.settings.environments
+    followers: list[Follower] = []
+
+    def pages(name: str) -> ASGIApp:
+        found = project if name == project.settings.environment else opened(name)
+        found = replace(found, settings=replace(found.settings, environments=names))
+        followers.append(stack.enter_context(Follower(OverviewReader(found))))
+        return make_app(found, followers[-1], access)
+
+    with _listening(host, port) as listener, ExitStack() as stack:
         config = uvicorn.Config(
-            make_app(project, follower, access),
+            Guard(Environments(project.settings.environment, names, pages), access),
             loop="asyncio",
             http=Connection,
             ws="none",
@@ -93,7 +112,8 @@ def serve(project: Project, host: str, port: int, access: Access, begun: Callabl
                 begun(_address(listener), listener.getsockname()[1])
 
             async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-                follower.end()
+                for follower in followers:
+                    follower.end()
                 await super().shutdown(sockets)
 
         Server(config).run(sockets=[listener])

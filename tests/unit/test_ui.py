@@ -30,7 +30,7 @@ from mzplan.ui.plots import plot
 from mzplan.ui.resource_page import last_steps, measures, resource_page
 from mzplan.ui.samples import Samples
 from tests.browser.shown_project import HOSTILE, ShownProject, troubled, troubled_project
-from tests.unit.cli_runs import mzplan
+from tests.unit.cli_runs import mzplan, write
 from tests.unit.small_projects import at, commit, observe, shop
 
 ROOT = Path(__file__).parents[2]
@@ -381,6 +381,44 @@ def test_samples_are_a_ring() -> None:
     assert samples.runs(address) == [100.0, 104.0]
     samples.add([], now=105.0)
     assert samples.rates(address) == [] and samples.runs(address) == []
+
+
+def test_one_server_shows_each_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a cookie; one that can't be read leaves the others. With a token there is no switch."""
+    monkeypatch.delenv("MZPLAN_UI_TOKEN", raising=False)
+    folder = write(tmp_path / "p")
+    settings = (folder / "mzplan.yaml").read_text()
+    for name in ("dev", "prod", "gone"):
+        settings += "environments:\n" if name == "dev" else ""
+        settings += f"  {name}: {{state: {{backend: local, path: state/{name}}}, warehouse: ./w/{name}"
+        settings += ", default: true}\n" if name == "dev" else "}\n"
+    (folder / "mzplan.yaml").write_text(settings)
+    for name in ("dev", "prod"):
+        assert mzplan(folder, "--env", name, "apply", "--auto-approve").code == 0
+    command = [sys.executable, "-m", "mzplan", "-C", str(folder), "ui", "--port", "0", "--json"]
+    for token in ("", TOKEN):
+        environment = {**os.environ, **({"MZPLAN_UI_TOKEN": token} if token else {})}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+            assert process.stdout is not None
+            port = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")["port"]
+            bearer = BEARER if token else {}
+            titles = {}
+            for name in ("dev", "prod", "gone", "nowhere"):
+                status, headers, _ = ask(port, f"/environment/{name}", **bearer)
+                assert (status == 303) == (not token and name != "nowhere"), (status, name)
+                cookie = f"mzplan_environment={name}"
+                assert not headers["Set-Cookie"] or cookie in headers["Set-Cookie"]
+                status, _, body = ask(port, "/queries", Cookie=cookie, **bearer)
+                assert status == 200 and ("/environment/prod" in body.decode()) == (not token)
+                titles[name] = body.decode().partition("<strong>")[2].partition("<")[0]
+            seen = ("prod", "gone") if not token else ("dev", "dev")
+            assert titles == {
+                "dev": "shop (dev)",
+                "nowhere": "shop (dev)",
+                **{name: f"shop ({one})" for name, one in zip(("prod", "gone"), seen, strict=True)},
+            }
+            process.terminate()
+            assert process.wait(30) == 0
 
 
 def test_what_the_runner_has_recorded_outlives_the_pages(tmp_path: Path) -> None:
