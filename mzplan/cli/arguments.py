@@ -44,7 +44,7 @@ class AddressType(click.ParamType[Address]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from mzplan.cli.completion import addresses
+        from mzplan.cli.known_names import addresses
 
         return addresses(ctx, incomplete, queries_only=self.queries_only)
 
@@ -67,7 +67,7 @@ class ConnectionType(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from mzplan.cli.completion import connections
+        from mzplan.cli.known_names import connections
 
         return connections(ctx, incomplete)
 
@@ -88,7 +88,7 @@ class LabelType(click.ParamType[tuple[str, str]]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from mzplan.cli.completion import labels
+        from mzplan.cli.known_names import labels
 
         return labels(ctx, incomplete)
 
@@ -115,7 +115,7 @@ class AddressOrFileType(click.ParamType[str]):
     ) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        from mzplan.cli.completion import addresses
+        from mzplan.cli.known_names import addresses
 
         return addresses(ctx, incomplete) or [CompletionItem(incomplete, type="file")]
 
@@ -131,7 +131,7 @@ class NameType(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from mzplan.cli.completion import items
+        from mzplan.cli.known_names import items
 
         return items(self.names(), incomplete)
 
@@ -144,7 +144,7 @@ class InstanceType(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from mzplan.cli.completion import instances
+        from mzplan.cli.known_names import instances
 
         return instances(ctx, incomplete)
 
@@ -157,7 +157,7 @@ class EnvironmentType(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from mzplan.cli.completion import environments
+        from mzplan.cli.known_names import environments
 
         return environments(ctx, incomplete)
 
@@ -263,7 +263,7 @@ def selecting(*, required: bool = False) -> Callable[[F], F]:
 
 
 def _examples() -> Iterable[str]:
-    from mzplan.cli.project import examples
+    from mzplan.cli.known_names import examples
 
     return examples()
 

@@ -11,6 +11,7 @@ import click
 from mzplan.cli.arguments import EXAMPLE
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.editors import modelined, refuse_editor_schemas, write_editor_schemas
+from mzplan.cli.known_names import EXAMPLES, examples
 from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
 from mzplan.host.guarded import GuardedFolder
 from mzplan.model.address import natural_item
@@ -29,8 +30,6 @@ project: {name}
 warehouse: ./warehouse          # where collections and checkpoints live: a path or a URI
 """
 _ABOUT_IGNORED = "# Of this machine, and of runners. What else is in the state's folder is committed."
-_PACKAGED = Path(__file__).parent.parent / "_examples"
-_CHECKOUT = Path(__file__).parent.parent.parent / "examples"
 # What running an example leaves in its folder.
 _LEFT = ("state", "warehouse", "lake", "__pycache__")
 
@@ -101,22 +100,11 @@ def _ignored(folder: Path) -> list[Path]:
     return [folder / ".gitignore"]
 
 
-def examples() -> dict[str, str]:
-    """The examples by name, with what each is about: the first line of its mzplan.yaml, a comment."""
-    folder = _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
-    found = {}
-    for file in sorted(folder.glob("*/mzplan.yaml")):
-        with file.open(encoding="utf-8") as lines:
-            first = lines.readline().strip()
-        found[file.parent.name] = first.removeprefix("#").strip() if first.startswith("#") else ""
-    return found
-
-
 def example_folder(name: str) -> Path:
     """Where an example is. Raises MzplanError MZ070 (usage), listing them all, for an unknown one."""
     known = examples()
     if name in known:
-        return (_PACKAGED if _PACKAGED.is_dir() else _CHECKOUT) / name
+        return EXAMPLES / name
     listed = "\n".join(f"{each}: {about}" if about else each for each, about in known.items())
     raise error(
         "MZ070",

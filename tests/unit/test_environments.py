@@ -451,7 +451,7 @@ def test_what_lies_in_any_warehouse_is_no_configuration(folder: Path) -> None:
 
 
 def test_the_shell_completes_environments(folder: Path) -> None:
-    from mzplan.cli.completion import environments
+    from mzplan.cli.known_names import environments
     from mzplan.cli.main import cli
 
     context = cli.make_context("mzplan", ["-C", str(folder), "plan"], resilient_parsing=True)
