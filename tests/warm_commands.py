@@ -50,10 +50,10 @@ def warm_mzplan() -> str:
 
 
 def _serve(place: str) -> None:
-    import mzplan.cli.alter
     import mzplan.cli.apply
     import mzplan.cli.plan
     import mzplan.config
+    import mzplan.features.alter.command
     import mzplan.operations.validation  # noqa: F401
 
     gc.freeze()  # or the first collection of each fork would copy all that was imported

@@ -16,36 +16,36 @@ from mzplan.model.suggestions import nearest
 
 # command → module; the function in it is `command_<name>` with - as _.
 COMMANDS: dict[str, str] = {
-    "init": "project",
-    "validate": "project",
-    "schema": "editors",
-    "plan": "plan",
-    "ddl": "ddl",
-    "graph": "plan",
-    "show": "plan",
-    "drift": "plan",
-    "apply": "apply",
-    "alter": "alter",
-    "destroy": "apply",
-    "pause": "apply",
-    "resume": "apply",
-    "restart": "apply",
-    "backfill": "backfill",
-    "status": "plan",
-    "history": "history",
-    "ui": "ui",
-    "logs": "logs",
-    "append": "append",
-    "snapshot": "snapshot",
-    "steps": "steps",
-    "verify": "steps",
-    "expire": "steps",
-    "run": "run",
-    "up": "run",
-    "down": "run",
-    "state": "state",
-    "import": "state",
-    "completion": "completion",
+    "init": "cli.project",
+    "validate": "cli.project",
+    "schema": "cli.editors",
+    "plan": "cli.plan",
+    "ddl": "features.ddl.command",
+    "graph": "cli.plan",
+    "show": "cli.plan",
+    "drift": "cli.plan",
+    "apply": "cli.apply",
+    "alter": "features.alter.command",
+    "destroy": "cli.apply",
+    "pause": "cli.apply",
+    "resume": "cli.apply",
+    "restart": "cli.apply",
+    "backfill": "features.backfill.command",
+    "status": "cli.plan",
+    "history": "features.history.command",
+    "ui": "features.ui.command",
+    "logs": "features.logs.command",
+    "append": "features.append.command",
+    "snapshot": "features.snapshot.command",
+    "steps": "features.steps.command",
+    "verify": "features.steps.command",
+    "expire": "features.steps.command",
+    "run": "cli.run",
+    "up": "cli.run",
+    "down": "cli.run",
+    "state": "features.state.command",
+    "import": "features.state.command",
+    "completion": "cli.completion",
 }
 COMPLETE = "_MZPLAN_COMPLETE"  # set by the shell's completion script
 
@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
         module = COMMANDS.get(name)
         if module is None:
             return None
-        loaded = importlib.import_module(f"mzplan.cli.{module}")
+        loaded = importlib.import_module(f"mzplan.{module}")
         command = getattr(loaded, f"command_{name.replace('-', '_')}")
         assert isinstance(command, click.Command)
         return command

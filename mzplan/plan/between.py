@@ -9,8 +9,8 @@ from mzplan.model.address import Address
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.resources import Configuration, RunnerSettings
 from mzplan.model.state import ResourceState, State
-from mzplan.plan.backfills import backfill_reason
 from mzplan.plan.planner import build_plan
+from mzplan.plan.reasons import backfill_reason
 
 
 def plan_between(before: State, after: State) -> Plan:

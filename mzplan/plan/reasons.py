@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.plan import Effect, FieldChange
+from mzplan.model.state import ResourceState
 
 MAX_NAMED = 3
 Ways = Mapping[Address, tuple[Address, ...]]
@@ -69,3 +70,12 @@ def _listed(names: list[str]) -> str:
     if len(names) <= MAX_NAMED:
         return f"{', '.join(names[:-1])} and {names[-1]}"
     return f"{', '.join(names[:MAX_NAMED])} and {len(names) - MAX_NAMED} more"
+
+
+def backfill_reason(before: ResourceState, after: ResourceState) -> str:
+    """Why a source restarts whose backfills have changed."""
+    new = [one for one in after.backfills if one not in before.backfills]
+    if new:
+        return "; ".join(f"a backfill {one}" for one in new)
+    gone = [one for one in before.backfills if one not in after.backfills]
+    return "; ".join(f"the backfill {one} is given up" for one in gone)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Downstream:
-    """One sink. Implements mzplan.operations.steps.Target."""
+    """One sink. Implements mzplan.features.steps.steps.Target."""
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ def _not_again(code: str, query: ResolvedQuery, why: str) -> MzplanError:
 
 
 class SparkUpstream:
-    """The upstream of one source. Implements mzplan.operations.steps.Upstream."""
+    """The upstream of one source. Implements mzplan.features.steps.steps.Upstream."""
 
     def __init__(self, spark: SparkSession, connector: Replays, query: ResolvedQuery, log: CheckpointLog):
         self._spark = spark

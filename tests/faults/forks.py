@@ -74,10 +74,10 @@ def _begin(arguments: list[str], out: Any, err: Any) -> int:
 
 
 def _serve() -> None:
-    import mzplan.cli.alter
     import mzplan.cli.apply
     import mzplan.cli.plan
     import mzplan.config
+    import mzplan.features.alter.command
     import mzplan.operations.validation
     import mzplan.runner.main  # noqa: F401
 

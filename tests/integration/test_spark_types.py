@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from mzplan.connectors.local.row_files import read_rows
-from mzplan.render.row_files import json_lines
+from mzplan.features.snapshot.row_files import json_lines
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.snapshot import snapshot_of
 from mzplan.warehouse.step_history import StepHistory

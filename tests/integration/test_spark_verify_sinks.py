@@ -18,8 +18,8 @@ from pyarrow import parquet
 
 from mzplan.connectors.api.content import Compared
 from mzplan.connectors.files.manifest import committed_files
+from mzplan.features.steps.steps import Verified, _compare, _with_target
 from mzplan.model.diagnostics import MzplanError
-from mzplan.operations.steps import Verified, _compare, _with_target
 from mzplan.schema.description import Description
 from mzplan.spark.content_verification import ContentComparison
 from mzplan.spark.sink_verification import Downstream

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from mzplan.features.alter.alteration import edit_only
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.operations.alteration import edit_only
 from mzplan.operations.project import Project, open_project
 from tests.unit.config_files import write
 from tests.unit.reporters import SilentReporter

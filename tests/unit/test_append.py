@@ -23,10 +23,10 @@ from pyarrow import fs, parquet
 from mzplan.connectors.local import endpoint, numbering
 from mzplan.connectors.local.endpoint import LocalSteps
 from mzplan.connectors.local.row_files import BadFileError, Format, read_rows
+from mzplan.features.append.append import Rows, append
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.operations import append as appending
-from mzplan.operations.append import Rows, append
 from mzplan.operations.project import open_project
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -469,6 +469,6 @@ def test_an_append_does_not_import_pandas(folder: Path) -> None:
         "try: main()\n"
         "except SystemExit as left: sys.exit(left.code or 'pandas' in sys.modules)\n"
     )
-    environment = {"PYTHONPATH": str(Path(appending.__file__).parents[2])}
+    environment = {"PYTHONPATH": str(Path(appending.__file__).parents[3])}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -19,15 +19,15 @@ from mzplan.connectors.kafka.source import KafkaSource
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.observations import observe as observe_query
 from mzplan.controller.reconcile import Desired, Memory, Switch, decide, key_of
+from mzplan.features.backfill.backfill_plans import plan_backfill, plan_without_backfills
+from mzplan.features.state.edit_plans import plan_rollback
+from mzplan.features.steps.steps_text import render_steps
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.state import Backfill, State
 from mzplan.plan import build_plan
-from mzplan.plan.backfills import plan_backfill, plan_without_backfills
 from mzplan.plan.between import plan_between
 from mzplan.plan.manual_changes import plan_pause, plan_restart
-from mzplan.plan.state_edits import plan_rollback
-from mzplan.render.steps import render_steps
 from mzplan.schema.description import describe, digest_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark.backfills import pass_over_begun, settle_backfills

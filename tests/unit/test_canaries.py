@@ -17,6 +17,7 @@ import pytest
 
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor
+from mzplan.features.state.edit_plans import plan_move, plan_rollback
 from mzplan.model.address import Address
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.diagnostics import Diagnostic
@@ -27,7 +28,6 @@ from mzplan.plan import build_plan
 from mzplan.plan.canaries import canaries_after, choose_canaries, held_back, without_passed
 from mzplan.plan.drift import drift_between
 from mzplan.plan.file import decode_plan, encode_plan
-from mzplan.plan.state_edits import plan_move, plan_rollback
 from mzplan.render.explain import render_stages
 from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_json import plan_to_json

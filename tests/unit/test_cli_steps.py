@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.render.steps import upstream_range
+from mzplan.features.steps.steps_text import upstream_range
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.step_record import StepRecord
 from mzplan.warehouse.values_seen import ValuesSeen

@@ -164,8 +164,8 @@ def test_the_reference_has_every_command_option_and_kind(site: Path) -> None:
 def test_the_table_of_steps_is_what_is_printed() -> None:
     from datetime import UTC, datetime
 
-    from mzplan.operations.steps import ShownSteps
-    from mzplan.render.steps import render_steps
+    from mzplan.features.steps.steps import ShownSteps
+    from mzplan.features.steps.steps_text import render_steps
     from mzplan.warehouse.step_history import Steps
     from mzplan.warehouse.step_record import StepRecord
 

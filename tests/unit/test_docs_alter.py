@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from mzplan.features.alter.alteration import edit_only
+from mzplan.features.alter.sql.meaning import type_name
+from mzplan.features.alter.sql.parser import parse_statements
 from mzplan.model.address import Kind
 from mzplan.model.diagnostics import MzplanError
-from mzplan.operations.alteration import edit_only
 from mzplan.operations.project import open_project
 from mzplan.schema.kinds import resource_kind, types_of
-from mzplan.sql.meaning import type_name
-from mzplan.sql.parser import parse_statements
 from tests.unit.config_files import write
 from tests.unit.reporters import SilentReporter
 

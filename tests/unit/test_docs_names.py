@@ -113,8 +113,9 @@ def allowed() -> dict[str, set[str]]:
     for contract in contracts().values():
         if contract["type"] == "forbidden":
             forbidden = {one.removeprefix("mzplan.") for one in contract["forbidden_modules"]}
-            for source in contract["source_modules"]:
-                found[source.removeprefix("mzplan.")] -= forbidden
+            for source in (one.removeprefix("mzplan.") for one in contract["source_modules"]):
+                if source in found:
+                    found[source] -= forbidden
     return found
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from mzplan.features.state.migration import collect_records, read_records, write_records
 from mzplan.model.address import Address
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.diagnostics import Diagnostic, ExitCode, SourceRange
@@ -24,7 +25,6 @@ from mzplan.model.plan import Change, DriftItem, FieldChange, Pending, Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import Forgotten, Lease, Observation, ResourceState, State, Status
 from mzplan.operations.alter_journal import Journal
-from mzplan.operations.migration import collect_records, read_records, write_records
 from mzplan.plan.file import decode_plan, encode_plan
 from mzplan.schema.description import Description, InlinedConnection, SourceRead
 from mzplan.store.backends.backend import LockInfo

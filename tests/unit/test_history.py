@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mzplan.features.state.edit_plans import plan_move
 from mzplan.model.address import Address
 from mzplan.model.history import QueryOutcome
 from mzplan.model.plan import Plan
@@ -17,7 +18,6 @@ from mzplan.operations.recording import record_outcome
 from mzplan.plan import apply_changes, build_plan
 from mzplan.plan.between import plan_between
 from mzplan.plan.manual_changes import plan_destroy, plan_pause, plan_restart, plan_resume
-from mzplan.plan.state_edits import plan_move
 from mzplan.secrets.resolved import remember
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.formats import encode_state

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mzplan.features.alter.sql.parser import parse_statements
 from mzplan.model.diagnostics import MzplanError
-from mzplan.sql.parser import parse_statements
 from tests.unit.cli_runs import apply, mzplan, write
 
 STATE = Path("state") / "mzplan.state.json"

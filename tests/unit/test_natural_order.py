@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mzplan.features.ui.follower import View
+from mzplan.features.ui.overview import OverviewReader
+from mzplan.features.ui.queries_page import queries_page
 from mzplan.model.address import KINDS, Address, natural
-from mzplan.operations.overview import OverviewReader
 from mzplan.operations.project import open_project
 from mzplan.render.html import element
-from mzplan.ui.follower import View
-from mzplan.ui.queries_page import queries_page
 from tests.unit.cli_runs import apply, mzplan, write
 
 NAMES = st.from_regex(re.compile(r"[a-c][a-c0-2_]{0,5}", re.ASCII), fullmatch=True)

@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
+from mzplan.features.state.edit_plans import plan_adopt, plan_forget, plan_move, plan_rollback
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.resources import Resource
 from mzplan.model.state import Forgotten, State
 from mzplan.plan import apply_changes, build_plan, ensure_fresh
 from mzplan.plan.file import decode_plan, encode_plan
-from mzplan.plan.state_edits import plan_adopt, plan_forget, plan_move, plan_rollback
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan
 from tests.unit.small_projects import (

@@ -11,6 +11,7 @@ import pytest
 
 from mzplan.config import load_configuration
 from mzplan.controller.reconcile import Pace
+from mzplan.features.state.edit_plans import plan_rollback
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import MetricsPlace, Retries, RunEventSettings, RunnerSettings
 from mzplan.model.state import State
@@ -19,7 +20,6 @@ from mzplan.plan.between import plan_between
 from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
 from mzplan.plan.manual_changes import plan_pause
 from mzplan.plan.recomputed import ensure_as_recomputed
-from mzplan.plan.state_edits import plan_rollback
 from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_page import render_plan_page

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mzplan.features.alter.sql.meaning import meaning_of
+from mzplan.features.alter.sql.parser import parse_statements
+from mzplan.features.alter.sql.statements import Alter
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.schema.kinds import resource_kind, types_of
-from mzplan.sql.meaning import meaning_of
-from mzplan.sql.parser import parse_statements
-from mzplan.sql.statements import Alter
 
 KEYWORDS = """
     ALTER CONNECTION SOURCE SINK VALIDATE IF EXISTS AS SET DROP RESET WITH ROTATE KEYS TRUE FALSE SECRET

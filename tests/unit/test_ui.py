@@ -19,16 +19,16 @@ from typing import Any
 
 import pytest
 
+from mzplan.features.ui.access import COOKIE, HEADERS, Access
+from mzplan.features.ui.error_page import error_page
+from mzplan.features.ui.follower import Follower
+from mzplan.features.ui.overview import OverviewReader, origin_of
+from mzplan.features.ui.plots import plot
+from mzplan.features.ui.resource_page import last_steps, measures, resource_page
+from mzplan.features.ui.samples import Samples
 from mzplan.model.state import Counters, QueryStatus
-from mzplan.operations.overview import OverviewReader, origin_of
 from mzplan.operations.project import open_project
 from mzplan.render.html import joined
-from mzplan.ui.access import COOKIE, HEADERS, Access
-from mzplan.ui.error_page import error_page
-from mzplan.ui.follower import Follower
-from mzplan.ui.plots import plot
-from mzplan.ui.resource_page import last_steps, measures, resource_page
-from mzplan.ui.samples import Samples
 from tests.browser.shown_project import HOSTILE, ShownProject, troubled, troubled_project
 from tests.unit.cli_runs import mzplan, write
 from tests.unit.small_projects import at, commit, observe, shop

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class EndpointUpstream:
-    """The upstream of one source, by its endpoint. Implements mzplan.operations.steps.Upstream."""
+    """The upstream of one source, by its endpoint. Implements mzplan.features.steps.steps.Upstream."""
 
     keeps_positions = True
 

@@ -96,7 +96,7 @@ class ReadsTimes(Replays, Protocol):
 
 
 class Upstream(Protocol):
-    """Reads steps of one source again, without Spark: as mzplan.operations.steps.Upstream."""
+    """Reads steps of one source again, without Spark: as mzplan.features.steps.steps.Upstream."""
 
     keeps_positions: bool
 

@@ -1,0 +1,207 @@
+"""alter: a change of a connection, or of which one a source or sink uses, as one SQL statement."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mzplan.cli.apply import (
+    applied_to_json,
+    apply_options,
+    approval,
+    auto_option,
+    canary_options,
+    finish,
+    message_option,
+    wait_option,
+)
+from mzplan.cli.context import Invocation, command
+from mzplan.cli.plan import show_plan
+from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
+from mzplan.model.address import natural_item
+from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.words import count
+from mzplan.render.diagnostics import diagnostics_to_json
+from mzplan.render.text import safe
+
+if TYPE_CHECKING:
+    from mzplan.config.edits import FileEdit
+    from mzplan.features.alter.alteration import Altered
+    from mzplan.model.plan import Plan
+    from mzplan.operations.apply import ApplyOptions
+
+
+@command("alter", changing=True)
+@click.argument("statement", required=False)
+@click.option("-f", "--file", "file", metavar="FILE", help="Read the statements from a file (-: stdin).")
+@click.option("--dry-run", is_flag=True, help="Only show the edit, and what it would restart.")
+@click.option("--no-apply", is_flag=True, help="Only edit the file: for a pull request.")
+@auto_option
+@click.option(
+    "--live/--no-live", default=None, help="Reach out in validation (default: by the connection's type)."
+)
+@policy_option
+@send_secrets_option
+@click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
+@canary_options
+@message_option
+@wait_option
+@apply_options
+def command_alter(
+    invocation: Invocation,
+    statement: str | None,
+    file: str | None,
+    dry_run: bool,
+    no_apply: bool,
+    auto_approve: bool,
+    policy: str | None,
+    send_secrets: bool,
+    options: ApplyOptions,
+) -> int:
+    """Change a connection, or which one a query uses: ALTER CONNECTION, ALTER SOURCE, VALIDATE CONNECTION.
+
+    STATEMENT edits the YAML file in place, then exactly that edit is planned and applied: both, or neither.
+    Several statements, with ; between them, are one transaction.
+
+    \b
+      mzplan alter "ALTER CONNECTION shop_kafka SET BROKERS = ('b1:9092', 'b2:9092')"
+      mzplan alter "ALTER SOURCE orders SET CONNECTION other_kafka" --dry-run
+      mzplan alter "VALIDATE CONNECTION shop_pg"
+      mzplan alter -f repair.sql
+    """
+    from mzplan.features.alter import alteration
+
+    if dry_run and no_apply:
+        raise click.UsageError("--dry-run and --no-apply exclude each other.")
+    text = _text(statement, file)
+    chosen = chosen_guard(invocation, policy, send_secrets)
+    project = invocation.project(whole=True)
+    runners = invocation.runners(project, policy)
+    if dry_run:
+        previewed = alteration.preview(
+            project, runners, invocation.progress, text, options.live, options.canary, chosen
+        )
+        return _previewed(invocation, previewed)
+    if no_apply:
+        return _show_edit(invocation, alteration.edit_only(project, invocation.progress, text))
+    approve = _approval(invocation, auto_approve)
+    options = replace(options, chosen=chosen)
+    altered = alteration.alter(project, runners, invocation.progress, text, approve, options)
+    if altered.applied is None:
+        return _show_edit(invocation, altered)
+    if invocation.json:
+        document = {**applied_to_json(altered.applied), **_edit_to_json(altered)}
+        invocation.document(document)
+        return altered.exit_code
+    code = finish(invocation, altered.applied)
+    _show_keys(invocation, altered)
+    return code
+
+
+def _text(statement: str | None, file: str | None) -> str:
+    """The statements: as given, of a file, or of stdin, where that is no terminal."""
+    if statement is not None and file is not None:
+        raise click.UsageError("give either STATEMENT or -f FILE.")
+    if statement is not None and statement != "-":
+        return statement
+    try:
+        if file is not None and file != "-":
+            return Path(file).read_text(encoding="utf-8")
+        if statement is None and file is None and sys.stdin.isatty():
+            raise click.UsageError("give a STATEMENT, or -f FILE, or write statements to stdin.")
+        return sys.stdin.read()
+    except (OSError, UnicodeDecodeError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8"
+        raise click.UsageError(f"{file or 'stdin'} can't be read: {why}.") from None
+
+
+def _approval(invocation: Invocation, auto_approve: bool) -> Callable[[Plan, Sequence[FileEdit]], None]:
+    asks = approval(invocation, auto_approve, "alter")
+
+    def approve(plan: Plan, edits: Sequence[FileEdit]) -> None:
+        if not invocation.json:
+            _show_diff(invocation, edits)
+        asks(plan)
+
+    return approve
+
+
+def _previewed(invocation: Invocation, altered: Altered) -> int:
+    plan = altered.plan
+    if plan is None:
+        return _show_edit(invocation, altered)
+    errors = [d for d in plan.diagnostics if d.severity == "error"]
+    if invocation.json:
+        from mzplan.render.plan_json import plan_to_json
+
+        invocation.document({**plan_to_json(plan), **_edit_to_json(altered)})
+    else:
+        _show_diff(invocation, altered.edits)
+        show_plan(invocation, plan)
+    return MzplanError(errors).exit_code if errors else ExitCode.OK
+
+
+def _show_edit(invocation: Invocation, altered: Altered) -> int:
+    """The end of a statement that planned nothing."""
+    if invocation.json:
+        document: dict[str, Any] = {
+            "diagnostics": diagnostics_to_json(altered.notices),
+            **_edit_to_json(altered),
+        }
+        if altered.reached:
+            from mzplan.render.status import reach_to_json
+
+            document["connections"] = [reach_to_json(r) for r in altered.reached]
+        invocation.document(document)
+        return altered.exit_code
+    for reached in altered.reached:
+        through = f", for {count(len(reached.queries), 'query', 'queries')}" if reached.queries else ""
+        whole = "Valid" if not reached.left_out else "Valid where it was reached"
+        invocation.out(f"{whole}: {reached.address}{through}")
+        for query, why in sorted(reached.left_out.items(), key=natural_item):
+            invocation.out(f"Not reached: {reached.address} for {query}: {why}")
+    if altered.edits:
+        _show_diff(invocation, altered.edits)
+        names = ", ".join(safe(edit.path) for edit in altered.edits)
+        invocation.out(f"Edited {names}. `mzplan apply` commits it.")
+    elif not altered.reached and not altered.notices:
+        invocation.out("Nothing to edit: the files say it already.")
+    _show_keys(invocation, altered)
+    if altered.notices:
+        invocation.show(altered.notices)
+    return altered.exit_code
+
+
+def _show_diff(invocation: Invocation, edits: Sequence[FileEdit]) -> None:
+    for edit in edits:
+        invocation.out("\n".join(safe(line) for line in edit.diff.splitlines()) + "\n")
+    if edits:
+        invocation.out("")
+
+
+def _show_keys(invocation: Invocation, altered: Altered) -> None:
+    if not altered.keys:
+        return
+    invocation.out("Public keys, for ~/.ssh/authorized_keys on the server:")
+    for key in altered.keys:
+        invocation.out(
+            f"  {key.property}  {key.text or f'(of {safe(key.reference)}, which has no value here)'}"
+        )
+
+
+def _edit_to_json(altered: Altered) -> dict[str, Any]:
+    """`edit` is the first of `edits`, as most statements make one."""
+    edits = [{"path": edit.path, "diff": edit.diff} for edit in altered.edits]
+    found: dict[str, Any] = {"edit": edits[0] if edits else None}
+    if len(edits) > 1:
+        found["edits"] = edits
+    if altered.left_out:
+        found["left_out"] = [str(address) for address in altered.left_out]
+    if altered.keys:
+        found["public_keys"] = {key.property: key.text for key in altered.keys}
+    return found

@@ -1,0 +1,300 @@
+"""What a statement requests of a project: a resource and its edits, or the mistakes in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+from mzplan.features.alter.key_pairs import key_reference, next_keys
+from mzplan.features.alter.sql.locations import point
+from mzplan.features.alter.sql.meaning import clear_locations, meaning_of, type_name
+from mzplan.features.alter.sql.statements import (
+    Alter,
+    At,
+    Edit,
+    Name,
+    Rename,
+    RotateKeys,
+    SetConnection,
+)
+from mzplan.model.address import Address, Kind, is_valid_name
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.edits import PropertyEdit, edited
+from mzplan.model.resources import Body, Resource
+from mzplan.model.suggestions import did_you_mean
+from mzplan.schema.kinds import ResourceKind, resource_kind, types_of
+
+if TYPE_CHECKING:
+    from mzplan.config.edits import FileEdit
+
+Resources = Mapping[Address, Resource]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a statement requests: edits of one resource, each with its location in the text; or a new name
+    for it. `live`: whether they are validated live, as in `apply` (the statement's WITH, else the default of
+    the connection's type). `rotates`: the edits name key files that are still to be made."""
+
+    text: str
+    address: Address
+    edits: tuple[PropertyEdit, ...] = ()
+    locations: tuple[At, ...] = ()
+    name: Name
+    renamed: str | None = None
+    shown: tuple[At, ...] = ()
+    live: bool | None = None
+    rotates: bool = False
+
+    @property
+    def after(self) -> Address:
+        """The address that the resource has then."""
+        return self.address if self.renamed is None else Address(self.address.kind, self.renamed)
+
+
+def wanted_by(
+    resources: Resources, statement: Edit, text: str, live: bool | None, directory: str
+) -> Wanted | Diagnostic:
+    """What the statement requests, or the notice that there is no such resource (IF EXISTS)."""
+    kind, name = statement.kind, statement.name
+    if statement.if_exists and _address(kind, name) not in resources:
+        return Diagnostic(
+            severity="notice",
+            code="MZ073",
+            summary=f"There is no {kind} {name.text}",
+            detail="The statement says IF EXISTS, so nothing is done.",
+        )
+    resource = find_named(resources, text, kind, name)
+    match statement:
+        case RotateKeys():
+            return _rotated(text, statement, resource, resource_kind(kind, resource.type), live, directory)
+        case Alter():
+            return _altered(resources, text, statement, resource, live)
+        case Rename():
+            return _renamed(resources, text, statement, resource, live)
+        case SetConnection():
+            return _repointed(resources, text, statement, resource, live)
+
+
+def _altered(
+    resources: Resources, text: str, statement: Alter, resource: Resource, live: bool | None
+) -> Wanted:
+    kind = resource_kind(statement.kind, resource.type)
+    meaning = meaning_of(text, statement, resource.address, kind)
+    if meaning.diagnostics:
+        raise MzplanError(meaning.diagnostics)
+    for edit, location in zip(meaning.edits, meaning.locations, strict=True):
+        if isinstance(edit.value, str) and edit.path == ("connection",):
+            _check_type(resources, text, resource, edit.path[0], Name(text=edit.value, at=location))
+    after = edited(resource.body, meaning.edits)
+    validated = kind if statement.kind == "connection" else _link_kind(resources, after)
+    return Wanted(
+        text=text,
+        address=resource.address,
+        edits=meaning.edits,
+        locations=meaning.locations,
+        name=statement.name,
+        shown=clear_locations(statement, kind),
+        live=_live(text, statement.validate, live, validated),
+    )
+
+
+def _link_kind(resources: Resources, body: Body) -> ResourceKind | None:
+    link = resources.get(Address("connection", str(body.get("connection"))))
+    return resource_kind("connection", link.type) if link is not None else None
+
+
+def _renamed(
+    resources: Resources, text: str, statement: Rename, resource: Resource, live: bool | None
+) -> Wanted:
+    new = statement.new.text
+    if not is_valid_name(new):
+        detail = "A name begins with a small letter and holds small letters, digits and _ only."
+        raise MzplanError(
+            point(text, statement.new.at, "MZ011", f"Invalid name {new}", detail, "choose another.")
+        )
+    if _address(statement.kind, statement.new) in resources and new != resource.address.name:
+        summary = f"There is a {statement.kind} {new} already"
+        raise MzplanError(point(text, statement.new.at, "MZ073", summary, "", "choose another name."))
+    return Wanted(
+        text=text,
+        address=resource.address,
+        name=statement.name,
+        renamed=new,
+        live=_live(text, None, live, None),
+    )
+
+
+def same_value(resource: Resource, edit: PropertyEdit) -> bool:
+    """Whether the edit sets what is set already, or a default; what is only assumed is not set."""
+    if edit.path in resource.assumed:
+        return False
+    kind = resource_kind(resource.address.kind, resource.type)
+    now, then = kind.normalise(resource.body), kind.normalise(edited(resource.body, [edit]))
+    return now == then and not edit.remove
+
+
+def _rotated(
+    text: str,
+    statement: RotateKeys,
+    resource: Resource,
+    kind: ResourceKind,
+    live: bool | None,
+    directory: str,
+) -> Wanted:
+    """The secondary key becomes the primary one, and a new one the secondary. What is missing is made."""
+    if kind.rotates_keys is None:
+        raise MzplanError(_no_keys(text, statement, resource, kind))
+    primary, secondary = kind.rotates_keys
+    edits = []
+    names = next_keys(directory, resource.address.name, resource.body)
+    if secondary in resource.body:
+        edits.append(PropertyEdit(path=(primary,), value=resource.body[secondary]))
+    elif primary not in resource.body:
+        edits.append(PropertyEdit(path=(primary,), value=key_reference(next(names))))
+    edits.append(PropertyEdit(path=(secondary,), value=key_reference(next(names))))
+    return Wanted(
+        text=text,
+        address=resource.address,
+        edits=tuple(edits),
+        locations=(statement.name.at,) * len(edits),
+        name=statement.name,
+        live=_live(text, None, live, kind),
+        rotates=True,
+    )
+
+
+def _repointed(
+    resources: Resources, text: str, statement: SetConnection, resource: Resource, live: bool | None
+) -> Wanted:
+    kind = resource_kind(statement.kind, resource.type)
+    path = next((o.path for name, o in kind.sql_options.items() if name == "CONNECTION"), None)
+    if path is None:
+        detail = f"A {statement.kind} of type {resource.type} has no connection."
+        raise MzplanError(
+            point(text, statement.name.at, "MZ073", f"{resource.address} has no connection", detail)
+        )
+    other = find_named(resources, text, "connection", statement.connection)
+    _check_type(resources, text, resource, path[0], statement.connection)
+    return Wanted(
+        text=text,
+        address=resource.address,
+        edits=(PropertyEdit(path=path, value=other.address.name),),
+        locations=(statement.connection.at,),
+        name=statement.name,
+        live=_live(text, statement.validate, live, resource_kind("connection", other.type)),
+    )
+
+
+def _check_type(resources: Resources, text: str, resource: Resource, property_: str, name: Name) -> None:
+    """One error for a connection of another type, instead of all that the new type would need."""
+    kind = resource_kind(resource.address.kind, resource.type)
+    reference = next((r for r in kind.references if r.property == property_), None)
+    if reference is None:
+        return
+    other = resources.get(_address(reference.kind, name))
+    if other is None or not reference.types or other.type in reference.types:
+        return
+    wanted = " or ".join(type_name(one) for one in reference.types)
+    able = [
+        a.name for a, r in sorted(resources.items()) if a.kind == reference.kind and r.type in reference.types
+    ]
+    raise MzplanError(
+        point(
+            text,
+            name.at,
+            "MZ013",
+            "Wrong type of connection",
+            f"{resource.address} needs a {reference.kind} of type {wanted}; {other.address} is of type "
+            f"{type_name(other.type)}.",
+            f"use one of: {', '.join(able[:20])}." if able else f"declare a {reference.kind} of that type.",
+            address=resource.address,
+        )
+    )
+
+
+def _live(text: str, given: bool | None, option: bool | None, kind: ResourceKind | None) -> bool | None:
+    """As in `apply`: True reaches out even from here, None where a runner can, False not at all."""
+    if given is not None and option is not None and given != option:
+        hint = "leave one of the two out."
+        raise MzplanError(misused(text, "WITH (VALIDATE …) and --live or --no-live contradict", hint))
+    if given is not None or option is not None:
+        return option if given is None else given
+    return None if kind is None or kind.validates_live else False
+
+
+def _no_keys(text: str, statement: RotateKeys, resource: Resource, kind: ResourceKind) -> Diagnostic:
+    able = [type_name(t) for t in types_of("connection") if resource_kind("connection", t).rotates_keys]
+    return point(
+        text,
+        statement.name.at,
+        "MZ073",
+        f"{resource.address} has no keys to rotate",
+        f"It is of type {type_name(kind.type)}.",
+        f"ROTATE KEYS is for {', '.join(able)}." if able else "set the option that names its key instead.",
+        address=resource.address,
+    )
+
+
+def _address(kind: str, name: Name) -> Address:
+    return Address(cast(Kind, kind), name.text)
+
+
+def find_named(resources: Resources, text: str, kind: str, name: Name) -> Resource:
+    address = _address(kind, name)
+    found = resources.get(address)
+    if found is not None:
+        return found
+    names = sorted(a.name for a in resources if a.kind == kind)
+    listed = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
+    raise MzplanError(
+        point(
+            text,
+            name.at,
+            "MZ073",
+            f"There is no {kind} {name.text}",
+            f"The {kind}s of this project are: {listed}." if names else f"No file declares a {kind}.",
+            did_you_mean(name.text, names) or "correct the name, or declare it.",
+        )
+    )
+
+
+def misused(text: str, summary: str, hint: str) -> Diagnostic:
+    first = text.split(maxsplit=1)[0] if text.split() else ""
+    start = text.find(first)
+    return point(text, At(start, start + len(first)), "MZ072", summary, "", hint, exit_code=ExitCode.USAGE)
+
+
+def in_statement(
+    diagnostic: Diagnostic,
+    wanted: Wanted,
+    edit: FileEdit,
+    spans: Mapping[tuple[str, ...], tuple[tuple[int, int], tuple[int, int]]],
+) -> Diagnostic | None:
+    """A diagnostic of the edited file, moved to its location in the statement; None where it is not about an
+    edit of this statement. `spans`: by path of a property, where it begins and ends in the edited file."""
+    where = diagnostic.range
+    if diagnostic.address not in (wanted.after, None) or where is None or where.path != edit.path:
+        return None
+    at = (where.line, where.column)
+    pairs = zip(wanted.edits, wanted.locations, strict=True)
+    location = next((p for e, p in pairs if e.path in spans and _within(at, spans[e.path])), None)
+    if location is None and diagnostic.address is None:
+        return None
+    return pointed(diagnostic, wanted, location)
+
+
+def pointed(diagnostic: Diagnostic, wanted: Wanted, location: At | None) -> Diagnostic:
+    """The diagnostic at a location in the statement. None: a missing property has none of its own, and is
+    reported where it was removed, or is needed."""
+    if location is None:
+        pairs = zip(wanted.edits, wanted.locations, strict=True)
+        location = next((p for e, p in pairs if e.remove), (*wanted.locations, wanted.name.at)[0])
+    found = point(wanted.text, location, diagnostic.code, diagnostic.summary, shown=wanted.shown)
+    hint = "set it in the same statement." if diagnostic.code == "MZ006" else diagnostic.hint
+    return replace(diagnostic, range=found.range, excerpt=found.excerpt, hint=hint)
+
+
+def _within(at: tuple[int, int], span: tuple[tuple[int, int], tuple[int, int]]) -> bool:
+    return span[0] <= at < span[1]

@@ -1,0 +1,210 @@
+"""What the actions of a statement mean for a resource's body: edits, or every mistake at its column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard, cast
+
+from mzplan.features.alter.sql.locations import point
+from mzplan.features.alter.sql.statements import Action, Alter, At, Option, Value
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.model.edits import PropertyEdit
+from mzplan.model.suggestions import did_you_mean
+from mzplan.schema.kinds import ResourceKind, SqlOption
+from mzplan.secrets.logins import has_login
+from mzplan.secrets.references import is_reference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """The edits of a statement, each with its location; or its mistakes (then there are no edits)."""
+
+    edits: tuple[PropertyEdit, ...] = ()
+    locations: tuple[At, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def meaning_of(text: str, statement: Alter, address: Address, kind: ResourceKind) -> Meaning:
+    """The edits that the actions request of a resource of this kind: all, or none and every mistake (MZ073:
+    does not fit the connection; MZ074: actions that contradict)."""
+    reader = _Reader(text, statement, address, kind)
+    found = [*reader.type_errors()] or [*reader.unknown(), *reader.contradictions(), *reader.words()]
+    if found:
+        return Meaning(diagnostics=tuple(found))
+    edits = tuple(reader.edit(action) for action in statement.actions)
+    if reader.found:
+        return Meaning(diagnostics=tuple(reader.found))
+    locations = tuple((action.value or action.option).at for action in statement.actions)
+    return Meaning(edits=edits, locations=locations)
+
+
+def clear_locations(statement: Alter, kind: ResourceKind) -> tuple[At, ...]:
+    """The locations of values that hold no secret, nor are said to, and may be shown in an excerpt."""
+    return tuple(
+        action.value.at
+        for action in statement.actions
+        if action.value is not None
+        and not action.value.secret
+        and not action.value.word
+        and (option := kind.sql_option(action.option.text, action.option.key)) is not None
+        and not kind.is_sensitive(option.path)
+        and not has_login(action.value.value)
+        and not action.value.secret
+    )
+
+
+def type_name(type_: str) -> str:
+    """A type as statements write it: `SSH TUNNEL`."""
+    return type_.replace("-", " ").upper()
+
+
+class _Reader:
+    def __init__(self, text: str, statement: Alter, address: Address, kind: ResourceKind):
+        self.text, self.statement, self.address, self.kind = text, statement, address, kind
+        self.shown = clear_locations(statement, kind)
+        # Words where an option takes none: perhaps a secret whose quotes were forgotten.
+        self.hidden = tuple(
+            action.value.at
+            for action in statement.actions
+            if _is_word(action.value)
+            and not ((option := self.option(action)) and (_named(option) or _choices(option)))
+        )
+        self.found: list[Diagnostic] = []
+
+    def point(self, at: At, code: str, summary: str, detail: str, hint: str) -> Diagnostic:
+        return point(
+            self.text,
+            at,
+            code,
+            summary,
+            detail,
+            hint,
+            shown=self.shown,
+            hidden=self.hidden,
+            address=self.address,
+        )
+
+    def type_errors(self) -> Iterator[Diagnostic]:
+        wanted, is_ = self.statement.as_type, type_name(self.kind.type)
+        if wanted is not None and wanted.text.replace("_", " ") != is_:
+            detail = f"{self.address} is of type {is_}."
+            yield self.point(wanted.at, "MZ073", "Another type of connection", detail, f"write AS {is_}.")
+
+    def option(self, action: Action) -> SqlOption | None:
+        return self.kind.sql_option(action.option.text, action.option.key)
+
+    def unknown(self) -> Iterator[Diagnostic]:
+        names = self.kind.sql_names
+        for action in self.statement.actions:
+            if self.option(action) is not None:
+                continue
+            whole = f"{action.option.text} {action.value.value}".upper() if _is_word(action.value) else ""
+            start = next((n for n in sorted(names, key=len, reverse=True) if _begins(action.option, n)), "")
+            if whole in self.kind.sql_options:
+                summary, detail, hint = f"{whole} needs a value", "", f"write SET {whole} = …"
+            elif start and action.value is not None:
+                # What follows is no part of the option, and may be a secret.
+                summary, detail, hint = "A text without quotes", "", f"write SET {start} = 'text'."
+            else:
+                name = action.option.name
+                summary = f"Unknown option {name}"
+                of = f"{self.address.kind} of type {type_name(self.kind.type)}"
+                detail = f"Options of a {of} are: {', '.join(names)}."
+                hint = did_you_mean(name, names) or "use one of these."
+            yield self.point(action.option.at, "MZ073", summary, detail, hint)
+
+    def words(self) -> Iterator[Diagnostic]:
+        """Identifiers, where an option takes no name of anything."""
+        for action in self.statement.actions:
+            value, option = action.value, self.option(action)
+            if value is None or not value.word or option is None or _named(option) or _choices(option):
+                continue
+            at, quoted = value.at, 'As in SQL, "…" is a name.' if value.quoted else ""
+            summary = "A text in double quotes" if value.quoted else "A text without quotes"
+            hint = "write texts in single quotes: 'text'."
+            yield replace(self.point(at, "MZ072", summary, quoted, hint), exit_code=ExitCode.USAGE)
+
+    def contradictions(self) -> Iterator[Diagnostic]:
+        """Repeated options, and options of one property that contradict (rules 3 and 5 of ALTER)."""
+        first: dict[tuple[str, ...], Action] = {}
+        for action in self.statement.actions:
+            option = self.option(action)
+            path = option.path if option else (action.option.name,)
+            earlier = first.setdefault(path, action)
+            if earlier is action:
+                continue
+            name, other = action.option.name, earlier.option.name
+            if name == other:
+                summary = f"The option {name} is there twice"
+                detail = f"One action is {earlier.verb}, another {action.verb}; only one of them could hold."
+            elif earlier.verb != "SET" and action.verb != "SET":
+                continue  # both are dropped
+            else:
+                summary = f"{other} and {name} exclude each other"
+                detail = f"Both stand for `{'.'.join(path)}`: setting one of them drops the other by itself."
+            yield self.point(action.option.at, "MZ074", summary, detail, "leave one of the two out.")
+
+    def edit(self, action: Action) -> PropertyEdit:
+        option = self.option(action)
+        assert option is not None  # `unknown` has looked
+        if action.value is None:
+            return PropertyEdit(path=option.path, remove=True)
+        return PropertyEdit(path=option.path, value=self._value(option, action.value))
+
+    def _value(self, option: SqlOption, given: Value) -> Any:
+        """The value in the form of the property; the check of the connection finds values that don't fit."""
+        value = given.value
+        if given.word:
+            return _as_named(option, given)
+        if given.secret and not is_reference(value):
+            self.found.append(
+                self.point(
+                    given.at,
+                    "MZ016",
+                    f"Secret written out for {option.name}",
+                    "SECRET takes a reference: files are shared and kept in history, and so are commands.",
+                    "write SECRET '${env:NAME}' or SECRET '${file:PATH}', and change the secret.",
+                )
+            )
+        types = option.schema.get("type")
+        if types == "array":
+            if option.one and isinstance(value, list):
+                hint = f"name several with {option.schema['x-sql']}."
+                self.found.append(
+                    self.point(given.at, "MZ073", f"{option.name} takes one value", "This is a list.", hint)
+                )
+            return value if isinstance(value, list) else [value]
+        if isinstance(value, str):
+            if types == "integer" and value.strip().removeprefix("-").isdecimal() and len(value) < 18:
+                return int(value)
+            if types == "boolean" and value.lower() in ("true", "false"):
+                return value.lower() == "true"
+        return value
+
+
+def _is_word(value: Value | None) -> TypeGuard[Value]:
+    return value is not None and value.word
+
+
+def _begins(option: Option, name: str) -> bool:
+    return option.key is None and option.text.startswith(f"{name} ")
+
+
+def _named(option: SqlOption) -> bool:
+    """Whether the option's value is the name of a resource."""
+    return "x-reference" in option.schema
+
+
+def _choices(option: SqlOption) -> list[Any]:
+    return cast("list[Any]", option.schema.get("enum", []))
+
+
+def _as_named(option: SqlOption, given: Value) -> Any:
+    """As in SQL: a name without quotes means the one in small letters; of given words, the one that is
+    alike."""
+    if given.quoted or not isinstance(given.value, str):
+        return given.value
+    alike = (one for one in _choices(option) if str(one).lower() == given.value.lower())
+    return given.value.lower() if _named(option) else next(alike, given.value)

@@ -1,0 +1,359 @@
+"""Statements as one transaction: the edits of the files, and what is committed with exactly these edits in
+it.
+
+What else the files hold that is not committed is somebody's draft: it is neither planned nor waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from mzplan.features.alter.requests import Resources, Wanted, in_statement, pointed, same_value, wanted_by
+from mzplan.features.alter.sql.locations import point
+from mzplan.features.alter.sql.statements import At, Edit
+from mzplan.model.address import Address, natural
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.edits import PropertyEdit, edited
+from mzplan.model.graph import DependencyGraph
+from mzplan.model.resources import Configuration, Resource, RunnerSettings
+from mzplan.model.state import State
+from mzplan.model.words import count
+from mzplan.operations.project import Project
+from mzplan.schema.kinds import resource_kind
+
+if TYPE_CHECKING:
+    from mzplan.config import FilesRead
+    from mzplan.config.edits import Edits, FileEdit
+
+_SHOWN = 20  # addresses that a notice lists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """What statements request. `committed`: what is committed, with their edits; `files`: the files with
+    theirs, as far as they can be read. `live`: as in `apply`."""
+
+    wanted: tuple[Wanted, ...]
+    edits: tuple[FileEdit, ...]
+    committed: Configuration
+    files: FilesRead
+    live: bool | None
+    notices: tuple[Diagnostic, ...]
+
+    @property
+    def targets(self) -> list[Address]:
+        """The addresses that it plans."""
+        return [w.after for w in self.wanted if w.after in self.committed.resources]
+
+    @property
+    def rotated(self) -> tuple[PropertyEdit, ...]:
+        """The edits that name key files which are still to be made."""
+        return tuple(edit for w in self.wanted if w.rotates for edit in w.edits)
+
+    def left_out(self, new: State) -> tuple[Address, ...]:
+        """What the files declare otherwise than the state after this transaction, and this leaves alone."""
+        from mzplan.plan.difference import find_difference
+
+        there = {} if self.files.is_whole else {a: one.declared for a, one in new.resources.items()}
+        differing = find_difference({**there, **self.files.resources}, new.resources).all
+        return tuple(sorted(differing | self.files.mistaken, key=natural))
+
+
+def transaction(
+    project: Project, state: State, statements: Sequence[Edit], text: str, live: bool | None
+) -> Transaction:
+    """What the statements request of the files and of a state; each sees what those before it have done.
+    Raises MzplanError with every mistake."""
+    return _Reading(project, state, text).read(statements, live)
+
+
+class _Reading:
+    def __init__(self, project: Project, state: State, text: str):
+        from mzplan.config.edits import Edits
+
+        self.project, self.state, self.text = project, state, text
+        self.directory = project.settings.directory
+        self.committed = {address: record.declared for address, record in state.resources.items()}
+        self.files = self._files()
+        made = {address: one.template for address, one in self.files.resources.items() if one.template}
+        self.edits: Edits = Edits(self.directory, made)
+        self.named: dict[Address, Resource] = {
+            address: resource
+            for address, resource in self.committed.items()
+            if not self.files.is_whole or address in self.files.mistaken
+        } | dict(self.files.resources)
+        self.wanted: list[Wanted] = []
+        self.notices: list[Diagnostic] = []
+
+    def _files(self, contents: Mapping[str, bytes] | None = None) -> FilesRead:
+        """The files; mistakes in them don't stop an edit of what is committed."""
+        found = self.project.files(**({"edited": contents} if contents else {}))
+        if found.mistakes and (not self.state.resources or any(d.range is None for d in found.mistakes)):
+            raise MzplanError(found.mistakes)
+        return found
+
+    def read(self, statements: Sequence[Edit], live: bool | None) -> Transaction:
+        for statement in statements:
+            for kind, name in statement.names:
+                self._ensure_readable(Address(kind, name.text), name.at)
+            wanted = wanted_by(self.named, statement, self.text, live, self.directory)
+            if isinstance(wanted, Diagnostic):
+                self.notices.append(wanted)
+                continue
+            self.wanted.append(wanted)
+            self._check_references(wanted)
+            self._edit_files(wanted)
+            self.named = carried_out(self.named, wanted, moves=False)
+            if wanted.address in self.committed:
+                self.committed = carried_out(self.committed, wanted, moves=True)
+            else:
+                self.notices.append(_uncommitted(wanted.address))
+        files = self._checked_files()
+        return Transaction(
+            wanted=tuple(self.wanted),
+            edits=self.edits.made,
+            committed=self._checked_committed(),
+            files=files,
+            live=_live(self.wanted),
+            notices=(*self.notices, *(n for edit in self.edits.made for n in edit.notices)),
+        )
+
+    def _check_references(self, wanted: Wanted) -> None:
+        kind = resource_kind(wanted.address.kind, self.named[wanted.address].type)
+        roles = {(one.property,): one.kind for one in kind.references}
+        for edit, at in zip(wanted.edits, wanted.locations, strict=True):
+            if edit.path in roles and isinstance(edit.value, str):
+                self._ensure_readable(Address(roles[edit.path], edit.value), at)
+
+    def _ensure_readable(self, address: Address, at: At) -> None:
+        """Raises MzplanError MZ147 where it is only in the files, perhaps, and these can't be read there."""
+        if address in self.named or (self.files.is_whole and address not in self.files.mistaken):
+            return
+        found = self.files.mistakes
+        first = next((one for one in found if one.address == address), found[0])
+        raise MzplanError(
+            point(
+                self.text,
+                at,
+                "MZ147",
+                f"What the files say of {address} can't be read",
+                f"It is not committed, and the files have {count(len(found), 'mistake')}: {first.summary} "
+                f"({first.range}){', and others' if len(found) > 1 else ''}.",
+                "correct them (`mzplan validate` shows all), then give the statement again.",
+                address=address,
+            )
+        )
+
+    def _edit_files(self, wanted: Wanted) -> None:
+        address = wanted.address
+        kept = [edit for edit in wanted.edits if not same_value(self.named[address], edit)]
+        try:
+            if kept:
+                self.edits.edit(address, kept, self.named[address].body)
+            if wanted.after != address:
+                self._rename(address, wanted.after)
+        except MzplanError:
+            if self.files.mistakes:  # perhaps the file can't be parsed that declares it
+                raise MzplanError(self.files.mistakes) from None
+            raise
+
+    def _rename(self, old: Address, new: Address) -> None:
+        if old in self.committed:
+            self.edits.edit(old, [_moved_from(old)])
+        self.edits.rename(old, new.name)
+        for user, resource in self.named.items():
+            roles = [role for role, target in resource.references.items() if target == old]
+            if roles:
+                self.edits.edit(user, [PropertyEdit(path=(role,), value=new.name) for role in roles])
+
+    def _checked_files(self) -> FilesRead:
+        """The files with the edits, checked as ever. Mistakes in the edited properties are reported at their
+        location in the statements; of files that had mistakes before, only new ones."""
+        after = self.files
+        if self.edits.contents:
+            try:
+                after = self._files(self.edits.contents)
+            except MzplanError as problem:
+                raise MzplanError(self._moved(problem.diagnostics)) from None
+        before = {_same(diagnostic) for diagnostic in self.files.mistakes}
+        if new := [d for d in after.mistakes if _same(d) not in before]:
+            raise MzplanError(self._moved(new))
+        self._check_removed(after)
+        if after.mistakes:
+            self.notices.append(_mistaken(after.mistakes))
+        return after
+
+    def _check_removed(self, after: FilesRead) -> None:
+        """Raises MzplanError MZ254 where what a statement returns to its default is still in the files, by
+        their own `defaults`: the next apply would bring it back."""
+        found = []
+        for wanted in self.wanted:
+            now = after.resources.get(wanted.after)
+            if now is None:
+                continue
+            for edit, at in zip(wanted.edits, wanted.locations, strict=True):
+                value = _value_at(now.body, edit.path) if edit.remove else None
+                if value is not None and edit.path not in now.assumed:
+                    found.append(pointed(_of_defaults(wanted.after, edit.path), wanted, at))
+        if found:
+            raise MzplanError(found)
+
+    def _moved(self, found: Iterable[Diagnostic]) -> list[Diagnostic]:
+        from mzplan.config.edits import places_of
+
+        edits = {edit.path: edit for edit in self.edits.made}
+
+        def moved(diagnostic: Diagnostic) -> Diagnostic:
+            edit = edits.get(diagnostic.range.path) if diagnostic.range is not None else None
+            if edit is None:
+                return diagnostic
+            for wanted in self.wanted:
+                spans = places_of(edit, wanted.after, [e.path for e in wanted.edits])
+                if here := in_statement(diagnostic, wanted, edit, spans):
+                    return here
+            return diagnostic
+
+        return [moved(diagnostic) for diagnostic in found]
+
+    def _checked_committed(self) -> Configuration:
+        """What is committed, with the edits, and with what these name and nothing has committed yet; checked
+        as a new configuration is, as far as the edits reach."""
+        from mzplan.config.bodies import check_bodies
+
+        resources = {**self.committed}
+        touched = [w.after for w in self.wanted if w.after in resources]
+        for address in touched:
+            self._add_needed(resources, address)
+        if touched:
+            graph = DependencyGraph.of(resources)
+            reached = {*touched, *graph.reach(touched)}
+            bodies = {
+                a: resources[a].body for a in sorted(reached | graph.requirements(reached), key=natural)
+            }
+            checked, mistakes = check_bodies(bodies, self.state.instances)
+            if mistakes:
+                raise MzplanError([self._at_edit(*mistake) for mistake in mistakes])
+            resources |= {a: r for a, r in checked.items() if a in touched or a not in self.committed}
+        return Configuration(
+            project=self.project.settings.project,
+            warehouse=self.state.warehouse,
+            instances=self.state.instances,
+            resources=resources,
+            settings=self.state.settings or RunnerSettings(),
+        )
+
+    def _add_needed(self, resources: dict[Address, Resource], address: Address) -> None:
+        for target in resources[address].references.values():
+            if target not in resources and target in self.named:
+                resources[target] = self.named[target]
+                self._add_needed(resources, target)
+
+    def _at_edit(self, diagnostic: Diagnostic, path: tuple[str | int, ...]) -> Diagnostic:
+        wanted = next((w for w in self.wanted if w.after == diagnostic.address), None)
+        if wanted is None:
+            return diagnostic
+        pairs = zip(wanted.edits, wanted.locations, strict=True)
+        location = next((at for e, at in pairs if not e.remove and path[: len(e.path)] == e.path), None)
+        return pointed(diagnostic, wanted, location)
+
+
+def carried_out(resources: Resources, wanted: Wanted, *, moves: bool) -> dict[Address, Resource]:
+    """The resources after a statement. `moves`: a resource that gets another name says what it was called."""
+    result = dict(resources)
+    resource = result[wanted.address]
+    if wanted.edits:
+        result[wanted.address] = _with_body(resource, edited(resource.body, wanted.edits))
+    if wanted.after == wanted.address:
+        return result
+    old, new = wanted.address, wanted.after
+    resource = result.pop(old)
+    body = edited(resource.body, [_moved_from(old)]) if moves else resource.body
+    result[new] = _with_body(replace(resource, address=new), body)
+    for user, one in resources.items():
+        names = {role: new.name for role, target in one.references.items() if target == old}
+        if names:
+            result[user] = _with_body(one, {**one.body, **names})
+    return result
+
+
+def _moved_from(old: Address) -> PropertyEdit:
+    return PropertyEdit(path=("lifecycle", "moved_from"), value=old.name)
+
+
+def _with_body(resource: Resource, body: Mapping[str, Any]) -> Resource:
+    kind = resource_kind(resource.address.kind, resource.type)
+    references = {
+        one.property: Address(one.kind, body[one.property])
+        for one in kind.references
+        if isinstance(body.get(one.property), str)
+    }
+    return replace(resource, body=kind.normalise(body), references=references)
+
+
+def _live(wanted: Iterable[Wanted]) -> bool | None:
+    """Of several statements: whatever one of them asks for."""
+    asked = [one.live for one in wanted]
+    if True in asked:
+        return True
+    return None if None in asked or not asked else False
+
+
+def _same(diagnostic: Diagnostic) -> tuple[Any, ...]:
+    return (diagnostic.code, diagnostic.summary, diagnostic.detail, diagnostic.address)
+
+
+def _uncommitted(address: Address) -> Diagnostic:
+    return Diagnostic(
+        severity="notice",
+        code="MZ144",
+        summary=f"{address} is not committed yet",
+        detail="So there is nothing to apply the statement to: only the file is edited.",
+        hint="`mzplan apply` creates it.",
+        address=address,
+    )
+
+
+def _value_at(body: Mapping[str, Any], path: Sequence[str]) -> Any:
+    found: Any = body
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def _of_defaults(address: Address, path: Sequence[str]) -> Diagnostic:
+    name = ".".join(path)
+    return Diagnostic(
+        code="MZ254",
+        summary=f"{name} of {address} is one of the project's defaults",
+        detail="Taken out of the resource, it would come back by `defaults`; an edit of these would change "
+        "every resource that has it by them.",
+        hint="edit the files by hand, then run `mzplan apply`; or SET the option to another value.",
+        address=address,
+    )
+
+
+def _mistaken(found: Sequence[Diagnostic]) -> Diagnostic:
+    first = found[0]
+    return Diagnostic(
+        severity="notice",
+        code="MZ146",
+        summary=f"The files have {count(len(found), 'mistake')}, and the statement does without them",
+        detail="What is committed is planned with this edit alone. The first mistake: "
+        f"{first.summary} ({first.range}).",
+        hint="`mzplan validate` shows them all; `mzplan apply` waits until they are corrected.",
+    )
+
+
+def left_out_notice(addresses: Sequence[Address]) -> Diagnostic:
+    """MZ145: what of the files is not part of the transaction."""
+    shown = ", ".join(map(str, addresses[:_SHOWN])) + (" …" if len(addresses) > _SHOWN else "")
+    number = count(len(addresses), "other change")
+    return Diagnostic(
+        severity="notice",
+        code="MZ145",
+        summary=f"{number} of the files {'is' if len(addresses) == 1 else 'are'} left out",
+        detail=f"Not committed yet, and no part of this statement: {shown}.",
+        hint="`mzplan plan` shows them, `mzplan apply` commits them.",
+    )

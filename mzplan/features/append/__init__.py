@@ -1,0 +1,1 @@
+"""`mzplan append`: rows for a `local` source, as one durable step."""

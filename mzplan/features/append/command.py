@@ -1,0 +1,105 @@
+"""append: rows for a local source."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mzplan.cli.arguments import QUERY
+from mzplan.cli.context import Invocation, command
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.words import count
+
+if TYPE_CHECKING:
+    from mzplan.connectors.local.row_files import Format
+
+
+@command("append")
+@click.argument("address", metavar="ADDRESS", type=QUERY)
+@click.option("--file", "file", metavar="FILE", required=True, help="The rows; - is stdin.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["jsonl", "csv", "parquet"]),
+    help="How they are written (default: by the file's name).",
+)
+@click.option(
+    "--id", "id_", metavar="ID", help="Names this append: repeated under the same id, it writes nothing."
+)
+@click.option(
+    "--expect-step", metavar="N", type=click.IntRange(min=0), help="Refuse unless this is the next step."
+)
+@click.option("--delete", "deletes", is_flag=True, help="The file has keys: of the rows that are to go.")
+def command_append(
+    invocation: Invocation,
+    address: Address,
+    file: str,
+    format_: str | None,
+    id_: str | None,
+    expect_step: int | None,
+    deletes: bool,
+) -> int:
+    """Append rows to a local source, as one durable step.
+
+    Needs no runner: what is appended is read when one runs. All of a file or, on any mistake, nothing.
+    """
+    from mzplan.features.append.append import Rows, append
+    from mzplan.secrets.handed import NOTHING_HANDED
+
+    project = invocation.project()
+    name, data = _read(file)
+    format_found = _format(name, format_)
+    rows = Rows(name=name, data=data, format=format_found, id=id_ or _new_id(), deletes=deletes)
+    appended = append(project, address, rows, invocation.progress, expect=expect_step)
+    runners = invocation.runners(project)
+    for instance in project.settings.instances.values():
+        runners.wake(instance, NOTHING_HANDED)
+    if invocation.json:
+        invocation.document(
+            {
+                "address": str(address),
+                "step": appended.step,
+                "rows": appended.rows,
+                "id": rows.id,
+                "repeated": appended.repeated,
+                "differs": appended.differs,
+            }
+        )
+    elif appended.repeated:
+        text = f"{address}: id {rows.id} was appended before, as step {appended.step}: nothing was written."
+        invocation.out(text)
+    else:
+        invocation.out(f"{address}: step {appended.step}, {count(appended.rows, 'row')} (id {rows.id}).")
+    return ExitCode.OK
+
+
+def _new_id() -> str:
+    import uuid
+
+    return str(uuid.uuid4())
+
+
+def _read(file: str) -> tuple[str, bytes]:
+    if file == "-":
+        return "stdin", sys.stdin.buffer.read()
+    try:
+        return file, Path(file).read_bytes()
+    except OSError as problem:
+        raise error(
+            "MZ083", f"{file} can't be read", f"{problem.strerror}. Nothing was written.", "check the path."
+        ) from None
+
+
+def _format(name: str, given: str | None) -> Format:
+    from mzplan.connectors.local.row_files import FORMATS, format_of
+
+    found = next((known for known in FORMATS if known == given), None) or format_of(name)
+    if found is None and name == "stdin":
+        return "jsonl"
+    if found is None:
+        raise click.UsageError(f"How is {name!r} written? Say --format jsonl, csv or parquet.")
+    return found

@@ -1,0 +1,189 @@
+"""Plans for `backfill`: a range of a source's upstream once more, recorded in the state until it is done."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from mzplan.connectors.catalogue import find_connector
+from mzplan.model.address import Address, natural
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.graph import DependencyGraph
+from mzplan.model.instants import instant_text
+from mzplan.model.plan import Change, Plan
+from mzplan.model.state import Backfill, ResourceState, State, Status
+from mzplan.model.words import count
+from mzplan.plan.manual_changes import committed, plan_of
+from mzplan.plan.reasons import backfill_reason
+from mzplan.schema.description import digest_of
+from mzplan.schema.source_columns import keys_of
+
+SHOWN = 5  # sinks that a notice lists
+_NO_STATUS: Mapping[str, Status] = {}
+
+
+def plan_backfill(
+    state: State,
+    address: Address,
+    start: int,
+    end: int,
+    now: int,
+    statuses: Mapping[str, Status] = _NO_STATUS,
+) -> Plan:
+    """Write what a source's upstream holds of the times from `start` to `end`, without that, into its
+    collection once more; `now`: all in milliseconds since the epoch. The query restarts for it.
+
+    Raises MzplanError where that can't be done or would do damage: MZ273, MZ274, MZ275.
+    """
+    before = committed(state, address)
+    _ensure_able(before)
+    _ensure_range(address, start, end, now)
+    new = Backfill(
+        serial=state.serial + 1,
+        start=instant_text(start),
+        end=instant_text(end),
+        generation=before.generation,
+    )
+    left = _left(before, statuses)
+    if same := next((one for one in left if (one.start, one.end) == (new.start, new.end)), None):
+        raise _refused(
+            "MZ275",
+            address,
+            f"The backfill of {address} {same} is asked for already",
+            f"Serial {same.serial} has asked for it, and no runner has reported it done.",
+            f"wait for it (mzplan status); to have it once more, ask again then. mzplan backfill {address} "
+            "--cancel gives it up.",
+        )
+    return _plan(state, before, (*left, new), statuses)
+
+
+def plan_without_backfills(
+    state: State, address: Address, statuses: Mapping[str, Status] = _NO_STATUS
+) -> Plan:
+    """Give up the backfills of a source that are not done. Raises MzplanError MZ275 where there are none."""
+    before = committed(state, address)
+    left = _left(before, statuses)
+    if not left:
+        raise _refused(
+            "MZ275",
+            address,
+            f"{address} has no backfill that could be given up",
+            "None was asked for, or its runner has reported it done.",
+            f"`mzplan steps {address}` shows those that are done.",
+        )
+    return _plan(state, before, (), statuses)
+
+
+def _left(record: ResourceState, statuses: Mapping[str, Status]) -> tuple[Backfill, ...]:
+    """The backfills that are not known to be done."""
+    status = statuses.get(record.instance)
+    seen = status.observations.get(record.address) if status is not None else None
+    return tuple(one for one in record.own_backfills if not record.has_backfilled(one, seen))
+
+
+def _plan(
+    state: State, before: ResourceState, backfills: tuple[Backfill, ...], statuses: Mapping[str, Status]
+) -> Plan:
+    after = dataclasses.replace(before, backfills=backfills, restart_token=before.restart_token + 1)
+    after = dataclasses.replace(after, digest=digest_of(after, state.resources))
+    change = Change(
+        address=before.address,
+        action="restart",
+        effect="restart",
+        reason=backfill_reason(before, after),
+        before=before,
+        after=after,
+    )
+    downstream = DependencyGraph.of(state.resources).reach([before.address]) - {before.address}
+    appends: dict[bool, list[Address]] = {True: [], False: []}
+    for address in sorted(downstream, key=natural):
+        appends[state.resources[address].body.get("mode", "append") == "append"].append(address)
+    notices = _rows_again(before.address, appends[True], appends[False]) if backfills else ()
+    return plan_of(state, [change], statuses, tuple(sorted(downstream, key=natural)), notices)
+
+
+def _rows_again(
+    address: Address, appending: Sequence[Address], upserting: Sequence[Address]
+) -> tuple[Diagnostic, ...]:
+    """MZ276: what the targets of its sinks hold then."""
+    found = []
+    if appending:
+        what = count(len(appending), "sink adds", "sinks add")
+        found.append(
+            Diagnostic(
+                severity="notice",
+                code="MZ276",
+                summary=f"{what} once more what {address} is backfilled with",
+                detail=f"{_listed(appending)}: what is appended to the collection is appended to the target.",
+                address=address,
+            )
+        )
+    if upserting:
+        what = count(len(upserting), "sink takes", "sinks take")
+        found.append(
+            Diagnostic(
+                severity="warning",
+                code="MZ276",
+                summary=f"{what} what {address} is backfilled with for the newest of its keys",
+                detail=f"{_listed(upserting)}: with mode: upsert the row that comes last stays, and of a key "
+                "with a row after the range that is now an older one.",
+                hint="where keys have come again since, let the range reach up to now.",
+                address=address,
+            )
+        )
+    return tuple(found)
+
+
+def _listed(addresses: Sequence[Address]) -> str:
+    return ", ".join(map(str, addresses[:SHOWN])) + (" …" if len(addresses) > SHOWN else "")
+
+
+def _ensure_able(record: ResourceState) -> None:
+    address = record.address
+    if address.kind != "source":
+        raise _unable(
+            address,
+            "Only a source reads an upstream; its sinks get what it writes.",
+            f"name its source: {record.references['from']}",
+        )
+    anew = f"let it begin anew, with its sinks: mzplan apply --replace {address} --allow-replace"
+    connector = find_connector(record.type)
+    if connector is None or not connector.by_time:
+        why = f"A source of type {record.type} has no times by which it could read a range again."
+        raise _unable(address, why, anew)
+    if keys_of(record.type, record.body):
+        why = (
+            "Its collection holds the latest row of each key: older records would take the place of newer "
+            "ones, and bring back what was deleted since."
+        )
+        raise _unable(address, why, anew)
+    if record.paused:
+        why = "It is paused: until it is resumed, the range may be deleted upstream."
+        raise _unable(address, why, f"mzplan resume {address}, then ask again.")
+
+
+def _ensure_range(address: Address, start: int, end: int, now: int) -> None:
+    if start >= end:
+        what = f"It ends at {instant_text(end)}, and begins at {instant_text(start)}."
+        hint = "--to is the later one, and itself not in the range."
+    elif end > now:
+        what = f"It ends at {instant_text(end)}, and it is {instant_text(now)}: records are still to come."
+        hint = f"--to {instant_text(now // 1000 * 1000)} at the latest."
+    else:
+        return
+    raise error(
+        "MZ274",
+        f"That is no range of which {address} could have all records",
+        what,
+        hint,
+        address=address,
+        exit_code=ExitCode.USAGE,
+    )
+
+
+def _unable(address: Address, why: str, hint: str) -> MzplanError:
+    return _refused("MZ273", address, f"{address} can't be backfilled", why, hint)
+
+
+def _refused(code: str, address: Address, summary: str, detail: str, hint: str) -> MzplanError:
+    return error(code, summary, detail, hint, address=address, exit_code=ExitCode.REFUSED)

@@ -1,0 +1,61 @@
+"""backfill: a range of a source's upstream once more."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from mzplan.cli.apply import auto_option, carry_out_plan, message_option, wait_option
+from mzplan.cli.arguments import QUERY, TIME
+from mzplan.cli.context import Invocation, command
+from mzplan.model.address import Address
+from mzplan.model.instants import instant_text
+
+if TYPE_CHECKING:
+    from mzplan.model.plan import Plan
+    from mzplan.model.state import State
+    from mzplan.operations.project import Project
+
+
+@command("backfill", changing=True)
+@click.argument("address", type=QUERY)
+@click.option("--from", "start", type=TIME, metavar="T", help="The first time: 2026-11-01T08:00:00Z.")
+@click.option("--to", "end", type=TIME, metavar="T", help="The time before which it ends.")
+@click.option("--cancel", is_flag=True, help="Give up what was asked for and is not done.")
+@auto_option
+@message_option
+@wait_option
+def command_backfill(
+    invocation: Invocation,
+    address: Address,
+    start: int | None,
+    end: int | None,
+    cancel: bool,
+    auto_approve: bool,
+    message: str | None,
+    wait: float,
+) -> int:
+    """Write what a source's upstream holds of a range of times into its collection once more, as a step of
+    its own. Its sinks get those rows again."""
+    from mzplan.features.backfill.backfill_plans import plan_backfill, plan_without_backfills
+
+    if cancel and (start is not None or end is not None):
+        raise click.UsageError("--cancel takes no range.")
+    if not cancel and (start is None or end is None):
+        raise click.UsageError("A range needs both --from and --to.")
+
+    def planned(project: Project, state: State) -> Plan:
+        statuses = project.store.read_statuses()
+        if start is None or end is None:
+            return plan_without_backfills(state, address, statuses)
+        return plan_backfill(state, address, start, end, int(time.time() * 1000), statuses)
+
+    why = message
+    if why is None and start is not None and end is not None:
+        why = f"Backfill of {address} from {instant_text(start)} to {instant_text(end)}"
+    why = why if why is not None else f"Gave up the backfill of {address}"
+    # What gives up must not wait for servers that what is given up may be failing of.
+    live = False if cancel else None
+    return carry_out_plan(invocation, "backfill", planned, auto_approve, wait, why, live)

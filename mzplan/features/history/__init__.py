@@ -1,0 +1,1 @@
+"""`mzplan history`: who committed what, when and why."""

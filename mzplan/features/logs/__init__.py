@@ -1,0 +1,1 @@
+"""`mzplan logs`: what a runner has logged of a query."""

@@ -1,0 +1,1 @@
+"""`mzplan snapshot`: a collection as of a step, in files or on the terminal."""

@@ -1,0 +1,247 @@
+"""snapshot: a collection as of a step."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import click
+
+from mzplan.cli.arguments import QUERY
+from mzplan.cli.context import Invocation, command
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.words import count
+from mzplan.render.text import safe_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mzplan.features.snapshot.row_files import OutFormat
+    from mzplan.features.snapshot.snapshot import Snapshot
+
+_MAX_STEP = 2**64 - 1
+_BINARY = ("parquet", "arrow")
+
+
+class _NobodyReads(Exception):  # noqa: N818 - no error: `| head` has what it wants
+    """Stdout was closed, or can't be written: no need to go on."""
+
+
+@command("snapshot")
+@click.argument("address", type=QUERY)
+@click.option(
+    "--as-of",
+    "as_of",
+    metavar="STEP",
+    type=click.IntRange(0, _MAX_STEP),
+    help="With all steps up to this one (default: the newest).",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["table", "json", "csv", "parquet", "arrow"]),
+    help="How rows are written (default: by --out's name, else a table). json: one object a line.",
+)
+@click.option("--out", metavar="FILE", help="Write them into a file (default: stdout).")
+@click.option("--count", "only_count", is_flag=True, help="Only how many there are.")
+@click.option(
+    "--where", metavar="SQL", help="Only those for which this holds: a condition of DataFusion's SQL."
+)
+@click.option("--position", is_flag=True, help="With _position: where in its upstream each row was.")
+def command_snapshot(
+    invocation: Invocation,
+    address: Address,
+    as_of: int | None,
+    format_: str | None,
+    out: str | None,
+    only_count: bool,
+    where: str | None,
+    position: bool,
+) -> int:
+    """Print a source's collection as it was after a step.
+
+    Read from the warehouse, without Spark and without a runner. The rows come in no particular order.
+    """
+    from mzplan.features.snapshot.snapshot import open_snapshot
+
+    chosen = _format(invocation, format_, out, only_count)
+    snapshot = open_snapshot(invocation.project(), address, as_of, invocation.progress)
+    if only_count:
+        _show_count(invocation, snapshot, where)
+        return ExitCode.OK
+    schema, batches = snapshot.rows(where, position=position)
+    if out is not None:
+        _into_file(invocation, snapshot, chosen, (schema, batches), out)
+        return ExitCode.OK
+    with contextlib.suppress(_NobodyReads):
+        if invocation.json:
+            _document(invocation, snapshot, schema, batches)
+        elif chosen == "table":
+            _table(invocation, snapshot, schema, batches)
+        else:
+            from mzplan.features.snapshot.row_files import write_rows
+
+            write_rows(cast("OutFormat", chosen), schema, batches, cast(BinaryIO, _Stdout(invocation)))
+    return ExitCode.OK
+
+
+def _format(invocation: Invocation, given: str | None, out: str | None, only_count: bool) -> str:
+    if only_count and (given or out):
+        raise click.UsageError("--count prints a number: it goes with neither --format nor --out.")
+    if out is None:
+        if invocation.json and given is not None:
+            raise click.UsageError("--json prints one document; --format is for --out, or without --json.")
+        if given in _BINARY and sys.stdout is not None and sys.stdout.isatty():
+            raise click.UsageError(f"{given} is not for a terminal: say --out FILE, or send it on.")
+        return given or "table"
+    from mzplan.features.snapshot.row_files import out_format_of
+
+    found = given or out_format_of(out)
+    if found is None:
+        raise click.UsageError(f"How is {out!r} to be written? Say --format json, csv, parquet or arrow.")
+    return found
+
+
+def _show_count(invocation: Invocation, snapshot: Snapshot, where: str | None) -> None:
+    found = snapshot.count(where)
+    if invocation.json:
+        invocation.document({**_about(snapshot), "count": found})
+    else:
+        invocation.out(str(found))
+
+
+def _about(snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "address": str(snapshot.address),
+        "as_of": snapshot.as_of,
+        "since": snapshot.since,
+        "upper": snapshot.upper,
+    }
+
+
+def _table(
+    invocation: Invocation, snapshot: Snapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> None:
+    for piece in _table_pieces(invocation, snapshot, schema, batches):
+        _write(invocation, piece)
+
+
+def _table_pieces(
+    invocation: Invocation, snapshot: Snapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> Iterator[str]:
+    """The table's lines, many at once, and what it is."""
+    from itertools import islice
+
+    from pyarrow import types
+
+    from mzplan.features.snapshot.row_files import table_lines, texts
+
+    right = [
+        types.is_integer(f.type) or types.is_floating(f.type) or types.is_decimal(f.type) for f in schema
+    ]
+    rows = (row for batch in batches for row in zip(*map(texts, batch.columns), strict=True))
+    lines = table_lines(schema.names, right, rows, color=invocation.color)
+    number = -1
+    while some := list(islice(lines, 1000)):
+        number += len(some)
+        yield "\n".join(some) + "\n"
+    invocation.note(f"{count(number, 'row')} of {snapshot.address} as of step {snapshot.as_of}.")
+
+
+def _document(
+    invocation: Invocation, snapshot: Snapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> None:
+    """One JSON document, a row on each line; written as the rows come, and the first ones before anything of
+    it, so that an error at once is the one document."""
+    from mzplan.features.snapshot.row_files import json_lines
+
+    head = safe_json(json.dumps({**_about(snapshot), "columns": schema.names}, ensure_ascii=False, indent=2))
+    pieces, comma = [f'{head[:-2]},\n  "rows": ['], ""
+    for batch in batches:
+        for line in json_lines(batch):
+            pieces.append(f"{comma}\n    {line}")
+            comma = ","
+        invocation.output.documents = 1
+        _write(invocation, "".join(pieces))
+        pieces = []
+    invocation.output.documents = 1
+    _write(invocation, "".join(pieces) + "\n  ]\n}\n")
+
+
+def _write(invocation: Invocation, text: str) -> None:
+    _Stdout(invocation).write(text.encode())
+
+
+class _Stdout:
+    """Stdout as a file of bytes, until nobody reads it any more."""
+
+    closed = False
+
+    def __init__(self, invocation: Invocation):
+        self._output = invocation.output
+        invocation.end_progress()
+
+    def write(self, data: bytes) -> int:
+        self._output.data(bytes(data))
+        if self._output.reader_gone or self._output.problem is not None:
+            raise _NobodyReads
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+
+def _into_file(
+    invocation: Invocation,
+    snapshot: Snapshot,
+    format_: str,
+    found: tuple[pa.Schema, Iterator[pa.RecordBatch]],
+    out: str,
+) -> None:
+    from mzplan.features.snapshot.row_files import write_rows
+
+    schema, batches = found
+    rows = 0
+    with invocation.progress.working(lambda: f"{rows:,} rows are written to {out}"), _file(out) as sink:
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal rows
+            for batch in batches:
+                yield batch
+                rows += batch.num_rows
+
+        if format_ == "table":
+            for piece in _table_pieces(invocation, snapshot, schema, counted()):
+                sink.write(piece.encode())
+        else:
+            write_rows(cast("OutFormat", format_), schema, counted(), sink)
+    if invocation.json:
+        invocation.document({**_about(snapshot), "rows": rows, "file": out, "format": format_})
+    else:
+        invocation.note(f"{count(rows, 'row')} as of step {snapshot.as_of} written to {out}.")
+
+
+@contextlib.contextmanager
+def _file(out: str) -> Iterator[BinaryIO]:
+    """A file that is there when it is whole. Raises MzplanError MZ035."""
+    from mzplan.host.guarded import open_whole
+
+    try:
+        with open_whole(out) as stream:
+            yield stream
+    except OSError as problem:
+        why = f"{problem.strerror or problem}."
+        raise error("MZ035", f"Cannot write {out}", why, "check the folder and its permissions.") from None

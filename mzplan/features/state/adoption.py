@@ -1,0 +1,137 @@
+"""`import --checkpoint … --table …`: a source goes on where a query written by hand has stopped."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+
+from mzplan.connectors import adoption
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.plan import Plan
+from mzplan.model.resources import Configuration
+from mzplan.model.state import State
+from mzplan.operations.apply import Applied, ApplyOptions, carry_out
+from mzplan.operations.project import Project, Reporter, Runners
+from mzplan.warehouse import foreign_query
+from mzplan.warehouse.foreign_query import Left, RefusedError
+
+
+def adopt_foreign(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    address: Address,
+    checkpoint: str,
+    table: str,
+    approve: Callable[[Plan], None],
+    options: ApplyOptions,
+) -> Applied:
+    """Copy checkpoint and table into the warehouse under a new id, and commit the declared source with it.
+    The originals stay unchanged. Raises MZ165 (exit 7), with every reason, for what can't be adopted."""
+    from mzplan.features.state.edit_plans import plan_adopt
+    from mzplan.operations.plan import validate
+    from mzplan.plan.commit import new_id
+    from mzplan.warehouse.paths import absolute
+
+    id_ = new_id()
+    found: list[Left] = []
+
+    def planned(state: State) -> Plan:
+        configuration = validate(project, reporter)
+        plan = plan_adopt(configuration, state, address, id_, 1)
+        _ensure_here(project, address, plan)
+        with reporter.working("looking at the checkpoint and the table"):
+            found.append(_look(project, configuration, address, checkpoint, table))
+        left = found[0]
+        reason = f"adopts {left.checkpoint} and {left.table}, after micro-batch {left.done}"
+        changes = [replace(c, reason=reason) if c.address == address else c for c in plan.changes]
+        return replace(plan, changes=tuple(changes))
+
+    def approved(plan: Plan) -> None:
+        approve(plan)
+        warehouse = absolute(project.settings.directory, plan.warehouse)
+        with reporter.working("copying the checkpoint and the table"):
+            try:
+                foreign_query.copy(found[0], warehouse, id_)
+            except (RefusedError, OSError) as problem:
+                raise _refused(address, problem) from None
+
+    try:
+        return carry_out(project, runners, reporter, "import", planned, approved, options)
+    except BaseException:
+        if found:
+            _discard(project, id_)
+        raise
+
+
+def _look(
+    project: Project, configuration: Configuration, address: Address, checkpoint: str, table: str
+) -> Left:
+    from mzplan.schema.kinds import resource_kind
+    from mzplan.schema.source_columns import columns_of
+
+    declared = configuration.resources[address]
+    adopts = adoption.adopts(declared.type) if address.kind == "source" else None
+    if adopts is None:
+        raise _refused(
+            address,
+            RefusedError(
+                f"A {address.kind} of type {declared.type} can't go on from a checkpoint of another program: "
+                f"only sources of the types {' and '.join(adoption.adopting_types())} can."
+            ),
+        )
+    body = resource_kind("source", declared.type).with_defaults(declared.body)
+    connection = configuration.resources[declared.references["connection"]]
+    folder = adopts.folder(project.settings.directory, connection.body, body)
+    try:
+        left = foreign_query.look(foreign_query.place(checkpoint), foreign_query.place(table))
+        adoption.ensure_adoptable(left, declared.type, body, folder, columns_of(declared.type, body))
+    except (RefusedError, OSError) as problem:
+        raise _refused(address, problem) from None
+    return left
+
+
+def _ensure_here(project: Project, address: Address, plan: Plan) -> None:
+    """Refuses a warehouse that this command and the runner do not share."""
+    from mzplan.warehouse.paths import absolute, local_path
+
+    if local_path(absolute(project.settings.directory, plan.warehouse)) is None:
+        return
+    record = next(c.after for c in plan.changes if c.address == address)
+    lease = project.store.leases.leader(record.instance) if record is not None else None
+    if lease is not None and lease.host != socket.gethostname():
+        raise _refused(
+            address,
+            RefusedError(f"Its runner is on {lease.host}, and so is the warehouse: run this command there."),
+        )
+
+
+def _discard(project: Project, id_: str) -> None:
+    """Remove what was copied for a commit that failed."""
+    from contextlib import suppress
+
+    from mzplan.warehouse.paths import absolute
+    from mzplan.warehouse.removal import remove_storage
+
+    with suppress(MzplanError):
+        state = project.store.read_state()
+        if not any(record.id == id_ for record in state.resources.values()):
+            warehouse = state.warehouse or project.settings.warehouse
+            remove_storage(absolute(project.settings.directory, warehouse), id_, 1)
+
+
+def _refused(address: Address, problem: RefusedError | OSError) -> MzplanError:
+    reasons = problem.reasons if isinstance(problem, RefusedError) else (f"{problem}.",)
+    return MzplanError(
+        Diagnostic(
+            code="MZ165",
+            summary=f"{address} can't go on from what is there",
+            detail=reason,
+            hint="what can be adopted, and how to do it: docs/how-to/adopt-a-query.md.",
+            address=address,
+            exit_code=ExitCode.REFUSED,
+        )
+        for reason in reasons
+    )

@@ -1,0 +1,355 @@
+"""state …, import: work on the state itself."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mzplan.cli.apply import approval, finish, message_option, wait_option
+from mzplan.cli.arguments import ADDRESS, QUERY
+from mzplan.cli.context import Invocation, command, global_options
+from mzplan.cli.output import write_bytes
+from mzplan.host.files import read_bounded
+from mzplan.model.address import Address, natural, natural_item
+from mzplan.model.codec import encode
+from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.history import HistoryEntry
+from mzplan.model.plan import Plan
+from mzplan.model.words import count
+from mzplan.render.diagnostics import diagnostics_to_json
+from mzplan.render.text import safe
+
+
+class _InOrder(click.Group):
+    """A group that lists its commands as they are written here."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group("state", cls=_InOrder)
+@global_options
+def command_state() -> None:
+    """Look at the state, and work on it: list, show, mv, rm, pull, push, rollback, lock, unlock, gc."""
+
+
+def _sub(name: str, *, changing: bool = False) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command of this group."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        made = command(name, changing=changing)(function)
+        command_state.add_command(made)
+        return made
+
+    return decorate
+
+
+@_sub("list")
+def state_list(invocation: Invocation) -> int:
+    """List what is committed, an address a line."""
+    state = invocation.project().store.read_state()
+    if invocation.json:
+        invocation.document(
+            {
+                "lineage": state.lineage,
+                "serial": state.serial,
+                "resources": [
+                    {"address": str(a), "type": r.type, "id": r.id, "generation": r.generation}
+                    for a, r in sorted(state.resources.items(), key=natural_item)
+                ],
+                "forgotten": [
+                    {"address": str(a), "id": id_, "generation": generation}
+                    for id_, (a, generation) in sorted(state.forgotten.items())
+                ],
+            }
+        )
+        return ExitCode.OK
+    for address in sorted(state.resources, key=natural):
+        invocation.out(str(address))
+    for id_, (address, generation) in sorted(state.forgotten.items()):
+        invocation.note(f"Forgotten, and kept: {address} ({id_}, generation {generation})")
+    return ExitCode.OK
+
+
+@_sub("show")
+@click.argument("address", type=ADDRESS)
+def state_show(invocation: Invocation, address: Address) -> int:
+    """Show a committed resource as JSON."""
+    from mzplan.operations.project import unknown_address
+    from mzplan.render.state import resource_to_json
+
+    state = invocation.project().store.read_state()
+    if address not in state.resources:
+        raise unknown_address(address, state)
+    invocation.document(resource_to_json(state.resources[address]))
+    return ExitCode.OK
+
+
+@_sub("mv", changing=True)
+@click.argument("former", type=ADDRESS)
+@click.argument("new", type=ADDRESS)
+@message_option
+def state_mv(invocation: Invocation, former: Address, new: Address, message: str | None) -> int:
+    """Rename a resource: it keeps its checkpoint and collection. Rename it in the files too."""
+    from mzplan.features.state.state_edits import move
+
+    project = invocation.project()
+    plan = move(project, invocation.runners(project), invocation.progress, former, new, message)
+    return _show_commit(invocation, plan, f"{former} is {new} now. Rename it in the files too.")
+
+
+@_sub("rm", changing=True)
+@click.argument("addresses", nargs=-1, required=True, type=ADDRESS)
+@message_option
+def state_rm(invocation: Invocation, addresses: tuple[Address, ...], message: str | None) -> int:
+    """Forget resources: their queries stop, their storage stays, and `import` takes it back."""
+    from mzplan.features.state.state_edits import forget
+
+    project = invocation.project()
+    given = list(dict.fromkeys(addresses))
+    plan = forget(project, invocation.runners(project), invocation.progress, given, message)
+    return _show_commit(invocation, plan, f"Forgot {', '.join(map(str, given))}. What is stored stays.")
+
+
+@_sub("rollback", changing=True)
+@click.argument("serial", required=False, type=click.IntRange(min=0))
+@click.option("--auto-approve", is_flag=True, help="Don't ask.")
+@message_option
+def state_rollback(
+    invocation: Invocation, serial: int | None, auto_approve: bool, message: str | None
+) -> int:
+    """Commit again the state of an earlier serial (default: the one before)."""
+    from mzplan.features.state.state_edits import roll_back
+
+    project = invocation.project()
+    asks = approval(invocation, auto_approve, "state rollback")
+
+    def approve(plan: Plan, undone: list[HistoryEntry]) -> None:
+        if not invocation.json:
+            from mzplan.render.history import render_undone
+
+            invocation.out(render_undone(undone))
+        asks(plan)
+
+    plan = roll_back(project, invocation.runners(project), invocation.progress, serial, approve, message)
+    return _show_commit(invocation, plan, "Change the files too, or the next apply undoes it.")
+
+
+def _show_commit(invocation: Invocation, plan: Plan, text: str) -> int:
+    serial = invocation.progress.serial if invocation.progress.is_committed else plan.serial
+    if invocation.json:
+        from mzplan.render.plan_json import plan_to_json
+
+        invocation.document(plan_to_json(plan) | {"serial": serial})
+    elif plan.is_empty:
+        invocation.out(f"No changes: serial {serial} says so already.")
+    else:
+        invocation.out(f"Committed serial {serial}: {count(len(plan.changes), 'resource')}. {text}")
+    return ExitCode.OK
+
+
+@_sub("pull")
+@click.option(
+    "--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there, not on stdout (-)."
+)
+@click.option("--serial", type=click.IntRange(min=1), help="This one: of the history, or the current one.")
+def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> int:
+    """Write the state file, byte for byte; with --out also what its runners have noted down, to move it."""
+    from mzplan.features.state.migration import beside
+    from mzplan.features.state.state_edits import pull
+
+    data, carried, led = pull(invocation.project(), serial)
+    if out in (None, "-"):
+        invocation.output.raw(data.decode())
+        return ExitCode.OK
+    write_bytes(out, data)
+    if carried is None:
+        beside(out).unlink(missing_ok=True)  # of an earlier pull
+    elif Path(out).is_file():  # nothing is put beside a pipe or a device
+        write_bytes(str(beside(out)), carried)
+        invocation.note(
+            f"Wrote {beside(out)} too: what runners have noted down. `state push` takes it along."
+        )
+    for name in led:
+        invocation.note(f"A runner of instance {name} follows this state: stop it before you push elsewhere.")
+    if invocation.json:
+        invocation.document({"written": out})
+    else:
+        invocation.out(f"Wrote {out}.")
+    return ExitCode.OK
+
+
+@_sub("push", changing=True)
+@click.argument("file", type=click.Path())
+@click.option("--force", is_flag=True, help="Also over another history, later commits, or what is damaged.")
+@message_option
+def state_push(invocation: Invocation, file: str, force: bool, message: str | None) -> int:
+    """Make a state file (`-`: stdin) the state; to move it to another backend, push into the empty one."""
+    from mzplan.features.state.migration import beside
+    from mzplan.features.state.state_edits import push
+
+    data, name = _read(file)
+    rest = beside(file)
+    carried = _read(str(rest))[0] if file != "-" and rest.exists() else None
+    project = invocation.project()
+    runners = invocation.runners(project)
+    serial, written = push(
+        project, runners, invocation.progress, data, name, force=force, carried=carried, message=message
+    )
+    if invocation.json:
+        invocation.document({"serial": serial, "written": written})
+    else:
+        invocation.out(f"The state is serial {serial}." if written else f"Nothing to do: serial {serial}.")
+    return ExitCode.OK
+
+
+def _read(file: str) -> tuple[bytes, str]:
+    if file == "-":
+        return sys.stdin.buffer.read(), "stdin"
+    try:
+        return read_bounded(file), file
+    except OSError as problem:
+        raise error(
+            "MZ030", f"Cannot read {file}", f"{problem.strerror or problem}.", "name what `state pull` wrote."
+        ) from None
+
+
+@_sub("lock", changing=True)
+@click.option("--reason", default="", help="Why, for whoever is refused.")
+def state_lock(invocation: Invocation, reason: str) -> int:
+    """Keep everybody from changing the state until `state unlock`."""
+    from mzplan.operations.apply import LOCK_WAIT
+
+    store = invocation.project().store
+    with store.lock(safe(reason)[:200] or "state lock", LOCK_WAIT) as info:
+        store.hold(info)
+    if invocation.json:
+        invocation.document({"lock": encode(info)})
+    else:
+        invocation.out(f"Locked. To release it: mzplan state unlock {info.id}")
+    return ExitCode.OK
+
+
+@_sub("unlock", changing=True)
+@click.argument("lock_id", metavar="ID")
+def state_unlock(invocation: Invocation, lock_id: str) -> int:
+    """Release a lock: one of `state lock`, or one that a killed command has left."""
+    store = invocation.project().store
+    held = store.release(lock_id)
+    if held is None:
+        there = store.holder()
+        detail = f"The lock that is held has id {there.id}." if there else "No lock is held."
+        raise error("MZ070", f"There is no lock {safe(lock_id)!r}", detail, exit_code=ExitCode.USAGE)
+    if invocation.json:
+        invocation.document({"released": encode(held), "by": getpass.getuser()})
+    else:
+        invocation.out(f"Released the lock of {safe(held.user)} on {safe(held.host)} ({safe(held.command)}).")
+    return ExitCode.OK
+
+
+@_sub("gc")
+@click.option(
+    "--apply", "apply", is_flag=True, help="Remove it, where nothing has written to it for retain_dropped."
+)
+@click.option(
+    "--foreign",
+    is_flag=True,
+    help="Also ids that this state never had: of an import that failed, or of another project.",
+)
+def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
+    """List the checkpoints and collections in the warehouse that nothing claims.
+
+    No resource, no `state rm`, and no runner (which removes by itself what was dropped)."""
+    from mzplan.features.state.storage_gc import find_unclaimed, remove_unclaimed
+    from mzplan.features.state.unclaimed_text import render_unclaimed, unclaimed_to_json
+
+    project, progress = invocation.project(), invocation.progress
+    if apply:
+        found, problems = remove_unclaimed(project, progress, foreign=foreign)
+    else:
+        found, problems = find_unclaimed(project, progress, foreign=foreign), []
+    if invocation.json:
+        listed = diagnostics_to_json(problems)
+        invocation.document({"storage": [unclaimed_to_json(one) for one in found], "diagnostics": listed})
+    else:
+        invocation.out(render_unclaimed(found, applied=apply, color=invocation.color))
+        if problems:
+            invocation.show(problems)
+    return ExitCode.ERROR if problems else ExitCode.OK
+
+
+@command("import", changing=True)
+@click.argument("address", type=QUERY)
+@click.option(
+    "--id", "id_", metavar="ID", help="A folder below checkpoints/ (default: what `state rm` left)."
+)
+@click.option("--generation", type=click.IntRange(min=1), help="Which generation of it.")
+@click.option(
+    "--checkpoint",
+    metavar="PATH",
+    help="Of a source: the checkpoint of a query that was written by hand, path or URI; it is copied.",
+)
+@click.option("--table", metavar="PATH", help="And the Delta table that this query has written; copied too.")
+@click.option("--auto-approve", is_flag=True, help="Don't ask.")
+@message_option
+@wait_option
+def command_import(
+    invocation: Invocation,
+    address: Address,
+    id_: str | None,
+    generation: int | None,
+    checkpoint: str | None,
+    table: str | None,
+    auto_approve: bool,
+    message: str | None,
+    wait: float,
+) -> int:
+    """Adopt a stopped query's checkpoint and table: it goes on where it stopped.
+
+    What mzplan has written itself is adopted where it is (--id); what a query has left that was written by
+    hand is copied into the warehouse (--checkpoint and --table).
+    """
+    from mzplan.features.state.state_edits import plan_import
+    from mzplan.model.address import ID
+    from mzplan.operations.apply import ApplyOptions, carry_out
+
+    if id_ is not None and not ID.fullmatch(id_):
+        raise click.BadParameter(f"{id_!r} is no id: it is the name of a folder.", param_hint="--id")
+    if (checkpoint is None) != (table is None):
+        raise click.UsageError("--checkpoint and --table go together.")
+    project = invocation.project()
+    approve = approval(invocation, auto_approve, "import")
+    options = ApplyOptions(allow_replace=True, wait=wait, message=message)
+    if checkpoint is not None and table is not None:
+        from mzplan.features.state.adoption import adopt_foreign
+
+        if id_ is not None or generation is not None:
+            raise click.UsageError("--id and --generation don't go with --checkpoint.")
+        return finish(
+            invocation,
+            adopt_foreign(
+                project,
+                invocation.runners(project),
+                invocation.progress,
+                address,
+                checkpoint,
+                table,
+                approve,
+                options,
+            ),
+        )
+    applied = carry_out(
+        project,
+        invocation.runners(project),
+        invocation.progress,
+        "import",
+        lambda state: plan_import(project, invocation.progress, state, address, id_, generation),
+        approve,
+        options,
+    )
+    return finish(invocation, applied)

@@ -1,0 +1,1 @@
+"""`mzplan steps`, `verify` and `expire`: the durable steps of a query."""

@@ -1,0 +1,219 @@
+"""steps, verify, expire: durable steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mzplan.cli.arguments import QUERY, selecting
+from mzplan.cli.context import Invocation, command
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode
+
+if TYPE_CHECKING:
+    from mzplan.features.steps.content import Comparison
+    from mzplan.features.steps.steps import Target, Upstream
+    from mzplan.model.state import ResourceState, State
+    from mzplan.operations.project import Project
+    from mzplan.operations.selection import Selection
+
+_MAX_STEP = 2**64 - 1
+
+
+class RangeType(click.ParamType[tuple[int, "int | None"]]):
+    """`12`, `12..20` or `12..`: first and last step."""
+
+    name = "range"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int | None]:
+        match = re.fullmatch(r"(\d{1,20})(?:(\.\.)(\d{1,20})?)?", str(value), re.ASCII)
+        if match is None:
+            self.fail(f"{value!r} is not a range of steps: write 12, 12..20 or 12..", param, ctx)
+        first = int(match[1])
+        last = int(match[3]) if match[3] else (None if match[2] else first)
+        if last is not None and last < first:
+            self.fail(f"{value!r} ends before it begins", param, ctx)
+        return first, last
+
+
+@command("steps")
+@selecting(required=True)
+@click.option("--last", "count", type=click.IntRange(min=1), metavar="N", help="Only the newest N steps.")
+def command_steps(invocation: Invocation, selection: Selection, count: int | None) -> int:
+    """List the durable steps of sources and sinks.
+
+    Of each: what it read of its upstream (a sink: which steps of its source), rows, bytes, when, and whether
+    it is committed.
+    """
+    from mzplan.features.steps.steps import read_steps
+    from mzplan.features.steps.steps_text import render_steps, steps_to_json
+
+    found = read_steps(invocation.project(), selection, count, invocation.progress)
+    if not found:
+        invocation.note(selection.chose_nothing)
+    if invocation.json:
+        documents = [steps_to_json(shown) for shown in found]
+        invocation.document(documents[0] if selection.single else {"queries": documents})
+    elif found:
+        texts = (render_steps(shown, color=invocation.color, titled=not selection.single) for shown in found)
+        invocation.out("\n\n".join(texts))
+    return ExitCode.OK
+
+
+@command("verify")
+@click.argument("address", type=QUERY)
+@click.option("--steps", "wanted", type=RangeType(), metavar="RANGE", help="N, N..M or N.. (default: all).")
+@click.option(
+    "--from-upstream",
+    is_flag=True,
+    help="Read them again from where they came from (Kafka and files: with Spark).",
+)
+@click.option("--content", is_flag=True, help="Of a sink: compare what its target holds (with Spark).")
+@click.option("--shared", is_flag=True, help="With --content: others write the target, too.")
+def command_verify(
+    invocation: Invocation,
+    address: Address,
+    wanted: tuple[int, int | None] | None,
+    from_upstream: bool,
+    content: bool,
+    shared: bool,
+) -> int:
+    """Replay steps, and compare them with what was recorded: rows and content hash.
+
+    A source's steps are read from its collection, exactly the files that each step has added; no Spark is
+    needed for that. With --from-upstream they are read from Kafka or the files again, or from the steps that
+    a local source or a connector keeps. A sink's steps are made again from its source's collection, through
+    its select and where (with Spark, if it has them), and compared with what the target has recorded of them.
+    The first difference ends it, with exit code 1.
+
+    With --content, the rows that the target of a sink holds are read, and compared with what the collection
+    makes of the steps that it has written: rows that are missing, there more than once, or more than those
+    are exit code 1 (more rows not with --shared).
+    """
+    from mzplan.features.steps.steps import verify
+    from mzplan.features.steps.steps_text import render_verified, verified_to_json
+
+    if content:
+        if wanted is not None or from_upstream:
+            raise click.UsageError(
+                "--content reads all of a target: it goes without --steps, --from-upstream."
+            )
+        return _verify_content(invocation, address, shared)
+    if shared:
+        raise click.UsageError("--shared goes with --content.")
+    project = invocation.project()
+    with _Session(invocation, project) as session:
+        found = verify(
+            project,
+            address,
+            wanted,
+            session.upstream if from_upstream else None,
+            session.target,
+            invocation.progress,
+        )
+    if invocation.json:
+        invocation.document(verified_to_json(found))
+    else:
+        if shown := (*found.problems, *found.warnings):
+            invocation.show(shown)
+        invocation.out(render_verified(found, color=invocation.color))
+    return ExitCode.ERROR if found.difference or found.problems else ExitCode.OK
+
+
+def _verify_content(invocation: Invocation, address: Address, shared: bool) -> int:
+    from mzplan.features.steps.content import compare_content
+    from mzplan.features.steps.content_text import compared_to_json, render_compared
+
+    project = invocation.project()
+    with _Session(invocation, project) as session:
+        found = compare_content(project, address, session.content, invocation.progress)
+    if invocation.json:
+        invocation.document(compared_to_json(found, shared=shared))
+    else:
+        invocation.out(render_compared(found, shared=shared, color=invocation.color))
+    return ExitCode.OK if found.is_equal(shared=shared) else ExitCode.ERROR
+
+
+@command("expire", changing=True)
+@click.argument("address", type=QUERY)
+@click.option(
+    "--before",
+    "before",
+    required=True,
+    type=click.IntRange(0, _MAX_STEP),
+    metavar="STEP",
+    help="The oldest to keep.",
+)
+def command_expire(invocation: Invocation, address: Address, before: int) -> int:
+    """Record that the steps below STEP aren't needed any more.
+
+    Refused (exit code 7) while a sink has still to read one of them, whether it runs or is paused.
+    """
+    from mzplan.features.steps.steps import expire
+
+    steps = expire(invocation.project(), address, before, invocation.progress)
+    if invocation.json:
+        invocation.document({"address": str(address), "since": steps.since, "upper": steps.upper})
+    else:
+        invocation.out(f"{address}: steps from {steps.since} on are kept; the next one is {steps.upper}.")
+    return ExitCode.OK
+
+
+class _Session:
+    """Spark in this process, for as long as a command needs it: started when first asked for."""
+
+    def __init__(self, invocation: Invocation, project: Project):
+        self._invocation = invocation
+        self._project = project
+        self._opened: Any = None
+
+    def __enter__(self) -> _Session:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    def upstream(self, state: State, resource: ResourceState) -> Upstream:
+        from mzplan.spark.source_verification import open_upstream
+
+        found: Upstream = self._open(
+            open_upstream, state, resource, f"opening the upstream of {resource.address}"
+        )
+        return found
+
+    def target(self, state: State, resource: ResourceState) -> Target:
+        from mzplan.spark.sink_verification import Downstream
+
+        doing = f"asking the target of {resource.address}"
+        found: Target = self._open(Downstream.open, state, resource, doing)
+        return found
+
+    def content(self, state: State, resource: ResourceState) -> Comparison:
+        from mzplan.spark.content_verification import ContentComparison
+
+        doing = f"starting Spark, to read the target of {resource.address}"
+        found: Comparison = self._open(ContentComparison.open, state, resource, doing)
+        return found
+
+    def _open(self, opened: Callable[..., Any], state: State, resource: ResourceState, doing: str) -> Any:
+        from mzplan.schema.description import describe
+        from mzplan.secrets.references import Secrets
+        from mzplan.secrets.remote import RemoteSecrets
+        from mzplan.warehouse.paths import absolute
+
+        settings = self._project.settings
+        directory = settings.directory
+        with self._invocation.progress.working(doing):
+            self._opened = opened(
+                describe(resource, state.resources),
+                Secrets(directory, remote=RemoteSecrets()),  # it does a runner's work
+                directory,
+                absolute(directory, settings.warehouse),
+            )
+        return self._opened

@@ -1,0 +1,208 @@
+"""`steps` and `verify`: for a person and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from mzplan.model.words import count
+from mzplan.render.diagnostics import diagnostics_to_json
+from mzplan.render.text import Paint, cut, safe
+
+if TYPE_CHECKING:
+    from mzplan.features.steps.steps import Difference, ShownSteps, Verified
+    from mzplan.model.diagnostics import Diagnostic
+    from mzplan.warehouse.step_record import StepRecord
+
+_RANGE = 60  # characters
+
+
+def steps_to_json(shown: ShownSteps) -> dict[str, Any]:
+    """The document of `steps --json`. Times are seconds since the epoch."""
+    return {
+        "address": str(shown.resource.address),
+        "id": shown.resource.id,
+        "generation": shown.resource.generation,
+        "since": shown.steps.since,
+        "upper": shown.steps.upper,
+        "steps": [record.to_json() for record in shown.steps.records],
+    }
+
+
+def render_steps(shown: ShownSteps, *, color: bool = False, titled: bool = False) -> str:
+    """The steps as a table, the newest last; `titled`: below the address, where several are shown."""
+    paint = Paint(color)
+    records = shown.steps.records
+    if not records:
+        return _none(f"{shown.resource.address} has no steps yet.", shown.never)
+    is_source = shown.resource.address.kind == "source"
+    header = ("STEP", "TIME (UTC)", "ROWS", "BYTES" if is_source else "SOURCE STEPS", "COMMITTED", "UPSTREAM")
+    rows = [_row(record, is_source) for record in records]
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    lines = [str(shown.resource.address)] if titled else []
+    lines.append(paint(_line(header, widths), "bold"))
+    for record, row in zip(records, rows, strict=True):
+        lines.append(_line(row, widths) if record.committed else paint(_line(row, widths), "yellow"))
+    return "\n".join(lines)
+
+
+def _none(text: str, never: str) -> str:
+    return f"{text.replace(' yet', '')} {never}" if never else text
+
+
+def _row(record: StepRecord, is_source: bool) -> tuple[str, ...]:
+    return (
+        str(record.step),
+        _time(record.time),
+        _number(record.rows),
+        _number(record.bytes) if is_source else _span(record.sources),
+        "yes" if record.committed else "not yet",
+        upstream_range(record.start, record.end) + (" once more (backfill)" if record.backfill else ""),
+    )
+
+
+def _line(cells: tuple[str, ...], widths: list[int]) -> str:
+    right = {0, 2, 3}
+    parts = [
+        cell.rjust(width) if i in right else cell.ljust(width)
+        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return "  ".join(parts).rstrip()
+
+
+def upstream_range(start: Any, end: Any) -> str:
+    """The range of the upstream that a step has read, for people: for Kafka, offsets by partition."""
+    if end is None:
+        return "?"
+    if _is_kafka(end):
+        return cut(" ".join(_partitions(start, end)), _RANGE)
+    if isinstance(end, dict) and set(end) == {"logOffset"}:
+        first = start["logOffset"] + 1 if isinstance(start, dict) and "logOffset" in start else 0
+        return f"batches of files {first}..{end['logOffset']}"
+    if isinstance(end, dict) and set(end) == {"step"}:
+        return _endpoint_steps(start, int(end["step"]) - 1)
+    if isinstance(end, dict) and "reservoirVersion" in end:
+        return f"up to {_delta(end)}" if start is None else f"{_delta(start)}..{_delta(end)}"
+    return cut(safe(f"{json.dumps(start)}..{json.dumps(end)}"), _RANGE)
+
+
+def _endpoint_steps(start: Any, last: int) -> str:
+    """Those of a durable endpoint, which count for themselves."""
+    if not isinstance(start, dict) or "step" not in start:
+        return f"up to step {last}"
+    first = int(start["step"])
+    return f"step {last}" if first == last else f"steps {_span((first, last))}"
+
+
+def _is_kafka(end: Any) -> bool:
+    return isinstance(end, dict) and bool(end) and all(isinstance(value, dict) for value in end.values())
+
+
+def _partitions(start: Any, end: dict[str, dict[str, int]]) -> list[str]:
+    found = []
+    for topic, partitions in sorted(end.items()):
+        before = start.get(topic, {}) if isinstance(start, dict) else {}
+        for partition, last in sorted(partitions.items(), key=lambda item: int(item[0])):
+            first = before.get(partition, "?" if start is None else 0)
+            if first != last:
+                found.append(f"{partition}:{first}..{last}")
+    return found
+
+
+def _delta(offset: dict[str, Any]) -> str:
+    index = int(offset.get("index", -1))
+    return f"v{offset['reservoirVersion']}" + (f"+{index + 1} files" if index >= 0 else "")
+
+
+def _span(steps: tuple[int, int] | None) -> str:
+    if steps is None:
+        return "?"
+    return str(steps[0]) if steps[0] == steps[1] else f"{steps[0]}..{steps[1]}"
+
+
+def _number(number: int | None) -> str:
+    return f"{number:,}" if number is not None else "?"
+
+
+def _time(seconds: float | None) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S") if seconds else "?"
+
+
+def verified_to_json(found: Verified) -> dict[str, Any]:
+    """The document of `verify --json`."""
+    return {
+        "address": str(found.address),
+        "verified": len(found.equal),
+        "first": found.equal[0] if found.equal else None,
+        "last": found.equal[-1] if found.equal else None,
+        "without_hash": list(found.by_rows),
+        "unknown": list(found.unknown),
+        "difference": _difference_to_json(found.difference) if found.difference else None,
+        "diagnostics": diagnostics_to_json((*found.problems, *found.warnings)),
+    }
+
+
+def _difference_to_json(difference: Difference) -> dict[str, Any]:
+    return {
+        "step": difference.step,
+        **({"code": difference.code} if difference.code else {}),
+        "recorded": {"rows": difference.recorded_rows, "hash": difference.recorded_hash},
+        "found": {"rows": difference.found_rows, "hash": difference.found_hash},
+    }
+
+
+def render_verified(found: Verified, *, color: bool = False) -> str:
+    """A summary of what was verified, and the first difference."""
+    paint = Paint(color)
+    lines = []
+    if found.equal:
+        span = _span((found.equal[0], found.equal[-1]))
+        lines.append(f"{found.address}: {count(len(found.equal), 'step')} as recorded ({span}).")
+        if found.address.kind == "sink":
+            lines.append(_NOT_SEEN.format(address=found.address))
+    elif not found.difference and not found.problems:
+        lines.append(_none(f"{found.address} has no steps to verify.", found.never))
+    if found.by_rows:
+        lines.append(
+            f"Of {count(len(found.by_rows), 'step')} only the rows were counted: no hash is recorded."
+        )
+    if found.unknown and found.equal:
+        kept = f"{count(len(found.unknown), 'step')} the target keeps no record"
+        lines.append(f"Of {kept} ({_span((found.unknown[0], found.unknown[-1]))}).")
+    if found.difference:
+        lines.append(paint(_difference_line(found.address, found.difference), "red"))
+    if found.problems:
+        lines.append(paint(f"{_counted(found.problems)}.", "red"))
+    return "\n".join(lines)
+
+
+def _counted(problems: Sequence[Diagnostic]) -> str:
+    damaged = sum(problem.code == "MZ135" for problem in problems)
+    gone = len(problems) - damaged
+    parts = [
+        f"{count(damaged, 'step')} {'is' if damaged == 1 else 'are'} damaged" if damaged else "",
+        f"{count(gone, 'step')} can't be replayed" if gone else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+_NOT_SEEN = (
+    "Not looked for: what others have added, changed or deleted in the target since then; "
+    "`mzplan verify {address} --content` compares that, where the target can be read."
+)
+_CHANGED = " [{code}] The sink was changed at this step: it stands as it was pushed before, or in part."
+
+
+def _difference_line(address: object, difference: Difference) -> str:
+    what = (
+        f"{_number(difference.recorded_rows)} rows were recorded, {difference.found_rows:,} are there"
+        if difference.found_rows != difference.recorded_rows
+        else f"the content of its {difference.found_rows:,} rows has changed"
+    )
+    return (
+        f"Step {difference.step} of {address} differs: {what} "
+        f"(hash {difference.recorded_hash or 'not recorded'} → {difference.found_hash})."
+        + (_CHANGED.format(code=difference.code) if difference.code else "")
+    )

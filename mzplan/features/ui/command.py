@@ -1,0 +1,64 @@
+"""ui: pages about the project, for a browser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from mzplan.cli.context import Invocation, command
+from mzplan.host.extras import require_extra
+from mzplan.model.diagnostics import ExitCode
+
+if TYPE_CHECKING:
+    from mzplan.operations.project import Project
+
+PORT = 8470
+
+
+@command("ui")
+@click.option(
+    "--host", default="127.0.0.1", metavar="H", help="The address to serve at (default: this machine)."
+)
+@click.option(
+    "--port",
+    default=PORT,
+    metavar="P",
+    type=click.IntRange(0, 65535),
+    help=f"The port ({PORT}; 0: a free one).",
+)
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Demand the token in this file (or in $MZPLAN_UI_TOKEN); for any address that others reach.",
+)
+@click.option("--url", metavar="URL", help="Where a proxy serves the pages: https://mzplan.example.com.")
+def command_ui(invocation: Invocation, host: str, port: int, token_file: str | None, url: str | None) -> int:
+    """Serve pages about the project to a browser: graph, queries, history, drift. They change nothing."""
+    require_extra("ui")
+    from mzplan.features.ui.server import access_for, read_token, serve
+
+    project = invocation.project()
+    access = access_for(host, read_token(token_file), url)
+
+    def opened(environment: str) -> Project:
+        return replace(invocation, environment=environment).project() if environment else project
+
+    def begun(address: str, port: int) -> None:
+        if invocation.json:
+            invocation.document({"url": url or address, "port": port, "token": bool(access.token)})
+            return
+        invocation.out(f"{project.settings.title} is shown at {url or address} until Ctrl-C.")
+        if access.token and not access.is_secure:
+            invocation.note(
+                "Put a proxy before it that speaks TLS, passes the header Host on, and hides this port from "
+                "others; name its address with --url. Else the token can be read on its way."
+            )
+
+    try:
+        serve(opened, host, port, access, begun)
+    except KeyboardInterrupt:  # how it is ended
+        invocation.end_progress()
+    return ExitCode.OK

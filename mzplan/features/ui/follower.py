@@ -1,0 +1,188 @@
+"""Follows the store for the pages: one thread reads it, every page shows what it has read last."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from starlette.concurrency import run_in_threadpool
+
+from mzplan.features.ui.overview import Overview, OverviewReader
+from mzplan.features.ui.samples import EVERY, Samples
+from mzplan.model import recent
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.state import QueryStatus
+from mzplan.render.status import COLUMNS, condition, row
+
+log = logging.getLogger("mzplan.ui")
+
+LOOK = 1.0  # seconds between two looks while somebody has a page open
+WATCHED = 10.0  # seconds after a page's last question in which it counts as open
+HELD = 8.0  # seconds that a question for what is new is kept waiting, at most
+FIRST = 20.0  # seconds that the first page waits for the first look
+_NUMBERS = tuple(COLUMNS.index(name) for name in ("STEP", "ROWS", "ROWS/S", "LAG"))
+
+Numbers = tuple[str, ...]  # latency; step, rows, rows/s and lag as `status` shows them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What pages show. `overview` is the last one that could be read, None before the first; `problem` says
+    why it is not of now. `version` goes up with any change, `page` with one of more than numbers."""
+
+    overview: Overview | None = None
+    problem: tuple[Diagnostic, ...] = ()
+    version: int = 0
+    page: int = 0
+    numbers: Mapping[Address, Numbers] = field(default_factory=dict)
+    changed: Mapping[Address, int] = field(default_factory=dict)  # the version that changed its numbers
+
+
+class Follower:
+    """Reads each second while a page is open, and each ten for the plots alone."""
+
+    def __init__(self, reader: OverviewReader):
+        self.boot = secrets.token_hex(4)  # versions of another process are none of ours
+        self.samples = Samples()
+        self._reader = reader
+        self._view = View()
+        self._asked = 0.0
+        self._sampled = self._recalled = 0.0
+        self._wake = threading.Event()
+        self._ready = threading.Event()
+        self.is_ended = False
+        self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)
+
+    def __enter__(self) -> Follower:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.end()
+        self._thread.join(5)
+
+    def end(self) -> None:
+        """Read no more, and keep nobody waiting."""
+        self.is_ended = True
+        self._wake.set()
+
+    def view(self) -> View:
+        """What is known now; keeps the reading going. Any thread."""
+        idle = time.monotonic() - self._asked > LOOK
+        self._asked = time.monotonic()
+        if idle:
+            self._wake.set()
+        self._ready.wait(FIRST)
+        return self._view
+
+    async def view_after(self, version: int) -> View:
+        """The view once it has another version; after some seconds, as it is."""
+        view = await run_in_threadpool(self.view)
+        until = time.monotonic() + HELD
+        while view.version == version and time.monotonic() < until and not self.is_ended:
+            await asyncio.sleep(LOOK / 5)
+            self._asked = time.monotonic()
+            view = self._view
+        return view
+
+    def _follow(self) -> None:
+        while not self.is_ended:
+            began = time.monotonic()
+            self._wake.clear()
+            self._look()
+            watched = began - self._asked < WATCHED
+            pause = max(LOOK, self._reader.pause) if watched else EVERY
+            # Woken, the pause is still kept: a reader must not be able to make this loop spin.
+            spent = time.monotonic() - began
+            if self._wake.wait(max(0.0, pause - spent)) and not self.is_ended:
+                time.sleep(max(0.0, min(LOOK, self._reader.pause) - spent))
+
+    def _look(self) -> None:
+        try:
+            overview = self._reader.read()
+        except MzplanError as problem:
+            self._show(self._view.overview, problem.diagnostics)
+        except Exception:  # a defect: the page says that it is not of now, and the next look may do better
+            if self._view.problem != (_DEFECT,):
+                log.exception("the store could not be read")
+            self._show(self._view.overview, (_DEFECT,))
+        else:
+            self._sample(overview)
+            self._show(overview, ())
+        self._ready.set()
+
+    def _sample(self, overview: Overview) -> None:
+        now = time.time()
+        if now - self._recalled >= recent.EVERY:
+            self._recalled = now
+            with contextlib.suppress(MzplanError):  # what is only drawn hides nothing else
+                self.samples.recalled = self._reader.recent()
+        for query in overview.status.queries:
+            if query.observation is not None and query.observation.run_id:
+                self.samples.started(query.resource.address, query.observation.run_id, now)
+        if now - self._sampled >= EVERY:
+            self._sampled = now
+            self.samples.add(overview.status.queries, now)
+
+    def _show(self, overview: Overview | None, problem: tuple[Diagnostic, ...]) -> None:
+        before = self._view
+        if overview is before.overview and problem == before.problem:
+            return
+        version = before.version + 1
+        numbers, changed = before.numbers, before.changed
+        if overview is not None and overview is not before.overview:
+            numbers = {one.resource.address: _numbers(one) for one in overview.status.queries}
+            changed = {
+                address: version if found != before.numbers.get(address) else before.changed[address]
+                for address, found in numbers.items()
+            }
+        same = problem == before.problem and list(_essence(overview)) == list(_essence(before.overview))
+        self._view = View(
+            overview=overview,
+            problem=problem,
+            version=version,
+            page=before.page if same else before.page + 1,
+            numbers=numbers,
+            changed=changed,
+        )
+
+
+def _numbers(query: QueryStatus) -> Numbers:
+    cells = row(query, query.as_of or 0.0)
+    latency = query.observation.latency_seconds if query.observation is not None else None
+    shown = f"{latency:,.1f} s" if latency is not None else "-"
+    return (shown, *(cells[n] for n in _NUMBERS))
+
+
+def _essence(overview: Overview | None) -> Iterator[object]:
+    """What changes a page, and not only numbers on it."""
+    if overview is None:
+        return
+    status = overview.status
+    yield from (status.serial, overview.pending, overview.drift)
+    yield from ((one.name, one.alive, one.serial) for one in status.instances)
+    for query in status.queries:
+        seen = query.observation
+        yield (
+            condition(query),
+            seen
+            and (
+                *(seen.at_fault, seen.error, seen.held, seen.warning, seen.run_id),
+                *(seen.failures, seen.retry_at),
+            ),
+        )
+
+
+_DEFECT = Diagnostic(
+    code="MZ079",
+    summary="mzplan has a defect",
+    detail="The store could not be read; the log of `mzplan ui` has the reason.",
+    hint="report what that log shows.",
+)

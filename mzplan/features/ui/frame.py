@@ -1,0 +1,131 @@
+"""What all pages have: navigation, the problem of the store, and the part that is exchanged as it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from mzplan.features.ui.follower import View
+from mzplan.render.diagnostics import render_diagnostics
+from mzplan.render.html import Content, Markup, element
+
+PAGES = {"graph": "/", "queries": "/queries", "history": "/history", "open": "/open"}
+
+
+def page(title: str, view: View, boot: str, *content: Content, current: str = "", refresh: int = 0) -> str:
+    """A page. `current`: its entry of PAGES; `refresh`: seconds after which it is exchanged in any case."""
+    project = _title(view)
+    links = [
+        element("a", name.capitalize(), _open(name, view), href=href, aria_current=name == current and "page")
+        for name, href in PAGES.items()
+    ]
+    header = element(
+        "header",
+        element("a", "Skip to the content", href="#main", class_="skip"),
+        element("strong", project),
+        element("nav", links, aria_label="Pages"),
+        _environments(view),
+        element("span", _serial(view), class_="quiet serial"),
+    )
+    problem = render_diagnostics(view.problem, False)
+    banner = element(
+        "div",
+        element("pre", f"{problem}\n\nWhat is shown was read before: {_read_at(view)}." if problem else ""),
+        id="problem",
+        role="alert",
+        hidden=not problem,
+    )
+    main = element(
+        "main",
+        content,
+        id="main",
+        tabindex=-1,
+        data_version=f"{boot}-{view.version}",
+        data_page=f"{boot}-{view.page}",
+        data_refresh=refresh or None,
+    )
+    away = "mzplan ui does not answer. This page goes on when it does."
+    gone = element("div", away, id="away", role="alert", hidden=True)
+    body = element("body", header, banner, gone, main)
+    return document(f"{title} · {project}", ("search.js", "live.js"), body)
+
+
+def environment_links(names: Iterable[str], current: str) -> Markup:
+    """To the same pages of each environment of the project."""
+    links = [
+        element("a", one, href=f"/environment/{one}", aria_current=one == current and "true") for one in names
+    ]
+    return element("nav", element("span", "Environment", class_="quiet"), links, aria_label="Environments")
+
+
+def _environments(view: View) -> Markup | None:
+    if view.overview is None or len(view.overview.environments) < 2:
+        return None
+    return environment_links(view.overview.environments, view.overview.status.environment)
+
+
+def document(title: str, scripts: Iterable[str], body: Markup) -> str:
+    """All of what a browser is given. `scripts` by their names in /static."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", title),
+        element("link", rel="stylesheet", href="/static/graph.css"),
+        element("link", rel="stylesheet", href="/static/pages.css"),
+        element("link", rel="icon", href="/static/icon.svg", type="image/svg+xml"),
+        [element("script", src=f"/static/{name}", defer=True) for name in scripts],
+    )
+    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+
+
+def chip(text: str, look: str) -> Markup:
+    """A word in the colour of what it means."""
+    return element("span", text, class_=f"chip look-{look}")
+
+
+def moment(seconds: float | None) -> Markup:
+    """A point in time, to the second, UTC: it does not go out of date while a page is open."""
+    if seconds is None:
+        return element("span", "-")
+    try:
+        at = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):  # whoever writes a store writes any number
+        return element("span", "-")
+    return element("time", at.strftime("%Y-%m-%d %H:%M:%S UTC"), datetime=at.isoformat(timespec="seconds"))
+
+
+def facts(found: Iterable[tuple[str, Content]]) -> Markup:
+    """Names and what they are, side by side."""
+    pairs = [element("div", element("dt", name), element("dd", said)) for name, said in found]
+    return element("dl", pairs, class_="facts")
+
+
+def scrolled(content: Content, label: str) -> Markup:
+    """What may be wider than the page; it scrolls with the keyboard, too."""
+    return element("div", content, class_="scroll", tabindex=0, role="region", aria_label=label)
+
+
+def _title(view: View) -> str:
+    if view.overview is None:
+        return "mzplan"
+    project, environment = view.overview.state.project, view.overview.status.environment
+    return f"{project} ({environment})" if environment else project
+
+
+def _serial(view: View) -> str:
+    return f"serial {view.overview.state.serial}" if view.overview is not None else ""
+
+
+def _read_at(view: View) -> str:
+    if view.overview is None:
+        return "nothing yet"
+    return datetime.fromtimestamp(view.overview.read_at, UTC).strftime("%H:%M:%S UTC")
+
+
+def _open(name: str, view: View) -> str:
+    """How much is open, beside the name of that page."""
+    if name != "open" or view.overview is None:
+        return ""
+    number = len({str(p.address) for p in view.overview.pending} | {d.address for d in view.overview.drift})
+    return f" ({number:,})" if number else ""

@@ -1,0 +1,117 @@
+"""The graph of what is committed, coloured by condition; by connections where it is large."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from mzplan.features.ui.frame import chip, scrolled
+from mzplan.features.ui.overview import Overview
+from mzplan.model.address import Address, natural
+from mzplan.model.state import QueryStatus
+from mzplan.render.drawing import COLLAPSED, Node, collapsed, columns_of, drawn, homes
+from mzplan.render.html import Content, Markup, element
+from mzplan.render.plan_page import search_field
+from mzplan.render.status import COLUMNS, condition, row
+
+# The first is what a person looks at first.
+CONDITIONS = ("rejected", "failed", "starting", "stopped", "paused", "running")
+
+
+def graph_page(overview: Overview, connection: Address | None = None, *, every: bool = False) -> Content:
+    """The whole graph, or what a connection reaches. `every`: each query by itself, however many."""
+    of = element("h1", "Graph")
+    shown: Collection[Address] = overview.state.resources.keys()
+    whole: Content = None
+    if connection is not None:
+        shown = {connection, *overview.graph.reach([connection])}
+        shown |= overview.graph.requirements(shown)
+        of = element("h1", f"What uses {connection}")
+        whole = element("p", element("a", "The whole graph", href="/"), " · ", resource_link(connection))
+    elif len(shown) > COLLAPSED:
+        link = ("By connection", "/") if every else ("Each query by itself", "/?all=1")
+        whole = element("p", element("a", link[0], href=link[1]))
+    if not shown:
+        return [of, element("p", "Nothing is committed yet: `mzplan apply` does that.", class_="quiet")]
+    group = len(shown) > COLLAPSED and not every and connection is None
+    return [
+        of,
+        summary(overview),
+        whole,
+        search_field("Find in the graph"),
+        scrolled(drawing(overview, shown, group=group), "Graph"),
+    ]
+
+
+def summary(overview: Overview) -> Markup:
+    """How many queries are in which condition, and whether the instances have a runner."""
+    found = Counter(condition(query) for query in overview.status.queries)
+    chips = [
+        element("li", element("a", chip(f"{found[one]:,} {one}", one), href=f"/queries?condition={one}"))
+        for one in CONDITIONS
+        if found[one]
+    ]
+    for instance in overview.status.instances:
+        text = "is dry" if instance.is_dry else "has a runner" if instance.alive else "has no runner"
+        behind = instance.alive and instance.serial < overview.status.serial
+        text += f", still at serial {instance.serial}" if behind else ""
+        look = "stopped" if not instance.alive else "starting" if behind else "running"
+        chips.append(element("li", chip(f"instance {instance.name} {text}", look)))
+    return element("ul", chips, class_="chips", aria_label="Conditions and instances")
+
+
+def drawing(
+    overview: Overview,
+    shown: Collection[Address],
+    *,
+    group: bool = False,
+    looks: Mapping[Address, tuple[str, str]] | None = None,
+) -> Markup:
+    """The graph of these. `looks`: of some, another look and note than what their condition gives."""
+    graph, state = overview.graph, overview.state
+    addresses = sorted((address for address in shown if address in state.resources), key=natural)
+    inside = set(addresses)
+    references = {a: [used for used in graph.dependencies(a) if used in inside] for a in addresses}
+    faults = {
+        query.observation.at_fault
+        for query in overview.status.queries
+        if query.observation is not None and query.observation.at_fault is not None
+    }
+    columns = columns_of(references)
+    nodes = {}
+    for address in addresses:
+        query = overview.queries.get(address)
+        look, note = (looks or {}).get(address) or _look(query, address in faults)
+        seen = query.observation if query is not None else None
+        nodes[address] = Node(
+            key=str(address),
+            column=columns[address],
+            title=str(address),
+            note=note or state.resources[address].type,
+            look=look,
+            href=f"/resources/{address}",
+            weight=-CONDITIONS.index(look) if look in CONDITIONS else 0,
+            place=", ".join(one.name for one in own_connections(overview, address)) if query else "",
+            rate=seen.input_rows_per_second if seen is not None else None,
+            lag=row(query, time.time())[COLUMNS.index("LAG")].strip("-") if query is not None else "",
+        )
+    if group:
+        nodes = collapsed(nodes, homes(references))
+    edges = [(nodes[used].key, nodes[a].key) for a in addresses for used in references[a]]
+    return drawn(nodes.values(), edges, "What depends on what: connections, sources and sinks")
+
+
+def own_connections(overview: Overview, address: Address) -> list[Address]:
+    """The connections that a query names itself."""
+    return [used for used in overview.graph.dependencies(address) if used.kind == "connection"]
+
+
+def resource_link(address: Address, text: str = "") -> Markup:
+    return element("a", text or str(address), href=f"/resources/{address}")
+
+
+def _look(query: QueryStatus | None, at_fault: bool) -> tuple[str, str]:
+    if query is None:
+        return ("fault", "does not answer") if at_fault else ("connection", "")
+    return condition(query), condition(query)

@@ -1,0 +1,136 @@
+"""The history: who has committed what, and any serial, or two of them compared, as a plan is shown."""
+
+from __future__ import annotations
+
+from mzplan.features.ui.frame import chip, facts, scrolled
+from mzplan.model.history import CommitRecord, HistoryEntry
+from mzplan.model.plan import ACTIONS
+from mzplan.operations.history import changes_between, changes_of, entry_of
+from mzplan.render.html import Content, Markup, element
+from mzplan.render.plan_page import plan_view, search_field
+from mzplan.store.store import Store
+
+_SHOWN = 200  # serials; `mzplan history` lists all
+_COLUMNS = ("Serial", "When", "Who", "What", "Message", "Ended")
+
+
+def history_page(store: Store) -> Content:
+    """The newest first."""
+    entries = store.read_history(_SHOWN)
+    if not entries:
+        return [element("h1", "History"), element("p", "Nothing is committed yet.", class_="quiet")]
+    head = element("thead", element("tr", [element("th", name, scope="col") for name in _COLUMNS]))
+    body = element("tbody", [_row(entry) for entry in entries])
+    newest, oldest = entries[0].serial, entries[-1].serial
+    fields = [
+        _number("before", "From serial", max(oldest, newest - 1), oldest, newest),
+        _number("after", "to serial", newest, oldest, newest),
+    ]
+    compare = element(
+        "form", fields, " ", element("button", "Compare", type="submit"), action="/history", method="get"
+    )
+    return [
+        element("h1", "History"),
+        compare,
+        search_field("Find in the history"),
+        scrolled(element("table", head, body, class_="history"), "History"),
+        _older(oldest, len(entries)),
+    ]
+
+
+def serial_page(store: Store, serial: int) -> Content:
+    """One serial: who, why, and what it has changed."""
+    entry = entry_of(store, serial)
+    commit, outcome = entry.commit, entry.outcome
+    found: list[tuple[str, Content]] = [("Committed", _who(commit))]
+    if commit is not None:
+        found += [("When", commit.time), ("Command", commit.command)]
+        found += [("Message", commit.message)] if commit.message else []
+        found += [("Digest of the plan", commit.digest)] if commit.digest else []
+        found += [("Git", _git(commit))] if commit.git is not None else []
+    found.append(("Ended", _ended(entry)))
+    still = [
+        f"{address}: {one.status}: {one.reason}" for address, one in (outcome.open if outcome else {}).items()
+    ]
+    current = store.read_state().serial
+    since = element("a", "What has changed since", href=f"/history/{serial}..{current}")
+    return [
+        element("h1", f"Serial {serial}", " ", chip("current", "running") if entry.current else None),
+        facts(found),
+        None if entry.current else element("p", since),
+        [element("h2", "Not converged then"), element("pre", "\n".join(still), class_="box")]
+        if still
+        else None,
+        element("h2", "What it has changed"),
+        plan_view(changes_of(store, serial)),
+    ]
+
+
+def difference_page(store: Store, before: int, after: int) -> Content:
+    """What is to change of one serial to make another of it."""
+    link = element("a", "The other way round", href=f"/history/{after}..{before}")
+    return [
+        element("h1", f"From serial {before} to serial {after}"),
+        element("p", link),
+        plan_view(changes_between(store, before, after)),
+    ]
+
+
+def origin(entry: HistoryEntry | None) -> Content:
+    """Which serial has put something there, and who."""
+    if entry is None:
+        return None
+    link = element("a", f"serial {entry.serial}", href=f"/history/{entry.serial}")
+    return [link, ", ", _who(entry.commit), f": {entry.commit.message}" if entry.commit else ""]
+
+
+def _row(entry: HistoryEntry) -> Markup:
+    commit = entry.commit
+    words = [str(entry.serial), _who(commit), commit.message if commit else "", commit.time if commit else ""]
+    return element(
+        "tr",
+        element("th", element("a", str(entry.serial), href=f"/history/{entry.serial}"), scope="row"),
+        element("td", commit.time[:19].replace("T", " ") if commit else "-"),
+        element("td", _who(commit)),
+        element("td", _what(commit)),
+        element("td", commit.message if commit else "", class_="wide"),
+        element("td", _ended(entry)),
+        data_name=" ".join(words),
+    )
+
+
+def _who(commit: CommitRecord | None) -> str:
+    if commit is None:
+        return "by an older mzplan"
+    where = f"{commit.user}@{commit.host}"
+    return f"{commit.actor} ({commit.ci or 'CI'})" if commit.actor else where
+
+
+def _what(commit: CommitRecord | None) -> str:
+    if commit is None:
+        return ""
+    shown = [f"{commit.summary[action]:,} {action}" for action in ACTIONS if commit.summary.get(action)]
+    return f"{commit.command}: {', '.join(shown)}" if shown else commit.command
+
+
+def _git(commit: CommitRecord) -> str:
+    assert commit.git is not None
+    tree = {True: "clean", False: "with changes", None: "not compared"}[commit.git.clean]
+    return f"{commit.git.commit[:12]}, tree {tree}"
+
+
+def _ended(entry: HistoryEntry) -> Content:
+    if entry.outcome is None:
+        return element("span", "not seen", class_="quiet")
+    return chip(entry.outcome.status, entry.outcome.status)
+
+
+def _number(name: str, label: str, value: int, least: int, most: int) -> Markup:
+    field = element("input", type="number", name=name, value=value, min=least, max=most, required=True)
+    return element("label", label, " ", field, " ")
+
+
+def _older(oldest: int, number: int) -> Content:
+    if number < _SHOWN or oldest <= 1:
+        return None
+    return element("p", f"Older than serial {oldest}: `mzplan history` lists all.", class_="quiet")

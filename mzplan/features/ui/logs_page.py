@@ -1,0 +1,33 @@
+"""What the runner on this machine has logged of a query, as `mzplan logs` reads it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mzplan.features.ui.error_page import linked
+from mzplan.features.ui.graph_page import resource_link
+from mzplan.features.ui.overview import Overview
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
+from mzplan.operations.logs import read_logs
+from mzplan.operations.project import Project
+from mzplan.render.diagnostics import render_diagnostics
+from mzplan.render.html import Content, element
+from mzplan.render.text import cut
+
+_SHOWN = 200  # entries, the newest; `mzplan logs` has all
+_LONGEST = 8000  # characters of one
+
+
+def logs_page(project: Project, overview: Overview, address: Address) -> Content:
+    """The newest entries, the last one below; or why there is no log here."""
+    state, head = overview.state, element("h1", "Logs of ", resource_link(address))
+    try:
+        found = deque(read_logs(project, state, [state.resources[address]], None), maxlen=_SHOWN)
+    except MzplanError as problem:
+        return [head, element("pre", linked(render_diagnostics(problem.diagnostics, False)), class_="box")]
+    if not found:
+        return [head, element("p", "Its runner has logged nothing of it.", class_="quiet")]
+    text = "\n".join(cut(entry.text, _LONGEST) for entry in found)
+    more = element("p", "All of them: ", element("code", f"mzplan logs {address}"), class_="quiet")
+    return [head, element("pre", linked(text), class_="box"), more]

@@ -1,0 +1,59 @@
+"""What is not as committed: pending, rejected and failed changes, and drift."""
+
+from __future__ import annotations
+
+from mzplan.features.ui.error_page import linked
+from mzplan.features.ui.frame import chip
+from mzplan.features.ui.graph_page import CONDITIONS, resource_link
+from mzplan.features.ui.overview import Overview
+from mzplan.model.address import Address
+from mzplan.render.html import Content, Markup, element
+
+_SHOWN = 500  # of each; the commands list all
+
+
+def open_page(overview: Overview) -> Content:
+    """Both lists; what they have in common stands in both, as in `plan` and `drift`."""
+    pending = [
+        _item(
+            resource_link(p.address),
+            p.condition,
+            p.condition if p.condition in CONDITIONS else "held",
+            p.reason,
+        )
+        for p in overview.pending[:_SHOWN]
+    ]
+    drift = [_item(_named(d.address), d.kind, "pending", d.detail) for d in overview.drift[:_SHOWN]]
+    return [
+        element("h1", "Open"),
+        element("h2", f"Committed, but not converged: {len(overview.pending):,}"),
+        element("div", pending)
+        if pending
+        else element("p", "Nothing: every reported query is as committed."),
+        _more(len(overview.pending), "`mzplan plan` lists them"),
+        element("h2", f"Drift: {len(overview.drift):,}"),
+        element("div", drift) if drift else element("p", "None that the runners have reported."),
+        _more(len(overview.drift), "`mzplan drift` lists them"),
+        element(
+            "p",
+            "As the runners report it. `mzplan drift` also compares secrets, and storage on its own machine.",
+            class_="quiet",
+        ),
+    ]
+
+
+def _item(name: Content, word: str, look: str, said: str) -> Markup:
+    reason = element("pre", linked(said)) if said and said != word else None
+    return element("div", element("p", name, " ", chip(word, look)), reason, class_="item")
+
+
+def _named(text: str) -> Content:
+    """A link, where it is the address of a resource: drift also names instances."""
+    try:
+        return resource_link(Address.parse(text))
+    except ValueError:
+        return text
+
+
+def _more(number: int, how: str) -> Content:
+    return element("p", f"And {number - _SHOWN:,} more: {how}.", class_="quiet") if number > _SHOWN else None

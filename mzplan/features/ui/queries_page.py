@@ -1,0 +1,107 @@
+"""The table of all queries: what needs a person first, numbers live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from mzplan.features.ui.error_page import code_link
+from mzplan.features.ui.follower import View
+from mzplan.features.ui.frame import chip, moment, scrolled
+from mzplan.features.ui.graph_page import CONDITIONS, own_connections, resource_link, summary
+from mzplan.features.ui.overview import Overview
+from mzplan.model.address import Address, natural
+from mzplan.model.state import QueryStatus
+from mzplan.model.words import count
+from mzplan.render.html import Content, Markup, element
+from mzplan.render.plan_page import search_field
+from mzplan.render.status import condition
+from mzplan.render.text import cut
+
+NUMBERS = ("Latency", "Step", "Rows", "Rows/s", "Lag")
+_COLUMNS = ("Query", "Condition", "Connection", "Error", *NUMBERS, "Last batch", "Instance")
+_ERROR = 160  # characters; the page of the query has all of it
+
+
+def queries_page(view: View, only: str = "", connection: str = "") -> Content:
+    """Every query, or those in one condition, and of one connection: that which they use, or which what they
+    read uses."""
+    overview = view.overview
+    assert overview is not None
+    used = {one: sorted(_connections(overview, one)) for one in overview.queries}
+    queries = [
+        one
+        for one in overview.status.queries
+        if (not only or condition(one) == only)
+        and (not connection or connection in used[one.resource.address])
+    ]
+    queries.sort(key=lambda one: (CONDITIONS.index(condition(one)), natural(one.resource.address)))
+    head = element(
+        "thead",
+        element(
+            "tr", [element("th", name, scope="col", class_=name in NUMBERS and "number") for name in _COLUMNS]
+        ),
+    )
+    body = element("tbody", [_row(overview, one, view.numbers) for one in queries])
+    label = ": ".join(filter(None, ("Queries", ", ".join(filter(None, (only, connection))))))
+    names = sorted({name for found in used.values() for name in found})
+    return [
+        element("h1", label),
+        summary(overview),
+        _filter(only, connection, names),
+        search_field("Find a query"),
+        scrolled(element("table", head, body), label),
+        element("p", count(len(queries), "query", "queries"), class_="quiet"),
+    ]
+
+
+def _connections(overview: Overview, address: Address) -> set[str]:
+    return {one.name for one in overview.graph.requirements([address]) if one.kind == "connection"}
+
+
+def _filter(only: str, connection: str, connections: list[str]) -> Markup:
+    fields = [
+        _choice("condition", "Condition", only, CONDITIONS),
+        _choice("connection", "Connection", connection, connections),
+        element("button", "Show", type="submit"),
+        [" ", element("a", "All queries", href="/queries")] if only or connection else None,
+    ]
+    return element("form", fields, action="/queries", method="get", class_="filter")
+
+
+def _choice(name: str, label: str, chosen: str, choices: Iterable[str]) -> Markup:
+    options = [element("option", "all", value="")]
+    options += [element("option", one, value=one, selected=one == chosen) for one in choices]
+    return element("label", f"{label} ", element("select", options, name=name), " ")
+
+
+def _row(overview: Overview, query: QueryStatus, numbers: Mapping[Address, tuple[str, ...]]) -> Markup:
+    address, seen = query.resource.address, query.observation
+    cells = [element("td", one, class_="number") for one in numbers[address]]
+    own = own_connections(overview, address)
+    names = (str(address), condition(query), *(one.name for one in own), query.resource.instance)
+    return element(
+        "tr",
+        element("th", resource_link(address), scope="row"),
+        element("td", chip(condition(query), condition(query))),
+        element("td", [[resource_link(one, one.name), " "] for one in own]),
+        element("td", _error(query), class_="wide" if seen is not None and seen.error else None),
+        cells,
+        element("td", moment(seen.last_batch_at if seen is not None else None)),
+        element("td", query.resource.instance),
+        data_name=" ".join(names),
+        data_query=str(address),
+    )
+
+
+def _error(query: QueryStatus) -> Content:
+    """Why the last attempt has failed, how many have, and when the next one is due."""
+    seen = query.observation
+    if seen is None or not seen.error:
+        return None
+    tried = f"{count(seen.failures, 'attempt')}" if seen.failures else ""
+    again = [", next at " if tried else "next at ", moment(seen.retry_at)] if seen.retry_at else None
+    return [
+        [code_link(seen.error_code), " "] if seen.error_code else None,
+        cut(seen.error.split("\n")[0], _ERROR),
+        element("div", tried, again, class_="quiet") if tried or again else None,
+    ]

@@ -1,0 +1,175 @@
+"""One resource: how it does, what depends on it, what a change would reach, and how it is declared."""
+
+from __future__ import annotations
+
+import time
+
+from mzplan.features.ui.error_page import linked
+from mzplan.features.ui.frame import chip, facts, moment, scrolled
+from mzplan.features.ui.graph_page import drawing, resource_link
+from mzplan.features.ui.overview import Overview, declaration
+from mzplan.features.ui.plots import plot
+from mzplan.features.ui.samples import Samples
+from mzplan.model.address import Address
+from mzplan.model.state import Condition, Observation, QueryStatus, ResourceState
+from mzplan.model.words import count
+from mzplan.render.html import Content, Markup, element
+from mzplan.render.status import COLUMNS, condition, notes, row
+
+_STEPS = 20  # that are shown: whoever writes a store writes any number
+_STEP = ("Step", "When", "Rows")
+_DRAWN = 200  # nodes; what a connection of many queries reaches is listed instead
+
+
+def resource_page(overview: Overview, address: Address, samples: Samples, origin: Content = None) -> Content:
+    """All about a committed resource. `origin`: which serial has put it there, and who."""
+    resource, query = overview.state.resources[address], overview.queries.get(address)
+    return [
+        element("h1", str(address), " ", chip(condition(query), condition(query)) if query else None),
+        _facts(overview, resource, query, origin),
+        element("p", element("a", "What its runner has logged", href=f"/resources/{address}/logs"))
+        if query
+        else None,
+        _notes(query) if query else None,
+        _open(overview, address),
+        _plots(query, samples) if query else None,
+        last_steps(query) if query else None,
+        _reach(overview, address),
+        element("h2", "Declared as"),
+        element("pre", declaration(resource), class_="box"),
+        element("p", "As committed, with secrets as references and without defaults.", class_="quiet"),
+    ]
+
+
+def _facts(overview: Overview, resource: ResourceState, query: QueryStatus | None, origin: Content) -> Markup:
+    found: list[tuple[str, Content]] = [("Type", resource.type)]
+    if query is not None:
+        seen, cells = query.observation, row(query, time.time())
+        found += [(name.capitalize(), cells[n]) for n, name in enumerate(COLUMNS) if n not in (0, 2)]
+        found.append(("Generation", str(resource.generation)))
+        if resource.restart_token:
+            found.append(("Restarts", f"{count(resource.restart_token, 'time')} by `mzplan restart`"))
+        found += measures(seen) if seen is not None else []
+        if seen is not None and seen.resumed:
+            found.append(("Went on after", f"step {seen.resumed.get('step', '-')}"))
+    found.append(("Put there by", origin if origin is not None else "-"))
+    return facts(found)
+
+
+def measures(seen: Observation) -> list[tuple[str, Content]]:
+    """What the last batch took, how long its rows were on their way, and what its runner has counted."""
+    found: list[tuple[str, Content]] = []
+    for name, seconds in (("Batch took", seen.batch_seconds), ("Latency", seen.latency_seconds)):
+        if seconds is not None:
+            found.append((name, f"{seconds:,.1f} s"))
+    if (counted := seen.counters) is not None:
+        parts = [count(counted.batches, "batch", "batches"), count(counted.restarts, "restart")]
+        parts.append(count(counted.retries, "retry", "retries"))
+        found.append(("Since its runner leads", f"{counted.rows:,} rows, {', '.join(parts)}"))
+    return found
+
+
+def _notes(query: QueryStatus) -> Content:
+    text = "\n\n".join(notes(query))
+    return [element("h2", "What it says"), element("pre", linked(text), class_="box told")] if text else None
+
+
+def _open(overview: Overview, address: Address) -> Content:
+    """What of it is not as committed."""
+    query = overview.queries.get(address)
+    said = query is not None and query.observation is not None and query.observation.error  # stands above
+    lines = [
+        f"pending: {p.condition}" if said else f"pending: {p.condition}: {p.reason}"
+        for p in overview.pending
+        if p.address == address
+    ]
+    lines += [
+        f"drift: {d.kind}" if said else f"drift: {d.kind}: {d.detail}"
+        for d in overview.drift
+        if d.address == str(address)
+    ]
+    return (
+        [element("h2", "Not as committed"), element("pre", "\n".join(lines), class_="box")] if lines else None
+    )
+
+
+def _plots(query: QueryStatus, samples: Samples) -> Content:
+    address, seen, now = query.resource.address, query.observation, time.time()
+    unit = (seen.lag_unit if seen is not None else None) or "records"
+    runs = samples.runs(address)[1:]
+    starts = [element("h2", "Restarts seen"), element("ul", [element("li", moment(at)) for at in runs])]
+    return [
+        element("h2", "The last hour"),
+        element(
+            "div",
+            plot(samples.rates(address), "Rows/s", now),
+            plot(samples.lags(address), f"Lag in {unit}", now),
+            class_="plots",
+        ),
+        element(
+            "p", "Each ten seconds since these pages are served, before that each minute.", class_="quiet"
+        ),
+        _conditions(samples.conditions(address)),
+        starts if runs else None,
+    ]
+
+
+def _conditions(changes: list[tuple[float, Condition]]) -> Content:
+    """Where it has had more than one in the last hour: since when each."""
+    if len(changes) < 2:
+        return None
+    lines = [
+        element("li", moment(at), " ", chip(condition, condition)) for at, condition in changes[-_STEPS:]
+    ]
+    return [element("h2", "Conditions of the last hour"), element("ul", lines, id="conditions")]
+
+
+def last_steps(query: QueryStatus) -> Content:
+    """The last micro-batches, as the runner has reported them."""
+    found = query.observation.last_steps[:_STEPS] if query.observation is not None else ()
+    if not found:
+        return None
+    names = [element("th", name, scope="col", class_=name != "When" and "number") for name in _STEP]
+    rows = [
+        element(
+            "tr",
+            element("th", f"{step:,}", scope="row", class_="number"),
+            element("td", moment(at)),
+            element("td", f"{written:,}" if written is not None else "-", class_="number"),
+        )
+        for step, at, written in found
+    ]
+    table = element("table", element("thead", element("tr", names)), element("tbody", rows), id="steps")
+    more = f"mzplan steps {query.resource.address}"
+    return [
+        element("h2", "The last steps"),
+        scrolled(table, "The last steps"),
+        element("p", "All of them, with offsets: ", element("code", more), class_="quiet"),
+    ]
+
+
+def _reach(overview: Overview, address: Address) -> Content:
+    """What it needs and what depends on it, as a graph, with what a change of it would do to each."""
+    graph = overview.graph
+    impact = graph.impact(address)
+    looks = dict.fromkeys(impact.restarts, ("restart", "would restart"))
+    looks |= dict.fromkeys(impact.downstream, ("kept", "would keep running"))
+    looks[address] = ("changed", "this one, would restart" if address in impact.restarts else "this one")
+    shown = {address, *graph.requirements([address]), *graph.reach([address])}
+    restarts = count(len(impact.restarts), "query", "queries")
+    running = count(len(impact.downstream), "query", "queries")
+    said = f"A change of {address} would restart {restarts}; {running} downstream would keep running."
+    parts = [element("h2", "What a change would reach"), element("p", said)]
+    if len(shown) <= _DRAWN:
+        parts.append(scrolled(drawing(overview, shown, looks=looks), "What depends on it"))
+    elif address.kind == "connection":
+        parts.append(
+            element("p", element("a", "Its queries, as a graph", href=f"/?connection={address.name}"))
+        )
+    dependents = graph.dependents(address)
+    if dependents:
+        links = [element("li", resource_link(one)) for one in dependents]
+        inside = element("ul", links, class_="columns")
+        title = element("summary", f"Used by {count(len(dependents), 'resource')}")
+        parts.append(element("details", title, inside, class_="box"))
+    return parts

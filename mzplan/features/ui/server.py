@@ -1,0 +1,165 @@
+"""Serves the pages until it is interrupted."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp
+
+from mzplan.features.ui.access import Access, Guard
+from mzplan.features.ui.app import make_app
+from mzplan.features.ui.environments import Environments
+from mzplan.features.ui.follower import Follower
+from mzplan.features.ui.overview import OverviewReader
+from mzplan.model.diagnostics import ExitCode, error
+from mzplan.operations.project import Project
+
+TOKEN_VARIABLE = "MZPLAN_UI_TOKEN"
+SHORTEST = 16  # characters of a token
+_MAX_TOKEN = 4096  # bytes of its file
+
+
+def read_token(file: str | None) -> str:
+    """The token of a file, or of the environment; "" where there is none. Raises MzplanError MZ187."""
+    where = file or f"${TOKEN_VARIABLE}"
+    if file is not None:
+        try:
+            with Path(file).open("rb") as opened:
+                text = opened.read(_MAX_TOKEN).decode(errors="replace").strip()
+        except OSError as problem:
+            raise _no_token(f"{file} can't be read: {problem.strerror or problem}.") from None
+    else:
+        text = os.environ.get(TOKEN_VARIABLE, "").strip()
+        if not text:
+            return ""
+    if len(text) < SHORTEST or not (text.isascii() and text.isprintable()) or " " in text:
+        raise _no_token(
+            f"That of {where} is no token: {SHORTEST} characters or more, of ASCII, without spaces."
+        )
+    return text
+
+
+def access_for(host: str, token: str, url: str | None) -> Access:
+    """What is asked of those who reach `host`. Raises MzplanError MZ186 for an address that others reach, and
+    no token; a usage error for a `url` that is none."""
+    if not token and not _is_loopback(host):
+        raise error(
+            "MZ186",
+            f"Others reach {host}, and no token is demanded of them",
+            "The pages show every name, address of a server and error of the project.",
+            "leave --host out (this machine alone), or put a token into a file that only you can read, and "
+            "name it: (umask 077; openssl rand -hex 24 > ui.token), then --token-file ui.token.",
+            exit_code=ExitCode.REFUSED,
+        )
+    parts = urlsplit(url or "")
+    if url and (parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/")):
+        raise error(
+            "MZ070",
+            f"--url {url} is not the address of a server",
+            hint="write https://mzplan.example.com, without a path: the pages are at the root.",
+            exit_code=ExitCode.USAGE,
+        )
+    return Access(token=token, host=parts.hostname or "", is_secure=parts.scheme == "https")
+
+
+def serve(
+    opened: Callable[[str], Project], host: str, port: int, access: Access, begun: Callable[[str, int], None]
+) -> None:
+    """Serve until the process is interrupted (KeyboardInterrupt). `opened` gives the project in an
+    environment by its name ("": that which the command is about). Whom a token lets in sees that one alone,
+    users of this machine any of them. `begun` is called with address and port once connections are taken.
+    Raises MzplanError MZ188 where that can't be."""
+    import uvicorn
+
+    from mzplan.features.ui.connections import PLACES, Connection
+
+    project = opened("")
+    names = () if access.token else project.settings.environments
+    followers: list[Follower] = []
+
+    def pages(name: str) -> ASGIApp:
+        found = project if name == project.settings.environment else opened(name)
+        found = replace(found, settings=replace(found.settings, environments=names))
+        followers.append(stack.enter_context(Follower(OverviewReader(found))))
+        return make_app(found, followers[-1], access)
+
+    with _listening(host, port) as listener, ExitStack() as stack:
+        config = uvicorn.Config(
+            Guard(Environments(project.settings.environment, names, pages), access),
+            loop="asyncio",
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=PLACES,
+            timeout_graceful_shutdown=2,
+        )
+
+        class Server(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                begun(_address(listener), listener.getsockname()[1])
+
+            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+                for follower in followers:
+                    follower.end()
+                await super().shutdown(sockets)
+
+        Server(config).run(sockets=[listener])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+            listener.listen(128)
+        except OSError:
+            listener.close()
+            raise
+    except (OSError, UnicodeError) as problem:
+        taken = isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE
+        hint = (
+            "name another port (--port 0 takes a free one)." if taken else "name an address of this machine."
+        )
+        why = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+        raise error("MZ188", f"The pages can't be served at {host}, port {port}", f"{why}.", hint) from None
+    return listener
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _no_token(why: str) -> Exception:
+    return error(
+        "MZ187",
+        "There is no token to demand",
+        why,
+        "(umask 077; openssl rand -hex 24 > ui.token), then --token-file ui.token.",
+    )
