@@ -19,8 +19,8 @@ from mzplan.schema.sql_text import SqlTextError, bare, trees
 from mzplan.spark import projection
 from tests.hostile_expressions import HOSTILE, ONLY_SPARK_KNOWS
 from tests.integration.spark_lab import Lab, until
-from tests.unit.test_config_expressions import GOOD
-from tests.unit.test_sql_text import PARTS
+from tests.unit.config.test_config_expressions import GOOD
+from tests.unit.schema.test_sql_text import PARTS
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = "id BIGINT, note STRING"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from tests.unit.test_runner import World
-    from tests.unit.test_runner_handover import Worlds
+    from tests.unit.runner.test_runner import World
+    from tests.unit.runner.test_runner_handover import Worlds
 
 # How long an example takes is a matter of what else the machine does.
 settings.register_profile("mzplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,7 +20,7 @@ settings.load_profile("mzplan")
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    from tests.unit.test_runner import World
+    from tests.unit.runner.test_runner import World
 
     made = World(tmp_path / "state")
     yield made
@@ -30,7 +30,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def worlds(tmp_path: Path) -> Iterator[Worlds]:
-    from tests.unit.test_runner_handover import Worlds
+    from tests.unit.runner.test_runner_handover import Worlds
 
     made = Worlds(tmp_path / "state")
     yield made

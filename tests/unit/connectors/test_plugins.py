@@ -1,0 +1,247 @@
+"""Connectors of other packages: found when their type is met, and told of when they are broken."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.connectors.adapter.sink import EndpointSink
+from mzplan.connectors.adapter.source import EndpointSource
+from mzplan.connectors.catalogue import Connectors
+from mzplan.model.diagnostics import MzplanError
+from mzplan.schema import kinds, plugins
+from mzplan.schema.kinds import is_type, load_schema, resource_kind, schema_names, types_of
+from tests.unit.cli_runs import run
+
+EXAMPLE = Path(__file__).parents[3] / "examples/connector"
+CACHES: tuple[Any, ...] = (
+    plugins._entries,
+    plugins.find_plugin,
+    plugins.all_plugins,
+    kinds.load_schema,
+    kinds.schema_names,
+    kinds.types_of,
+    kinds.resource_kind,
+)
+
+
+def forget() -> None:
+    for cached in CACHES:
+        cached.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on Python's path, for packages as an installer would leave them."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    forget()
+    yield folder
+    forget()
+    for name in [name for name in sys.modules if name.startswith(("mzplan_sqlite", "acme"))]:
+        del sys.modules[name]
+
+
+def install(site: Path, package: str, entries: str, module: str = "") -> None:
+    """What pip leaves of a package: its metadata, and perhaps a module."""
+    info = site / f"{package.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[mzplan.connectors]\n{entries}\n")
+    if module:
+        (site / f"{package.replace('-', '_')}.py").write_text(module)
+
+
+def acme(change: str = "") -> str:
+    """A module with a connector of a source; `change` is Python that spoils `schema` or `Connector`."""
+    schema = json.loads((EXAMPLE / "mzplan_sqlite/source.sqlite.json").read_text())
+    schema["properties"]["type"]["const"] = "acme"
+    return (
+        f"schema = {schema!r}\n"
+        "class Connector:\n    type = 'acme'\n    def schemas(self): return {'source.acme': schema}\n"
+        "    def input_factory(self): return None\n"
+        f"{change}\nconnector = Connector()\n"
+    )
+
+
+def error(type_: str = "acme") -> Any:
+    with pytest.raises(MzplanError) as caught:
+        is_type("source", type_)
+    (found,) = caught.value.diagnostics
+    assert found.code == "MZ080" and "acme 1.0" in found.summary, found
+    return found.detail
+
+
+def sqlite(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    install(site, "mzplan-sqlite", "sqlite = mzplan_sqlite:connector")
+
+
+def test_its_types_are_as_mzplans_own(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sqlite(site, monkeypatch)
+    assert is_type("sink", "sqlite") and not is_type("sink", "sqlit")
+    assert "sqlite" in types_of("source") and "connection.sqlite" in schema_names()
+    schema = load_schema("sink.sqlite")
+    assert {"select", "where", "trigger", "labels", "table"} <= set(schema["properties"])
+    assert resource_kind("connection", "sqlite").query_type("source") == "sqlite"
+    connectors = Connectors()
+    assert isinstance(connectors.source("sqlite"), EndpointSource)
+    assert isinstance(connectors.sink("sqlite"), EndpointSink)
+
+
+def test_a_project_is_planned_with_it(site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sqlite(site, monkeypatch)
+    folder = tmp_path / "p"
+    folder.mkdir()
+    (folder / "mzplan.yaml").write_text("version: 1\nproject: p\ninstances: {local: {type: dry}}\n")
+    text = (
+        "connections: {d: {type: sqlite, path: a.db}}\n"
+        'sources: {s: {connection: d, table: t, schema: "id BIGINT", max_rows: 5}}\n'
+        "sinks: {k: {from: s, connection: d, table: u}}\n"
+    )
+
+    def plan(*edits: tuple[str, str]) -> dict[str, str]:
+        changed = text
+        for before, after in edits:
+            assert before in changed
+            changed = changed.replace(before, after)
+        (folder / "p.yaml").write_text(changed)
+        done = run("-C", str(folder), "plan", "--json")
+        assert done.code in (0, 7), done
+        return {change["address"]: change["action"] for change in done.json()["changes"]}
+
+    assert plan() == {"connection.d": "create", "source.s": "create", "sink.k": "create"}
+    assert run("-C", str(folder), "apply", "--auto-approve").code == 0
+    assert plan(("max_rows: 5", "max_rows: 6")) == {"source.s": "update"}
+    assert plan(("table: t", "table: v")) == {"source.s": "replace", "sink.k": "replace"}
+    assert plan(("path: a.db", "path: a.db, timeout: 10")) == {}
+    assert plan(("path: a.db", "path: b.db")) == {
+        "connection.d": "update",
+        "source.s": "restart",
+        "sink.k": "restart",
+    }
+
+
+def test_a_state_with_a_type_that_is_not_installed_is_refused(
+    site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    test_a_project_is_planned_with_it(site, monkeypatch, tmp_path)
+    for file in site.glob("*.dist-info/*"):
+        file.unlink()
+    forget()
+    done = run("-C", str(tmp_path / "p"), "status", "--json")
+    assert done.error()["code"] == "MZ031"
+    assert "install the package that brings that type" in done.error()["hint"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("raise RuntimeError('no luck')", "acme:connector can't be loaded: RuntimeError: no luck"),
+        ("del Connector.schemas", "can't be loaded: AttributeError"),
+        ("Connector.type = 'other'", "its connector's type is 'other'"),
+        ("Connector.schemas = lambda self: {}", "its schemas are []"),
+        ("Connector.schemas = lambda self: {'source.kafka': schema}", "its schemas are ['source.kafka']"),
+        ("del Connector.input_factory", "it has a schema of a source and no input_factory()"),
+        ("schema['properties']['type']['const'] = 'x'", 'has no property type with "const": "acme"'),
+        ("del schema['allOf']", '"allOf": [{"$ref": "query.json"}]'),
+        ("schema['allOf'] = [{'$ref': 'quary.json'}]", "refers to 'quary', which is no schema of mzplan's"),
+        ("schema['allOf'] = [{'$ref': 'format.json'}]", "lacks the keys that every resource has"),
+        (
+            "del schema['properties']['table']['description']",
+            "source.acme is wrong at /properties/table: 'description' is a required property",
+        ),
+        (
+            "schema['properties']['table']['x-change'] = 'maybe'",
+            "source.acme is wrong at /properties/table/x-change: 'maybe' is not one of "
+            "['in-place', 'restart', 'replace', 'forbidden']; x-change: what a change of the property does",
+        ),
+        (
+            "schema['properties']['table']['x-change'] = {'aded': 'restart'}",
+            "at /properties/table/x-change: Additional properties are not allowed ('aded' was unexpected)",
+        ),
+        (
+            "del schema['properties']['table']['x-sensitive']",
+            "at /properties/table: 'x-sensitive' is a required property; x-sensitive: true or false: whether",
+        ),
+        (
+            "del schema['properties']['table']['x-sql']",
+            "at /properties/table: 'x-sql' is a required property; x-sql: the option's name in ALTER",
+        ),
+        (
+            "schema['properties']['table']['x-chnage'] = 'restart'",
+            "at /properties/table: x-chnage is no word of mzplan's schemas; did you mean x-change?",
+        ),
+        (
+            "schema['x-author'] = 1",
+            "is wrong: x-author is no word of mzplan's schemas; the words are x-allowed, x-announces",
+        ),
+        (
+            "schema['properties']['table']['items'] = {'properties': {'a/b': {'type': 'string'}}}",
+            "at /properties/table/items/properties/a~1b: 'x-change' is a required property",
+        ),
+        ("schema['properties']['table']['type'] = 'text'", "at /properties/table/type: 'text' is not valid"),
+        (
+            "schema['properties']['table']['pattern'] = '('",
+            "at /properties/table/pattern: '(' is not a 'regex'",
+        ),
+        ("schema['properties']['table'] = True", "at /properties/table: True is not of type 'object'"),
+        ("schema['properties'] = 5", "is wrong at /properties: 5 is not of type 'object'"),
+        ("schema['allOf'] = [True]", "is wrong at /allOf/0: True is not of type 'object'"),
+        ("schema['required'] = {'table'}", "is wrong at /required: {'table'} is not of type 'array'"),
+        ("del schema['properties']['schema']['x-diff']", 'has no property with "x-diff": "columns"'),
+    ],
+)
+def test_a_broken_one_is_told_with_its_package(site: Path, change: str, said: str) -> None:
+    install(site, "acme", "acme = acme:connector", acme(change))
+    assert said in error()
+    forget()
+    assert types_of("source") and is_type("source", "kafka"), "the others work"
+
+
+def test_two_packages_with_one_type(site: Path) -> None:
+    install(site, "acme", "acme = acme:connector", acme())
+    install(site, "acme-two", "acme = acme:connector")
+    assert "more than one package brings this type" in error()
+
+
+def test_a_broken_one_is_told_at_its_place(site: Path, tmp_path: Path) -> None:
+    install(site, "acme", "acme = acme:none", acme())
+    (tmp_path / "mzplan.yaml").write_text("version: 1\nproject: p\n")
+    (tmp_path / "p.yaml").write_text("sources:\n  s: {type: acme, table: t}\n  k: {type: nothing}\n")
+    found = run("-C", str(tmp_path), "validate", "--json").json()["diagnostics"]
+    assert [(d["code"], d["range"]["line"]) for d in found] == [("MZ080", 2), ("MZ005", 3)]
+
+
+def test_plug_ins_cost_nothing_where_no_type_of_theirs_is_met(tmp_path: Path) -> None:
+    program = (
+        "import sys; from mzplan.schema.kinds import is_type; "
+        "assert is_type('source', 'kafka') and is_type('sink', 'postgres'); "
+        "sys.exit('importlib.metadata' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-S", "-c", program], env=_path()).returncode == 0
+
+
+def test_an_example_schema_is_left_as_it_is(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sqlite(site, monkeypatch)
+    plugin = plugins.find_plugin("sqlite")
+    assert plugin is not None
+    before = copy.deepcopy(plugin.schemas["source.sqlite"])
+    load_schema("source.sqlite")
+    assert plugin.schemas["source.sqlite"] == before
+
+
+def _path() -> dict[str, str]:
+    import jsonschema_rs  # without `site`, packages are found by their folder
+
+    folders = (Path(kinds.__file__).parents[2], Path(jsonschema_rs.__file__).parents[1])
+    return {"PYTHONPATH": os.pathsep.join(map(str, folders))}

@@ -1,0 +1,127 @@
+"""What a controller makes of its gates, and which commands the runner gives it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mzplan.controller.executor import CheckResult
+from mzplan.controller.gate import Held
+from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
+from mzplan.controller.types import CollectionState, ExportState, LagDuration, LagSteps, StorageError
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.runner.commands import (
+    CreateCollections,
+    CreateExports,
+    DropSinks,
+    DropSources,
+    SetReadPolicy,
+    Wanted,
+    commands,
+)
+from mzplan.schema.description import Description
+from mzplan.secrets.references import Secrets
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.store import Store
+from tests.contract.controllers import altered, create, local_source, running, settle, sink_of
+from tests.unit.runner.test_runner import ORDERS, World, make_state
+
+
+class Gate:
+    """Holds every query as `held` says."""
+
+    def __init__(self) -> None:
+        self.held: Held | None = None
+        self.seen: list[Address] = []
+
+    def hold(self, wanted: Description, accepted: Description | None) -> Held | None:
+        return self.held
+
+    def started(self, address: Address) -> None:
+        self.seen.append(address)
+
+
+def test_the_first_gate_that_holds_a_query_says_what_runs(tmp_path: Path) -> None:
+    first, second = Gate(), Gate()
+    store = Store(LocalBackend(tmp_path), "shop")
+    executor = InMemoryExecutor("shop")
+    lease = store.leases.take("local", "test")
+    source = local_source("a")
+    with ThreadPoolExecutor(2) as pool:
+        made = InMemoryStorageController(store, Secrets("."), pool, executor, gates=(first, second))
+        made.create_instance("local")
+        made.attach("local", lease)
+        made.initialization_complete()
+        second.held = Held(condition="stopped")
+        create(made, source)
+        settle(made)
+        (decision,) = made.decisions.values()
+        assert (running(made), decision.condition) == (set(), "stopped")
+        second.held = None
+        settle(made)
+        assert running(made) == {"source.s_a"} and first.seen == second.seen == [source.query.address]
+        # The change waits, and what runs stays.
+        first.held, second.held = Held(), Held(condition="stopped")
+        create(made, altered(source, "1:b"))
+        settle(made)
+        (decision,) = made.decisions.values()
+        assert decision.condition == "running" and decision.shown is not None
+        assert decision.shown.name.digest == "1:a"
+        # It is let go, and then has to go back, whatever the check says.
+        first.held = second.held = None
+        settle(made)
+        assert {name.digest for name in executor._reports} == {"1:b"}
+        executor.check_result = lambda _: CheckResult(diagnostics=(Diagnostic(code="MZ040", summary="away"),))
+        first.held = Held(description=source.query, check=False)
+        settle(made)
+        assert {name.digest for name in executor._reports} == {"1:a"}
+
+
+def test_commands_are_the_difference_to_what_is_hosted() -> None:
+    a, b = local_source("a", retention={"steps": 5}), local_source("b")
+    sink = sink_of(a, "k")
+    wanted = Wanted(collections={"a": a, "b": b}, exports={"k": sink})
+    week, five = LagDuration(seconds=7 * 86_400.0), LagSteps(steps=5)
+    assert commands({}, {}, wanted) == [
+        CreateCollections(collections=(a, b)),
+        SetReadPolicy(policies=(("a", five), ("b", week))),
+        CreateExports(exports=(sink,)),
+    ]
+    hosted = {
+        "a": CollectionState(description=a, policy=five),
+        "b": CollectionState(description=b, policy=week),
+    }
+    exports = {"k": ExportState(description=sink)}
+    assert commands(hosted, exports, wanted) == []
+    # One that has failed is given again, and none of those that were carried out.
+    hosted["b"].policy = five
+    assert commands(hosted, {}, wanted) == [
+        SetReadPolicy(policies=(("b", week),)),
+        CreateExports(exports=(sink,)),
+    ]
+    assert commands(hosted, exports, Wanted(collections={"a": a}, exports={})) == [
+        DropSinks(ids=("k",)),
+        DropSources(ids=("b",)),
+    ]
+
+
+def test_a_command_that_fails_is_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    controller = world.runner.controller
+    with monkeypatch.context() as broken:
+
+        def refused(*_: object) -> None:
+            raise StorageError("not now")
+
+        broken.setattr(controller, "set_read_policy", refused)
+        world.commit(make_state(1))
+        world.runner.tick()
+        assert (world.runner.serial, world.executor.running()) == (-1, {})
+    assert world.settle().serial == 1
+    assert ORDERS in world.executor.running()
+    assert {type(state.policy) for _, state in controller.collections()} == {LagDuration}
+    world.runner.answering.close()
+    world.pool.shutdown()

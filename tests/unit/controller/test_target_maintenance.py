@@ -1,0 +1,135 @@
+"""Targets of sinks that ask to be kept in shape: who is, when, and what a failure does. Without Spark."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mzplan.controller.target_maintenance import PATIENCE
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import error
+from mzplan.model.state import ResourceState, State
+from mzplan.schema.description import Description, digest_of
+from mzplan.schema.kinds import resource_kind
+from tests.support import eventually
+from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
+
+LAKE = Address("connection", "lake")
+EVERY = 60.0
+
+
+def with_delta(serial: int, *, paused: bool = False, **compaction: Any) -> State:
+    """The sink writes a Delta table."""
+    state = make_state(serial)
+    body = {"type": "delta", "from": "orders", "connection": "lake", "path": "orders", **compaction}
+    sink = replace(
+        state.resources[SINK],
+        type="delta",
+        body={**body, **({"paused": True} if paused else {})},
+        references={"from": ORDERS, "connection": LAKE},
+    )
+    lake = ResourceState(address=LAKE, id="lake", type="files", body={"type": "files", "path": "lake"})
+    resources = {**state.resources, SINK: sink, LAKE: lake}
+    resources[SINK] = replace(sink, digest=digest_of(sink, resources))
+    return replace(state, resources=resources)
+
+
+def compacted(world: World) -> int:
+    return sum(what == "compact" for what, _ in world.executor.log)
+
+
+def pass_time(world: World, seconds: float) -> None:
+    """So long a time, and all that is done then."""
+    world.now += seconds
+    world.settle()
+    targets = world.runner.controller.targets  # type: ignore[attr-defined]
+    eventually("it has ended", lambda: targets._work is None or targets._work[1].done())
+    world.settle()
+
+
+def test_only_who_asks_for_it_and_runs_is_looked_at_each_minute(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mzplan.storage")
+    asked: dict[str, Any] = {"compaction": {"min_files": 10}}
+    world.commit(with_delta(1))
+    world.settle()
+    pass_time(world, EVERY + 1)
+    assert compacted(world) == 0
+    runs = world.executor.running()[SINK].run_id
+    world.commit(with_delta(2, **asked))
+    world.settle()
+    assert world.executor.running()[SINK].run_id == runs  # it is no other query
+    assert compacted(world) == 0
+    world.executor.compacted = lambda sink: f"{sink.body['compaction']['min_files']} files merged"
+    pass_time(world, EVERY + 1)
+    pass_time(world, EVERY / 2)
+    assert compacted(world) == 1
+    assert caplog.messages == ["sink.orders_out: 10 files merged"]
+    world.executor.compacted = lambda sink: None
+    pass_time(world, EVERY)
+    assert (compacted(world), len(caplog.messages)) == (2, 1)
+    world.commit(with_delta(3, paused=True, **asked))
+    world.settle()
+    pass_time(world, EVERY * 3)
+    assert compacted(world) == 2
+
+
+def test_a_failure_is_a_warning_and_tried_again_later(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(sink: Description) -> None:
+        raise error("MZ280", "They could not be merged now", "Somebody else has.", "nothing to do.")
+
+    world.executor.compacted = fail
+    world.commit(with_delta(1, compaction={"min_files": 2}))
+    world.settle()
+    with caplog.at_level(logging.WARNING, "mzplan.storage"):
+        pass_time(world, EVERY + 1)
+        pass_time(world, EVERY * 2)
+    warning = "[MZ280] They could not be merged now. Somebody else has. Fix: nothing to do."
+    assert caplog.messages == [f"sink.orders_out: {warning}"]
+    seen = world.settle().observations[SINK]
+    assert (seen.condition, seen.error, seen.warning, compacted(world)) == ("running", None, None, 1)
+    pass_time(world, EVERY * PATIENCE)
+    assert compacted(world) == 2
+
+
+def test_who_runs_a_moved_sink_next_waits_for_what_is_under_way(world: World) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(sink: Description) -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    world.executor.compacted = slow
+    state = with_delta(1, compaction={"min_files": 2})
+    world.commit(state)
+    world.settle()
+    world.now += EVERY + 1
+    world.settle()
+    assert begun.wait(60)
+    moved = replace(state.resources[SINK], body={**state.resources[SINK].body, "instance": "other"})
+    other = replace(state.instances["local"], name="other")
+    world.commit(
+        replace(
+            state,
+            serial=2,
+            resources={**state.resources, SINK: moved},
+            instances={**state.instances, "other": other},
+        )
+    )
+    assert SINK in world.settle().observations  # so it has not let go of it
+    go_on.set()
+    pass_time(world, 5.0)
+    assert SINK not in world.settle().observations
+
+
+def test_a_change_of_it_is_in_place() -> None:
+    kind = resource_kind("sink", "delta")
+    body = {"from": "orders", "connection": "lake", "path": "orders", "compaction": {"min_files": 200}}
+    assert kind.normalise(body)["compaction"] == {"min_files": 200}  # no default that is left out
+    assert kind.effect(("compaction", "min_files"), "changed") == "in-place"
+    assert kind.effect(("compaction",), "added") == "in-place"

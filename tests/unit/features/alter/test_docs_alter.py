@@ -1,0 +1,57 @@
+"""docs/alter.md says what is so: its examples are run, its grammar and its options are compared."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mzplan.features.alter.alteration import edit_only
+from mzplan.features.alter.sql.meaning import type_name
+from mzplan.features.alter.sql.parser import parse_statements
+from mzplan.model.address import Kind
+from mzplan.model.diagnostics import MzplanError
+from mzplan.operations.project import open_project
+from mzplan.schema.kinds import resource_kind, types_of
+from tests.unit.config_files import write
+from tests.unit.reporters import SilentReporter
+
+PAGE = (Path(__file__).parents[4] / "docs" / "alter.md").read_text(encoding="utf-8")
+PROJECT = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)[0]
+EXAMPLES = re.findall(r"```sql\n(.*?)```\n```diff\n(.*?)```", PAGE, re.S)
+
+
+@pytest.mark.parametrize(("statement", "diff"), EXAMPLES)
+def test_an_example_edits_what_the_page_says(tmp_path: Path, statement: str, diff: str) -> None:
+    project = open_project(str(write(tmp_path, {"shop.yaml": PROJECT})))
+    edit = edit_only(project, SilentReporter(), statement).edit
+    assert edit is not None
+    changed = [line for line in edit.diff.splitlines()[2:] if line[:1] in "+-"]
+    assert changed == diff.splitlines()
+
+
+def test_there_are_examples_of_all_that_edits() -> None:
+    assert len(EXAMPLES) >= 4
+
+
+def test_the_options_are_those_of_the_schemas() -> None:
+    rows = re.findall(r"^\| ([A-Z ]+) \| ?(.*?) ?\|$", PAGE, re.M)
+    assert dict(rows) == {
+        type_name(t): ", ".join(sorted(resource_kind("connection", t).sql_options))
+        for t in types_of("connection")
+    }
+
+
+def test_the_options_of_sources_and_sinks_are_those_of_the_schemas() -> None:
+    (said,) = re.findall(r"^`ALTER SOURCE` and `ALTER SINK` take ([^:]*):", PAGE, re.M)
+    kinds: tuple[Kind, ...] = ("source", "sink")
+    found = {name for kind in kinds for t in types_of(kind) for name in resource_kind(kind, t).sql_names}
+    assert set(re.findall(r"[A-Z]{2,}(?: [A-Z]+)*", said)) == found
+
+
+def test_what_is_expected_is_what_can_follow() -> None:
+    with pytest.raises(MzplanError) as caught:
+        parse_statements("ALTER SOURCE orders SET CONNECTION sec SET DESCRIPTION 'x'")
+    detail = caught.value.diagnostics[0].detail
+    assert "a comma" in detail and " )" not in detail

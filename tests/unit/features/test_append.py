@@ -1,0 +1,474 @@
+"""mzplan append: what fits is one durable step, what does not is named by line and column."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import fs, parquet
+
+from mzplan.connectors.local import endpoint, numbering
+from mzplan.connectors.local.endpoint import LocalSteps
+from mzplan.connectors.local.row_files import BadFileError, Format, read_rows
+from mzplan.features.append import append as appending
+from mzplan.features.append.append import Rows, append
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
+from mzplan.operations.project import open_project
+from mzplan.schema.columns import parse_columns
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.content_hash import content_hash
+from mzplan.warehouse.folder import RemoteFolder
+from mzplan.warehouse.step_index import StepIndex
+from mzplan.warehouse.step_record import StepRecord
+from tests.unit.cli_runs import run
+
+COLUMNS = "id BIGINT NOT NULL, name VARCHAR(5), amount DECIMAL(6,2), at TIMESTAMP, day DATE, ok BOOLEAN"
+NESTED = (
+    "id INT, tags ARRAY<STRING>, s STRUCT<a: INT NOT NULL,b: DOUBLE>, m MAP<INT,STRING>, "
+    "raw BINARY, n TINYINT"
+)
+
+
+def table(text: str | bytes, format_: Format = "jsonl", columns: str = COLUMNS) -> list[dict[str, Any]]:
+    data = text if isinstance(text, bytes) else text.encode()
+    return read_rows(data, format_, parse_columns(columns)).to_pylist()
+
+
+def mistakes(
+    text: str | bytes, format_: Format = "jsonl", columns: str = COLUMNS
+) -> list[tuple[int | None, str]]:
+    with pytest.raises(BadFileError) as caught:
+        table(text, format_, columns)
+    return [(mistake.line, mistake.text) for mistake in caught.value.mistakes]
+
+
+FULL = {
+    "id": 1,
+    "name": "Zoë",
+    "amount": Decimal("1.50"),
+    "at": datetime(2024, 1, 31, 12, tzinfo=UTC),
+    "day": date(2024, 1, 31),
+    "ok": True,
+}
+EMPTY = {**dict.fromkeys(FULL), "id": 2}
+
+
+def test_json_lines() -> None:
+    text = (
+        '{"id": 1, "name": "Zoë", "amount": 1.5, "at": "2024-01-31T13:00:00+01:00", '
+        '"day": "2024-01-31", "ok": true}\n'
+        '\n{"id": 2, "name": null}\n'
+    )
+    assert table(text) == [FULL, EMPTY]
+    assert table("\ufeff" + text) == [FULL, EMPTY]
+    assert table("") == []
+
+
+def test_csv_names_its_columns_in_any_order() -> None:
+    text = 'name,id,amount,at,day,ok\nZoë,1,1.5,2024-01-31T12:00:00Z,2024-01-31,TRUE\n"",2,,,,\n\n'
+    assert table(text, "csv") == [FULL, EMPTY]
+    assert table('id,name\r\n1,"a\nb"\r\n', "csv")[0]["name"] == "a\nb"
+    assert table("", "csv") == []
+
+
+def test_parquet() -> None:
+    sink = io.BytesIO()
+    parquet.write_table(pa.table({"ID": pa.array([1], pa.int16()), "name": ["Zoë"]}), sink)
+    assert table(sink.getvalue(), "parquet") == [{**EMPTY, "id": 1, "name": "Zoë"}]
+
+
+def test_nested_columns() -> None:
+    raw = base64.b64encode(b"\0\1").decode()
+    row = {"id": 1, "tags": ["a", None], "s": {"a": 1, "b": "NaN"}, "m": {"7": "x"}, "raw": raw, "n": -128}
+    (found,) = table(json.dumps(row), columns=NESTED)
+    assert found["s"].pop("b") != 0
+    assert found == {"id": 1, "tags": ["a", None], "s": {"a": 1}, "m": [(7, "x")], "raw": b"\0\1", "n": -128}
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ('{"name": "x"}', "id is missing (NOT NULL)"),
+        ('{"id": null}', "id is missing (NOT NULL)"),
+        ('{"id": "1"}', "id is '1', which is not a BIGINT"),
+        ('{"id": 1.0}', "id is 1.0, which is not a BIGINT"),
+        ('{"id": true}', "id is True, which is not a BIGINT"),
+        ('{"id": 9223372036854775808}', "id is 9223372036854775808, which is not a BIGINT"),
+        ('{"id": 1, "name": "Zoë Ab"}', "name has 6 characters, more than VARCHAR(5)"),
+        ('{"id": 1, "name": 5}', "name is 5, which is not a VARCHAR(5)"),
+        ('{"id": 1, "name": "\\ud800"}', "name is not Unicode text: it holds half of a surrogate pair"),
+        (
+            '{"id": 1, "amount": 12345}',
+            "amount is 12345, which has more digits than DECIMAL(6,2) before the point",
+        ),
+        (
+            '{"id": 1, "amount": 1.234}',
+            "amount is 1.234, which has more digits than DECIMAL(6,2) behind the point",
+        ),
+        ('{"id": 1, "amount": "NaN"}', "amount is 'NaN', which is not a DECIMAL(6,2)"),
+        (
+            '{"id": 1, "at": "yesterday"}',
+            "at is 'yesterday', which is not a TIMESTAMP, as '2024-01-31T12:00:00Z'",
+        ),
+        ('{"id": 1, "day": "2024-02-30"}', "day is '2024-02-30', which is not a DATE, as '2024-01-31'"),
+        ('{"id": 1, "ok": "true"}', "ok is 'true', which is not a BOOLEAN"),
+        ('{"id": 1, "ok": {}}', "ok is an object, which is not a BOOLEAN"),
+        ('{"id": 1, "nmae": 1}', "'nmae' is no column: did you mean 'name'?"),
+        ("[1]", "the line is not one JSON object"),
+        ("7", "the line is not one JSON object"),
+        ('{"id": NaN}', 'the line is not JSON: NaN is no JSON (a DOUBLE takes it as text: "NaN")'),
+        ('{"id": 1', "the line is not JSON: Expecting ',' delimiter at character 9"),
+    ],
+)
+def test_a_mistake_names_line_and_column(record: str, said: str) -> None:
+    ((line, text),) = mistakes('{"id": 0}\n' + record + '\n{"id": 5}\n')
+    assert (line, text) == (2, said)
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"tags": ["a", 1]}, "tags[1] is 1, which is not a STRING"),
+        ({"s": {"b": 1}}, "s.a is missing (NOT NULL)"),
+        ({"s": {"a": 1, "c": 1}}, "s has 'c', which is no field of it"),
+        ({"m": {"x": "y"}}, "m.x is 'x', which is not a INT"),
+        ({"raw": "%"}, "raw is not base64, as a BINARY is written"),
+        ({"n": 128}, "n is 128, which is not a TINYINT"),
+    ],
+)
+def test_a_mistake_within_a_value_is_named(record: dict[str, Any], said: str) -> None:
+    assert mistakes(json.dumps(record), columns=NESTED) == [(1, said)]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("id,nmae\n1,x\n", 1, "'nmae' is no column: did you mean 'name'? (the first line names the columns)"),
+        ("id,id\n1,2\n", 1, "the first line names a column twice"),
+        ("id,name\n1,x\n2\n", 3, "the record has 1 fields, and the first line 2"),
+        ('id,name\n1,"a\nb"\nx,y\n', 4, "id is 'x', which is not a BIGINT"),
+        ('id,name\n1,"x', 2, "the record is not CSV: unexpected end of data"),
+        ("id,ok\n1,yes\n", 2, "ok is 'yes', which is not a BOOLEAN"),
+    ],
+)
+def test_mistakes_in_csv(text: str, line: int, said: str) -> None:
+    assert mistakes(text, "csv") == [(line, said)]
+
+
+def test_csv_holds_nothing_nested() -> None:
+    ((_, said),) = mistakes("id\n1\n", "csv", NESTED)
+    assert said == "a field of csv can't hold a ARRAY<STRING>; append JSON lines or Parquet"
+
+
+def test_mistakes_in_parquet() -> None:
+    sink = io.BytesIO()
+    parquet.write_table(pa.table({"id": [1, None]}), sink)
+    assert mistakes(sink.getvalue(), "parquet") == [(2, "id is missing (NOT NULL)")]
+    ((_, said),) = mistakes(b"no", "parquet")
+    assert said.startswith("the file is not Parquet: ")
+
+
+def test_hostile_lines() -> None:
+    assert mistakes(b'{"id": 1}\n\xff')[0] == (2, "the file is not UTF-8")
+    assert "not JSON" in mistakes("[" * 100_000)[0][1]
+    assert "not JSON" in mistakes('{"id": ' + "9" * 10_000 + "}")[0][1]
+    with pytest.raises(BadFileError) as many:
+        table('{"id": 1.5}\n' * 30_000)
+    assert (len(many.value.mistakes), many.value.more) == (20, 29_980)
+
+
+# ── a project
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A committed project with a local source; its instance is dry, so that nothing runs."""
+    (tmp_path / "mzplan.yaml").write_text(
+        "version: 1\nproject: p\nwarehouse: ./w\ninstances: {local: {type: dry}}\n"
+    )
+    declare(tmp_path, "id BIGINT NOT NULL, name STRING")
+    assert run("-C", str(tmp_path), "apply", "--auto-approve").code == 0
+    yield tmp_path
+
+
+def declare(folder: Path, schema: str) -> None:
+    (folder / "s.yaml").write_text(f'sources: {{a: {{type: local, schema: "{schema}"}}}}\n')
+
+
+def appended(folder: Path, text: str, *more: str, code: int = 0) -> Any:
+    file = folder / "rows.jsonl"
+    file.write_text(text)
+    done = run("-C", str(folder), "append", "source.a", "--file", str(file), "--json", *more)
+    assert done.code == code, done.out + done.err
+    return json.loads(done.out)
+
+
+def test_each_append_is_a_step_and_a_repeated_one_is_none(folder: Path) -> None:
+    first = appended(folder, '{"id": 1}\n{"id": 2}\n', "--id", "x")
+    assert first == {
+        "address": "source.a",
+        "step": 0,
+        "rows": 2,
+        "id": "x",
+        "repeated": False,
+        "differs": False,
+    }
+    again = appended(folder, '{"id": 1}\n{"id": 2}\n', "--id", "x")
+    assert again == {**first, "repeated": True}
+    (refused,) = appended(folder, '{"id": 3}\n', "--id", "x", code=1)["diagnostics"]
+    assert refused["code"] == "MZ133" and len(re.findall("1:[0-9a-f]{16}", refused["detail"])) == 2
+    (reserved,) = appended(folder, '{"id": 3}\n', "--id", "mzplan:empty step 1", code=64)["diagnostics"]
+    assert reserved["code"] == "MZ134"
+    assert (
+        "Fix:"
+        in run("-C", str(folder), "append", "source.a", "--file", str(folder / "rows.jsonl"), "--id", "x").err
+    )
+    second = appended(folder, '{"id": 1}\n{"id": 2}\n')
+    assert (second["step"], second["repeated"]) == (1, False)
+
+
+def read(folder: Path, steps: int) -> Path:
+    """As if a runner had read so many steps. Returns the folder of the steps."""
+    (place,) = (folder / "w").rglob("steps")
+    for log in ("offsets", "commits"):
+        (place.parent / "spark" / log).mkdir(parents=True, exist_ok=True)
+    for step in range(steps):
+        settings = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
+        (place.parent / f"spark/offsets/{step}").write_text(f'v1\n{settings}\n{{"step": {step + 1}}}')
+        (place.parent / f"spark/commits/{step}").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return place
+
+
+@pytest.mark.parametrize("known_by", ["checkpoint", "index", "unfinished"])
+def test_no_append_takes_the_number_of_a_step_that_was_read_and_is_lost(folder: Path, known_by: str) -> None:
+    """The folder of its steps was restored as it was earlier: the row would never be read."""
+    for number in range(3):
+        appended(folder, f'{{"id": {number}}}')
+    place = read(folder, 3)
+    if known_by == "unfinished":
+        (place.parent / "spark/commits/2").unlink()
+    if known_by == "index":
+        shutil.rmtree(place.parent / "spark")
+        StepIndex(Checkpoint(str(place.parent))).append([StepRecord(step=9, end={"step": 3})])
+    assert appended(folder, '{"id": 3}')["step"] == 3
+    for lost in sorted(place.glob("*.arrow"))[2:]:
+        lost.unlink()
+    (refused,) = appended(folder, '{"id": 4}', code=7)["diagnostics"]
+    assert (refused["code"], refused["summary"]) == ("MZ132", "Steps of source.a are lost")
+    assert "end before 2, and those before 3 have been read" in refused["detail"]
+    assert len(list(place.glob("*.arrow"))) == 2
+    # The way out that it names.
+    done = run("-C", str(folder), "apply", "--replace", "source.a", "--allow-replace", "--auto-approve")
+    assert done.code == 0, done.err
+    assert appended(folder, '{"id": 4}')["step"] == 0
+
+
+def test_an_append_may_become_the_first_step_that_spark_has_planned(folder: Path) -> None:
+    """Spark makes its first micro-batch whether there is anything or not."""
+    appended(folder, '{"id": 1}')
+    place = read(folder, 1)
+    (place.parent / "spark/commits/0").unlink()
+    (step,) = place.glob("*.arrow")
+    step.unlink()
+    assert appended(folder, '{"id": 1}')["step"] == 0
+
+
+def test_a_local_source_is_verified_from_its_steps(folder: Path) -> None:
+    records = []
+    for step in range(3):
+        appended(folder, f'{{"id": {step}, "name": "a"}}\n{{"id": 9}}')
+        where = [{"step": step, "row": row} for row in range(2)]
+        rows = pa.table({"id": [step, 9], "name": ["a", None], "_position": where})
+        ends = {"start": {"step": step} if step else None, "end": {"step": step + 1}}
+        records.append(StepRecord(step=step, rows=2, digest=str(content_hash([rows])), **ends))
+    (place,) = (folder / "w").rglob("steps")
+    index = StepIndex(Checkpoint(str(place.parent)))
+    index.append(records)
+
+    def verified() -> Any:
+        done = run("-C", str(folder), "verify", "source.a", "--from-upstream", "--json")
+        return done.code, json.loads(done.out)
+
+    code, found = verified()
+    assert (code, found["verified"], found["without_hash"]) == (0, 3, []), found
+    first, second, _ = sorted(place.glob("*.arrow"))
+    first.write_bytes(second.read_bytes())  # whole, and of another step
+    data = bytearray(second.read_bytes())
+    data[len(data) // 3 :] = bytes(len(data) - len(data) // 3)
+    second.write_bytes(data)
+    code, found = verified()
+    assert (code, found["difference"]["step"]) == (1, 0)
+    first.unlink()
+    (place / "expired.json").write_text('{"start": 1, "ids": {}}')
+    code, found = verified()
+    assert (code, found["verified"], found["difference"]) == (1, 1, None)
+    gone, damaged = found["diagnostics"]
+    assert "step 0 is gone; steps 1 to 3" in gone["detail"]
+    assert damaged["summary"].startswith("Step 1 of") and "damaged" in damaged["detail"]
+
+
+def test_a_mistake_writes_nothing(folder: Path) -> None:
+    found = appended(folder, '{"id": 1}\n{"id": "x"}\n{}\n', code=1)["diagnostics"]
+    assert [(d["code"], d["range"]["line"]) for d in found] == [("MZ083", 2), ("MZ083", 3)]
+    assert found[0]["detail"] == "line 2: id is 'x', which is not a BIGINT. Nothing was written."
+    assert not list((folder / "w").rglob("*.arrow"))
+
+
+def test_rows_of_a_key_are_taken_away(folder: Path) -> None:
+    (refused,) = appended(folder, '{"id": 1}', "--delete", code=64)["diagnostics"]
+    assert refused["code"] == "MZ083" and "It has no key" in refused["detail"]
+    (folder / "s.yaml").write_text(
+        'sources: {a: {type: local, schema: "id BIGINT NOT NULL, name STRING NOT NULL", key: [id]}}\n'
+    )
+    assert run("-C", str(folder), "apply", "--auto-approve", "--allow-replace").code == 0
+    assert appended(folder, '{"id": 1, "name": "x"}')["step"] == 0
+    assert appended(folder, '{"id": 1}\n{"id": 2}', "--delete")["rows"] == 2
+    (found,) = appended(folder, '{"id": 1, "name": "x"}', "--delete", code=1)["diagnostics"]
+    assert "name" in found["detail"]
+    held = []
+    for file in sorted((folder / "w").rglob("*.arrow")):
+        held += pa.ipc.open_file(file).read_all().to_pylist()
+    assert held == [
+        {"id": 1, "name": "x", "_change": "upsert"},
+        {"id": 1, "name": None, "_change": "delete"},
+        {"id": 2, "name": None, "_change": "delete"},
+    ]
+
+
+def test_the_expected_step(folder: Path) -> None:
+    assert appended(folder, '{"id": 1}', "--expect-step", "0")["step"] == 0
+    (stale,) = appended(folder, '{"id": 2}', "--expect-step", "0", code=7)["diagnostics"]
+    assert (stale["code"], stale["summary"]) == ("MZ084", "The next step of source.a is 1, not 0")
+    assert appended(folder, '{"id": 2}', "--expect-step", "1")["step"] == 1
+
+
+def test_only_a_local_source_is_appended_to(folder: Path) -> None:
+    for address, said in (
+        ("source.b", "There is no source.b in the state"),
+        ("sink.a", "There is no sink.a in the state"),
+    ):
+        done = run("-C", str(folder), "append", address, "--file", "/dev/null", "--format", "csv")
+        assert (done.code, said in done.err) == (64, True), done.err
+    assert run("-C", str(folder), "append", "source.a", "--file", str(folder / "none.csv")).code == 1
+    assert run("-C", str(folder), "append", "source.a", "--file", str(folder / "s.yaml")).code == 64
+
+
+def test_appends_at_once_lose_nothing(folder: Path) -> None:
+    project = open_project(str(folder))
+
+    class Quiet:
+        def working(self, text: str) -> Any:
+            import contextlib
+
+            return contextlib.nullcontext()
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: None
+
+    def work(worker: int) -> None:
+        for i in range(10):
+            # Every second one is repeated by all the workers.
+            id_ = f"same {i}" if i % 2 else f"{worker} {i}"
+            rows = Rows(name="f", data=f'{{"id": {i}}}'.encode(), format="jsonl", id=id_)
+            append(project, Address("source", "a"), rows, Quiet())
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    (steps,) = (folder / "w").rglob("steps")
+    there = LocalSteps(str(steps))
+    assert there.steps() == range(5 + 6 * 5)
+    assert [there.read(step).read_all().num_rows for step in there.steps()] == [1] * 35
+
+
+def test_in_an_object_store_an_append_holds_the_lock_of_the_state(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are no locks there: two appends at once would take the same step."""
+    project = open_project(str(folder))
+    place = folder / "bucket"
+    monkeypatch.setattr(numbering, "local_path", lambda _: None)
+    monkeypatch.setattr(endpoint, "open_folder", lambda _: RemoteFolder(fs.LocalFileSystem(), str(place)))
+
+    def work(worker: int) -> None:
+        for i in range(5):
+            rows = Rows(name="f", data=b'{"id": 1}', format="jsonl", id=f"{worker} {i}")
+            append(project, Address("source", "a"), rows, _reporter())
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert LocalSteps("anything").steps() == range(20)
+    assert len(list(place.iterdir())) == 20
+
+
+def test_a_replacement_begins_with_steps_of_its_own(folder: Path) -> None:
+    appended(folder, '{"id": 1}')
+    declare(folder, "id STRING")
+    assert run("-C", str(folder), "apply", "--auto-approve", "--allow-replace").code == 0
+    assert appended(folder, '{"id": "x"}')["step"] == 0
+    declare(folder, "id STRING, more INT")
+    assert run("-C", str(folder), "apply", "--auto-approve").code == 0
+    assert appended(folder, '{"id": "x", "more": 5}')["step"] == 1
+
+
+def test_storage_that_cannot_be_written(folder: Path) -> None:
+    appended(folder, '{"id": 1}')
+    (steps,) = (folder / "w").rglob("steps")
+    for file in steps.iterdir():
+        file.unlink()
+    steps.rmdir()
+    steps.write_text("a file")
+    with pytest.raises(MzplanError) as caught:
+        append(
+            open_project(str(folder)),
+            Address("source", "a"),
+            Rows(name="f", data=b'{"id": 1}', format="jsonl", id="i"),
+            _reporter(),
+        )
+    assert caught.value.diagnostics[0].code == "MZ035"
+
+
+def _reporter() -> Any:
+    from mzplan.cli.output import Output
+    from mzplan.cli.progress import Progress
+
+    return Progress(Output(), 0)
+
+
+def test_an_append_does_not_import_pandas(folder: Path) -> None:
+    """It costs a second of CPU, and pyarrow would do it for many of its ways to make an array."""
+    declare(folder, f"{COLUMNS}, tags ARRAY<STRING>, m MAP<STRING,INT>, s STRUCT<a: INT>")
+    assert run("-C", str(folder), "apply", "--auto-approve", "--allow-replace").code == 0
+    file = folder / "rows.jsonl"
+    record = {"id": 1, "name": "x", "amount": 1, "at": "2024-01-01", "day": "2024-01-01", "ok": True}
+    record |= {"tags": ["a", None], "m": {"k": 1}, "s": {"a": 1}}
+    file.write_text(json.dumps(record) + '\n{"id": 2}\n')
+    program = (
+        "import sys\n"
+        f"sys.argv = ['mzplan', '-C', {str(folder)!r}, 'append', 'source.a', '--file', {str(file)!r}]\n"
+        "from mzplan.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as left: sys.exit(left.code or 'pandas' in sys.modules)\n"
+    )
+    environment = {"PYTHONPATH": str(Path(appending.__file__).parents[3])}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,82 @@
+"""ddl from the files alone: what it says where there is nothing to print, or not enough is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli_runs import Ran, run, write
+from tests.unit.host.test_extras import run_without
+
+FILES = """\
+connections:
+  k: {{type: kafka, brokers: ["a:9092"]}}
+  pg: {{type: postgres, host: db, database: shop, user: "{user}", password: "${{env:NOWHERE}}"}}
+sources:
+  orders: {{connection: k, topic: orders, format: {{type: json, schema: "id BIGINT, name STRING"}}}}
+  people: {{connection: pg, tables: [people], schema: "id BIGINT", key: [id]}}
+sinks:
+  out: {{type: console, from: orders}}
+  rows: {{from: orders, connection: pg, table: orders{more}}}
+"""
+
+
+def ddl(folder: Path, *arguments: str, user: str = "app", more: str = "") -> Ran:
+    write(folder)
+    (folder / "pipeline.yaml").write_text(FILES.format(user=user, more=more))
+    return run("-C", str(folder), "ddl", *arguments)
+
+
+def test_the_script_needs_no_secret_no_state_and_no_client(tmp_path: Path) -> None:
+    printed = ddl(tmp_path).out
+    assert (
+        printed
+        == """\
+-- source.people: connection.pg (db:5432, database shop)
+-- app makes the publication, so it must own public.people; or name one in the source (publication: mzplan), \
+and this script makes it.
+ALTER ROLE app REPLICATION;
+GRANT USAGE ON SCHEMA public TO app;
+GRANT SELECT ON public.people TO app;
+GRANT CREATE ON DATABASE shop TO app;
+
+-- sink.rows: connection.pg (db:5432, database shop)
+CREATE TABLE IF NOT EXISTS public.orders (
+  id bigint,
+  name text
+);
+GRANT INSERT ON public.orders TO app;
+CREATE SCHEMA IF NOT EXISTS mzplan;
+GRANT USAGE, CREATE ON SCHEMA mzplan TO app;
+"""
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mzplan.yaml", "pipeline.yaml"]
+    bare = run_without(("psycopg", "asyncssh", "pyarrow", "pyspark"), "-C", str(tmp_path), "ddl")
+    assert (bare.code, bare.out) == (0, printed), bare.err
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "says"),
+    [
+        ("sink.out", "MZ266", "sink.out has no table and no grant on a server"),
+        ("source.orders", "MZ266", "A source of type kafka needs none"),
+        ("sink.row", "MZ070", "did you mean sink.rows?"),
+        ("connection.pg", "MZ070", "connection.pg runs nothing"),
+    ],
+)
+def test_an_address_without_a_table_is_told(tmp_path: Path, address: str, code: str, says: str) -> None:
+    found = ddl(tmp_path, address)
+    assert (found.code, found.out) == (64, "")
+    assert f"[{code}]" in found.err and says in found.err
+
+
+def test_what_only_spark_or_a_runner_knows_is_told(tmp_path: Path) -> None:
+    found = ddl(tmp_path, more=', select: [id, "id * 2 AS twice"]')
+    assert found.code == 1 and not found.out
+    assert "[MZ265]" in found.err and "select computes twice" in found.err
+    # As the fix says.
+    fixed = ddl(tmp_path, "sink.rows", more=', select: [id, "CAST(id * 2 AS BIGINT) AS twice"]')
+    assert "twice bigint" in fixed.out
+    found = ddl(tmp_path, user="${env:PG_USER}")
+    assert found.code == 1 and found.err.count("[MZ265]") == 2

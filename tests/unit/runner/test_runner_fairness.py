@@ -1,0 +1,175 @@
+"""What takes long, or fails again and again, does not hold up the other queries of a runner."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.controller.executor import QueryName, QueryReport
+from mzplan.controller.pools import WorkPool
+from mzplan.controller.queries import has_to_backfill
+from mzplan.controller.reconcile import Memory
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import error
+from mzplan.model.state import Backfill, State
+from mzplan.schema.description import Description, describe, digest_of
+from tests.unit import cli_runs
+from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state, rename, starts
+
+SEVEN = Backfill(serial=7, start="2026-11-23T05:00:00Z", end="2026-11-23T07:00:00Z", generation=1)
+
+
+def with_sources(state: State, *names: str, backfills: tuple[Backfill, ...] = ()) -> State:
+    """The same with these sources, too."""
+    resources = dict(state.resources)
+    for name in names:
+        address = Address("source", name)
+        made = replace(resources[ORDERS], address=address, id=name, backfills=backfills)
+        resources[address] = replace(made, digest=digest_of(made, resources))
+    return replace(state, resources=resources)
+
+
+class Slow:
+    """Starts that last until they are let go on."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, *addresses: Address):
+        self.let, self.begun = threading.Event(), list[Address]()
+        start = world.executor.start
+
+        def slowly(description: Description, *more: Any) -> None:
+            if description.address in addresses:
+                self.begun.append(description.address)
+                self.let.wait(30.0)
+            start(description, *more)
+
+        monkeypatch.setattr(world.executor, "start", slowly)
+
+
+def rounds(world: World, number: int = 20) -> None:
+    """With something under way that does not end."""
+    for _ in range(number):
+        world.runner.tick()
+        threading.Event().wait(0.005)
+
+
+@pytest.fixture
+def narrow(tmp_path: Path) -> Iterator[World]:
+    """A runner whose common pool has one thread."""
+
+    class Narrow(World):
+        def new_runner(self) -> None:
+            self.pool.shutdown()
+            self.pool = WorkPool(1)  # type: ignore[assignment]
+            super().new_runner()
+            self.runner.controller.queries.short.most = 1
+
+    made = Narrow(tmp_path / "state")
+    yield made
+    made.pool.shutdown()
+    made.runner.answering.close()
+
+
+def test_long_backfills_hold_up_nothing_else(narrow: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = ("a", "b", "c")
+    slow = Slow(narrow, monkeypatch, *(Address("source", name) for name in long))
+    narrow.commit(with_sources(make_state(1), *long, backfills=(replace(SEVEN, serial=1),)))
+    try:
+        rounds(narrow)
+        assert set(starts(narrow)) == {"source.orders", "sink.orders_out"}
+        assert len(slow.begun) == 2  # and not more of them at once
+        assert narrow.pool.submit(lambda: "free").result(20.0) == "free"
+    finally:
+        slow.let.set()
+    narrow.settle()
+    assert sorted(starts(narrow)) == ["sink.orders_out", *(f"source.{n}" for n in long), "source.orders"]
+
+
+def test_which_starts_may_have_backfills_to_do() -> None:
+    state = make_state(1)
+    none = describe(state.resources[ORDERS], state.resources)
+    both = replace(none, backfills=(SEVEN, replace(SEVEN, serial=9)))
+    seven = replace(none, backfills=(SEVEN,))
+
+    def report(done: int) -> QueryReport:
+        name = QueryName.of("shop", none)
+        return QueryReport(name=name, query_id="q", run_id="r", active=True, triggered=True, backfilled=done)
+
+    assert not has_to_backfill(none, Memory(), [])
+    assert has_to_backfill(seven, Memory(), [])
+    assert has_to_backfill(both, Memory(), [report(7)]) and not has_to_backfill(both, Memory(), [report(9)])
+    assert has_to_backfill(both, Memory(accepted=seven), [])
+    assert has_to_backfill(seven, Memory(), [report(9)])  # rolled back to it; it may have been given up
+    assert not has_to_backfill(seven, Memory(accepted=both), [])  # a restart, or another runner
+    assert has_to_backfill(seven, Memory(accepted=replace(both, id="another")), [])
+    assert has_to_backfill(replace(seven, generation=2), Memory(accepted=both), [report(9)])
+
+
+def test_those_that_have_failed_come_last(narrow: World) -> None:
+    bad = Address("source", "bad")
+    narrow.executor.fail_start = lambda d: "no server" if d.address == bad else None
+    narrow.commit(with_sources(make_state(1), "bad"))
+    narrow.settle()
+    narrow.runner.controller.queries.behind = {bad: 10**6}
+    assert starts(narrow) == ["source.orders", "sink.orders_out"]
+    # All of them are to be started at once, and that which has failed has the most to do.
+    narrow.executor.log.clear()
+    begun: list[Address] = []
+
+    def noted(description: Description) -> str | None:
+        begun.append(description.address)
+        return "no server" if description.address == bad else None
+
+    narrow.executor.fail_start = noted
+    narrow.now += 100.0
+    for report in narrow.executor.reports():
+        narrow.executor.stop(report.name)
+    narrow.settle()
+    assert begun == [ORDERS, SINK, bad]
+    # As it is wanted now it has not failed yet.
+    memory = narrow.runner.controller.queries.memories[bad]
+    queries = narrow.runner.controller.queries
+    wanted = queries.desired()[bad]
+    assert memory.failures and queries._turn(bad, wanted)[0]
+    changed = replace(wanted, description=replace(wanted.description, digest="another"))
+    assert not queries._turn(bad, changed)[0]
+
+
+def test_a_name_is_changed_while_its_start_takes_long(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(world, monkeypatch, SINK)
+    world.commit(make_state(1))
+    try:
+        rounds(world)
+        assert slow.begun == [SINK]
+        world.commit(rename(make_state(1), 2, orders_out="new_name"))
+        rounds(world)
+        assert starts(world) == ["source.orders"]  # two would write one checkpoint
+    finally:
+        slow.let.set()
+    world.settle()
+    assert [(what, name.split(":")[2]) for what, name in world.executor.log][1:] == [
+        ("start", "sink.orders_out"),
+        ("stop", "sink.orders_out"),
+        ("start", "sink.new_name"),
+    ]
+
+
+def test_giving_up_a_backfill_asks_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mzplan.operations import apply
+
+    given: list[bool | None] = []
+
+    def noted(*arguments: Any) -> Any:
+        given.append(arguments[-1].live)
+        raise error("MZ064", "That is enough")
+
+    folder = cli_runs.write(tmp_path / "p")
+    monkeypatch.setattr(apply, "carry_out", noted)
+    times = ("--from", "2026-11-01T08:00:00Z", "--to", "2026-11-01T09:00:00Z")
+    for more in (("--cancel",), times):
+        assert "That is enough" in cli_runs.run("-C", str(folder), "backfill", "source.orders", *more).err
+    assert given == [False, None]

@@ -1,0 +1,336 @@
+"""Queries that move between instances, with two runners in memory."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.controller.executor import CheckResult
+from mzplan.controller.memory import InMemoryExecutor
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.resources import Instance
+from mzplan.model.state import Observation, State, Status
+from mzplan.runner.loop import Runner
+from mzplan.schema.description import Description, digest_of
+from mzplan.secrets.references import Secrets
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.epochs import EPOCH_KEY
+from mzplan.store.store import Store
+from tests.runners import runner_in_memory
+from tests.unit.runner.test_runner import ORDERS, SINK, make_state
+
+
+class Recording(InMemoryExecutor):
+    """Notes the epoch of each start; `let` holds starts up until it is set."""
+
+    def __init__(self, project: str) -> None:
+        super().__init__(project)
+        self.epochs: list[tuple[str, int]] = []
+        self.let = threading.Event()
+        self.let.set()
+
+    def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
+        self.let.wait(10.0)
+        self.epochs.append((str(description.address), epoch))
+        super().start(description, secrets, epoch)
+
+
+class Worlds:
+    """One store, and a runner for each instance."""
+
+    def __init__(self, folder: Path):
+        self.store = Store(LocalBackend(folder), "shop")
+        self.pool = ThreadPoolExecutor(4)
+        self.committed = State(project="shop")
+        self.runners: dict[str, Runner] = {}
+        self.executors: dict[str, Recording] = {}
+        self.now = 0.0
+
+    def runner(self, instance: str) -> Runner:
+        lease = self.store.leases.take(instance, f"test-{instance}-{len(self.executors)}")
+        executor = self.executors[instance] = Recording("shop")
+        runner = runner_in_memory(self.store, executor, lease, self.pool, clock=lambda: self.now)
+        self.runners[instance] = runner
+        return runner
+
+    def commit(self, serial: int, **instances: str) -> None:
+        state = make_state(serial)
+        for address in (ORDERS, SINK):
+            body: dict[str, Any] = dict(state.resources[address].body)
+            body["instance"] = instances.get(address.kind, "local")
+            state = replace(
+                state,
+                resources={**state.resources, address: replace(state.resources[address], body=body)},
+                instances={name: Instance(name=name, type="embedded") for name in ("local", "big")},
+            )
+        self.take(state)
+
+    def take(self, state: State) -> None:
+        self.store.commit(state, self.committed)
+        self.committed = state
+
+    def settle(self, instance: str) -> dict[str, Observation]:
+        runner, executor = self.runners[instance], self.executors[instance]
+        for _ in range(60):
+            self.now += 10.0
+            runner.tick()
+            executor.trigger()
+            if not runner.controller.queries.under_way and not (
+                executor.let.is_set() and runner.controller.busy
+            ):
+                break
+            threading.Event().wait(0.002)
+        runner.tick()
+        status = self.store.read_status(instance)
+        assert status is not None
+        return {str(address): seen for address, seen in status.observations.items()}
+
+    def runs(self, instance: str) -> list[str]:
+        return sorted(map(str, self.executors[instance].running()))
+
+
+def test_a_moved_query_waits_for_the_former_runner_and_goes_on_under_a_higher_epoch(worlds: Worlds) -> None:
+    worlds.runner("big")
+    worlds.runner("local")  # a younger one: its epoch is the higher one
+    worlds.commit(1)
+    worlds.settle("big")
+    worlds.settle("local")
+    assert worlds.runs("local") == [str(SINK), str(ORDERS)]
+    worlds.commit(2, sink="big")
+    seen = worlds.settle("big")[str(SINK)]  # the other runner has not looked yet
+    assert (worlds.runs("big"), seen.condition) == ([], "starting")
+    assert seen.held == "waits for instance local, whose runner has not let go of it yet"
+    worlds.settle("local")
+    assert worlds.runs("local") == [str(ORDERS)]
+    worlds.settle("big")
+    assert worlds.runs("big") == [str(SINK)]
+    (before,) = [epoch for name, epoch in worlds.executors["local"].epochs if name == str(SINK)]
+    (after,) = [epoch for name, epoch in worlds.executors["big"].epochs if name == str(SINK)]
+    assert after > before
+    # And whoever leads next has a higher one still.
+    assert worlds.store.leases.take("local", "next").epoch > after
+
+
+def test_a_source_moves_when_nobody_writes_its_collection_any_more(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = worlds.runner("local")
+    worlds.runner("big")
+    begun, end = threading.Event(), threading.Event()
+
+    def optimize(*_: object) -> None:
+        begun.set()
+        end.wait(10.0)
+
+    monkeypatch.setattr(runner.controller.storage, "maintain", optimize)
+    worlds.commit(1)
+    worlds.settle("big")
+    for _ in range(100):
+        worlds.settle("local")
+        if begun.is_set():
+            break
+    assert begun.is_set() and worlds.runs("local") == [str(SINK), str(ORDERS)]
+    worlds.commit(2, source="big")
+    assert str(ORDERS) in worlds.settle("local") and worlds.runs("local") == [str(SINK)]
+    worlds.settle("big")
+    assert worlds.runs("big") == []
+    end.set()
+    while str(ORDERS) in worlds.settle("local"):
+        threading.Event().wait(0.01)
+    worlds.settle("big")
+    assert worlds.runs("big") == [str(ORDERS)]
+
+
+def test_a_runner_that_starts_waits_for_what_another_has_not_let_go_of(worlds: Worlds) -> None:
+    worlds.runner("local")
+    worlds.commit(1)
+    worlds.settle("local")
+    worlds.commit(2, source="big", sink="big")
+    worlds.runner("big")
+    assert {one.held for one in worlds.settle("big").values()} == {
+        "waits for instance local, whose runner has not let go of it yet"
+    }
+    worlds.settle("local")
+    worlds.settle("big")
+    assert (worlds.runs("local"), worlds.runs("big")) == ([], [str(SINK), str(ORDERS)])
+
+
+def test_a_moved_query_whose_storage_is_not_there_does_not_begin_anew(worlds: Worlds) -> None:
+    """The other instance has a warehouse of its own, say: each row would come a second time."""
+    worlds.runner("big")
+    worlds.runner("local")
+    worlds.commit(1)
+    worlds.settle("big")
+    worlds.settle("local")
+    worlds.executors["big"].gone = lambda description: (
+        Diagnostic(code="MZ160", summary="x", detail="Gone."),
+    )
+    worlds.commit(2, sink="big")
+    worlds.settle("local")  # it lets go, and is about to forget
+    worlds.commit(3, sink="big", source="local")
+    worlds.settle("local")
+    seen = worlds.settle("big")[str(SINK)]
+    assert (worlds.runs("big"), seen.error_code) == ([], "MZ160")
+    assert "It ran on instance local before, and this one must see the same warehouse." in (seen.error or "")
+    # What has never run has nothing to lose.
+    state = worlds.committed
+    fresh = replace(state.resources[SINK], address=Address("sink", "fresh"), id="fresh")
+    worlds.take(replace(state, serial=4, resources={**state.resources, fresh.address: fresh}))
+    worlds.settle("local")
+    worlds.settle("big")
+    assert worlds.runs("big") == ["sink.fresh"]
+
+
+def test_a_collection_that_is_read_on_another_instance_is_not_removed(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are replaced; the sink's change is rejected on its instance, where the old one reads on."""
+    monkeypatch.setattr("mzplan.controller.claims.RETRY", 0.0)
+    worlds.runner("big")
+    worlds.runner("local").controller.queries.claims.retain = 0.0
+    worlds.commit(1, sink="big")
+    for instance in ("big", "local", "big"):
+        worlds.settle(instance)
+    assert (worlds.runs("local"), worlds.runs("big")) == ([str(ORDERS)], [str(SINK)])
+    problem = CheckResult(diagnostics=(Diagnostic(code="MZ052", summary="no"),))
+    worlds.executors["big"].check_result = lambda description: problem
+    resources = dict(worlds.committed.resources)
+    for address in (ORDERS, SINK):
+        again = replace(resources[address], generation=2)
+        resources[address] = replace(again, digest=digest_of(again, {**resources, address: again}))
+    worlds.take(replace(worlds.committed, serial=2, resources=resources))
+    for instance in ("local", "big", "local", "local"):
+        seen = worlds.settle(instance)
+    assert worlds.settle("big")[str(SINK)].condition == "rejected"
+    executor = worlds.executors["local"]
+    assert [entry.place for entry in worlds.store.read_journal("local")] == [("s", 1)]
+    assert [what for what, _ in executor.log if what == "reclaim"] == []
+    # Where that can't be told, nothing is removed either, and the runner goes on.
+    there = worlds.store.backend.read("status/big.accepted.json")
+    assert there is not None
+    worlds.store.backend.write("status/big.accepted.json", b"{")
+    seen = worlds.settle("local")
+    assert seen[str(ORDERS)].condition == "running"
+    assert [what for what, _ in executor.log if what == "reclaim"] == []
+    worlds.store.backend.write("status/big.accepted.json", there.data)
+    # The new one runs: nobody reads it any more.
+    worlds.executors["big"].check_result = lambda description: CheckResult()
+    worlds.now += 1000.0
+    for instance in ("big", "big", "local", "local"):
+        worlds.settle(instance)
+    assert [name for what, name in executor.log if what == "reclaim"] == ["s g1"]
+    assert worlds.store.read_journal("local") == []
+
+
+def test_what_was_dropped_elsewhere_does_not_begin_anew_here(worlds: Worlds) -> None:
+    """Removed on the instance that had it; a rollback gives it to another one."""
+    worlds.runner("big")
+    worlds.runner("local").controller.queries.claims.retain = 0.0
+    worlds.commit(1)
+    worlds.settle("big")
+    worlds.settle("local")
+    worlds.take(replace(worlds.committed, serial=2, resources={}))
+    for instance in ("local", "local", "big"):
+        worlds.settle(instance)
+    assert worlds.store.read_journal("local") == []
+    worlds.executors["big"].gone = lambda description: (
+        Diagnostic(code="MZ160", summary="x", detail="Gone."),
+    )
+    worlds.commit(3, source="big", sink="big")
+    worlds.settle("local")
+    seen = worlds.settle("big")
+    assert (worlds.runs("big"), {one.error_code for one in seen.values()}) == ([], {"MZ160"})
+    assert "It ran on instance local before" in (seen[str(SINK)].error or "")
+
+
+def test_what_has_moved_is_written_down_until_nothing_claims_it(worlds: Worlds) -> None:
+    worlds.runner("big")
+    worlds.runner("local")
+    worlds.commit(1)
+    for instance in ("big", "local"):
+        worlds.settle(instance)
+    worlds.commit(2, sink="big")
+    for instance in ("local", "big"):
+        worlds.settle(instance)
+    assert set(worlds.store.read_accepted("local")) == {ORDERS, SINK}
+    assert set(worlds.store.read_accepted("big")) == {SINK}
+    # Their next runners know it too.
+    for instance in ("big", "local"):
+        lease = worlds.store.leases.read(instance)
+        assert lease is not None
+        worlds.store.leases.renew(lease, released=True)
+        worlds.runner(instance)
+        worlds.settle(instance)
+    assert set(worlds.store.read_accepted("local")) == {ORDERS, SINK}
+    state = worlds.committed
+    worlds.take(replace(state, serial=3, resources={a: r for a, r in state.resources.items() if a != SINK}))
+    for instance in ("local", "big"):
+        worlds.settle(instance)
+        # Each removes what there is of it in its own warehouse.
+        assert [entry.id for entry in worlds.store.read_journal(instance)] == [state.resources[SINK].id]
+    assert set(worlds.store.read_accepted("local")) == {ORDERS}
+    assert worlds.store.read_accepted("big") == {}
+
+
+def test_what_the_other_runner_is_just_starting_is_waited_for(worlds: Worlds) -> None:
+    worlds.runner("local")
+    worlds.runner("big")
+    worlds.commit(1)
+    worlds.settle("big")
+    executor = worlds.executors["local"]
+    executor.let.clear()
+    worlds.runners["local"].tick()  # the starts are under way
+    worlds.commit(2, source="big", sink="big")
+    worlds.runners["local"].tick()  # it has let go of them, but for these starts
+    worlds.settle("big")
+    assert worlds.runs("big") == []
+    executor.let.set()
+    worlds.settle("local")
+    worlds.settle("big")
+    assert (worlds.runs("local"), worlds.runs("big")) == ([], [str(SINK), str(ORDERS)])
+
+
+def test_nobody_waits_for_a_runner_that_is_gone(worlds: Worlds) -> None:
+    worlds.runner("local")
+    worlds.commit(1)
+    worlds.settle("local")
+    lease = worlds.store.leases.read("local")
+    assert lease is not None
+    worlds.store.leases.renew(lease, released=True)
+    worlds.commit(2, source="big", sink="big")
+    worlds.runner("big")
+    worlds.settle("big")
+    assert worlds.runs("big") == [str(SINK), str(ORDERS)]
+
+
+def test_a_new_query_waits_for_nobody_who_can_not_have_it(worlds: Worlds) -> None:
+    worlds.runner("local")
+    worlds.runner("big")
+    worlds.commit(1)
+    worlds.settle("local")  # `big` has not taken in anything
+    assert worlds.runs("local") == []  # …and nothing is known of it
+    worlds.settle("big")
+    worlds.settle("local")
+    assert worlds.runs("local") == [str(SINK), str(ORDERS)]
+
+
+def test_epochs_are_one_sequence_that_goes_on_from_older_leases(worlds: Worlds) -> None:
+    store = worlds.store
+    first = [store.leases.take(name, "one").epoch for name in ("local", "big")]
+    assert first == [1, 2]
+    store.backend.delete(EPOCH_KEY)
+    assert store.leases.next_epoch() == 3
+    assert store.leases.take("local", "two").epoch == 4
+    # Where leases are gone, too, statuses tell it; one that is damaged tells nothing.
+    for key in store.backend.list("leases/"):
+        store.backend.delete(key)
+    status = Status(instance="big", epoch=9, heartbeat=0.0, serial=1, secrets={}, observations={})
+    store.write_status(status)
+    store.backend.write("status/local.json", b"{")
+    assert store.leases.next_epoch() == 10

@@ -1,0 +1,116 @@
+"""The schemas for editors: valid ones of their draft, in agreement with what `mzplan validate` takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+
+from mzplan.schema.editor import PIPELINE, PROJECT, editor_schemas
+from tests.unit.cli_runs import mzplan
+from tests.unit.connectors.test_plugins import acme, install, site
+
+__all__ = ["site"]  # the fixture
+
+CASES = Path(__file__).parents[2] / "cases"
+
+
+def problems(file: str, text: str) -> list[str]:
+    found = Draft7Validator(editor_schemas()[file]).iter_errors(yaml.safe_load(text))
+    return [error.message for error in found]
+
+
+def test_they_are_schemas_without_words_of_mzplan() -> None:
+    for schema in editor_schemas().values():
+        Draft7Validator.check_schema(schema)
+        assert '"x-' not in json.dumps(schema)
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_what_is_valid_is_valid_in_an_editor(side: str) -> None:
+    files = sorted(CASES.glob(f"*/{side}/*.yaml"))
+    assert len(files) > 30
+    for file in files:
+        name = PROJECT if file.name == "mzplan.yaml" else PIPELINE
+        assert problems(name, file.read_text()) == [], file
+
+
+@pytest.mark.parametrize(
+    ("text", "is_valid"),
+    [
+        ("connections: {k: {type: kafka, brokers: [a:1]}}", True),
+        ("connections: {k: {type: '${var.t}', brokers: [a:1]}}", False),  # nor does validate take it
+        ("connections: {k: {brokers: [a:1]}}", False),
+        ("connections: {k: {type: kafka, brokers: [a:1], host: h}}", False),
+        ("connections: {K: {type: kafka, brokers: [a:1]}}", False),
+        ("connections: {p: {type: postgres, host: h, port: '${var.p}', database: d, user: u}}", True),
+        ("connections: {p: {type: postgres, host: h, port: high, database: d, user: u}}", False),
+        ("sources: {s: {type: local, schema: 'id BIGINT'}}", True),
+        (
+            "sources: {s: {connection: k, topic: t, format: {type: text}, trigger: {interval: '${var.i}'}}}",
+            True,
+        ),
+        ("sources: {s: {connection: k, topic: t, format: {type: text}, trigger: {interval: soon}}}", False),
+        ("sources: {s: {connection: k, topic: t, tables: [a.b]}}", False),
+        (
+            "sinks: {s: {for_each: [a], from: o, connection: k, table: t, mode: upsert,"
+            " key: '${each.value.k}'}}",
+            True,
+        ),
+        (
+            "sinks: {s: {from: o, connection: k, table: t, mode: upsert, key: '${each.value.k}s'}}",
+            False,
+        ),
+        ("sinks: {s: {from: o, connection: k, table: t, mode: upsert, key: id}}", False),
+        ("sources: {s: {connection: k, topic: t, for_each: [a], format: '${each.value}'}}", True),
+        (
+            "sources: {s: {connection: k, topic: t, for_each: [a],"
+            " format: {type: json, schema: 'a INT'}, envelope: {type: upsert, key: '${each.value.k}'}}}",
+            True,
+        ),
+        ("connections: {k: {type: kafka, brokers: '${each.value}'}}", False),
+        ("sinks:", True),
+        ("", True),
+    ],
+)
+def test_one_file_is_checked_alone(text: str, is_valid: bool) -> None:
+    assert (problems(PIPELINE, text) == []) == is_valid
+
+
+def test_a_connector_of_another_package_is_in_them(site: Path) -> None:
+    install(site, "acme-connector", "acme = acme_connector:connector", acme())
+    definitions = editor_schemas()[PIPELINE]["definitions"]
+    assert "source.acme" in definitions and "acme" in definitions["source"]["properties"]["type"]["enum"]
+    assert problems(PIPELINE, "sources: {s: {type: acme, wrong: 1}}") != []
+
+
+def test_where_they_are_written(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    written: dict[str, Any] = mzplan(folder, "init", "--json").json()
+    assert [Path(one).name for one in written["written"]] == ["mzplan.yaml", PIPELINE, PROJECT, ".gitignore"]
+    assert (folder / ".mzplan/schemas/.gitignore").read_text() == "*\n"
+    assert mzplan(folder, "validate").code == 0
+    ran = mzplan(folder, "schema", "--editor", "--out", str(tmp_path / "shared"))
+    assert "$schema=../shared/pipeline.json" in ran.out and (tmp_path / "shared" / PROJECT).exists()
+    assert mzplan(folder, "schema", "sink.delta", "--editor").code == 64
+    assert mzplan(folder, "schema", "--out", "x").code == 64
+    (tmp_path / "file").write_text("")
+    assert (
+        mzplan(folder, "schema", "--editor", "--out", str(tmp_path / "file" / "x"), "--json").error()["code"]
+        == "MZ035"
+    )
+
+
+def test_a_folder_that_a_checkout_brings_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    folder = tmp_path / "p"
+    folder.mkdir()
+    (folder / ".mzplan").symlink_to(tmp_path / "theirs")
+    for command in (("init",), ("schema", "--editor")):
+        ran = mzplan(folder, *command, "--json")
+        assert (ran.code, ran.error()["code"]) == (7, "MZ076")
+    assert not (folder / "mzplan.yaml").exists() and not list((tmp_path / "theirs").iterdir())

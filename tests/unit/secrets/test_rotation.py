@@ -1,0 +1,261 @@
+"""A secret rotated behind an unchanged reference restarts exactly the queries that use it (rule 12)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.controller.secrets_used import SecretsUsed
+from mzplan.model.address import Address
+from mzplan.secrets.digests import digest_secret, is_comparable, is_same_secret, new_salt, salt_of
+from mzplan.secrets.references import Secrets
+from tests.unit.cli_runner import following
+from tests.unit.cli_runs import run
+
+PROJECT = """\
+version: 1
+project: shop
+instances:
+  local: {type: %s}
+"""
+PIPELINE = """\
+connections:
+  k:
+    type: kafka
+    brokers: ["a:9092"]
+    security: {protocol: SASL_SSL, sasl: {mechanism: PLAIN, username: u, password: "%s"}}
+  open: {type: kafka, brokers: ["b:9092"]}
+  pg: {type: postgres, host: db, database: shop, user: app, password: "${env:ROTATE_PG}"}
+sources:
+  orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT"}}
+  other: {connection: open, topic: other, format: {type: json, schema: "id BIGINT"}}
+sinks:
+  out: {from: orders, connection: pg, table: t}
+  shown: {type: console, from: orders}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ROTATE_KAFKA", "first secret")
+    monkeypatch.setenv("ROTATE_PG", "another secret")
+    (tmp_path / "mzplan.yaml").write_text(PROJECT % "dry")
+    (tmp_path / "pipeline.yaml").write_text(PIPELINE % "${env:ROTATE_KAFKA}")
+    assert run("-C", str(tmp_path), "apply", "--auto-approve").code == 0
+    return tmp_path
+
+
+def plan(folder: Path, *options: str) -> Any:
+    return run("-C", str(folder), "plan", "--json", *options).json()
+
+
+def changes(document: Any) -> dict[str, tuple[str, str]]:
+    return {c["address"]: (c["action"], c["reason"]) for c in document["changes"]}
+
+
+def test_nothing_is_rotated_at_first(folder: Path) -> None:
+    found = plan(folder)
+    assert found["changes"] == [] and found["diagnostics"] == [] and found["drift"] == []
+
+
+def test_a_rotated_secret_restarts_exactly_its_dependents(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROTATE_KAFKA", "second secret")
+    reason = "the value of ${env:ROTATE_KAFKA} changed"
+    assert changes(plan(folder)) == {"source.orders": ("restart", reason)}
+    drift = run("-C", str(folder), "drift", "--json", "--detailed-exitcode")
+    assert drift.code == 3
+    assert [(d["address"], d["kind"]) for d in drift.json()["drift"]] == [("source.orders", "secret-rotated")]
+
+    before = statuses(folder)
+    applied = run("-C", str(folder), "apply", "--auto-approve", "--json")
+    assert applied.code == 0 and changes(applied.json()) == {"source.orders": ("restart", reason)}
+    after = statuses(folder)
+    assert {a for a in after if after[a] != before[a]} == {"source.orders"}
+    assert plan(folder)["changes"] == []
+    assert run("-C", str(folder), "drift", "--json").json()["drift"] == []
+
+
+def statuses(folder: Path) -> dict[str, str]:
+    queries = run("-C", str(folder), "status", "--json").json()["queries"]
+    return {query["address"]: query["run_id"] for query in queries}
+
+
+def test_a_review_job_takes_it_for_unchanged_and_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ROTATE_KAFKA")
+    found = plan(folder)
+    assert found["changes"] == []
+    (notice,) = found["diagnostics"]
+    assert (notice["code"], notice["severity"]) == ("MZ078", "notice")
+    assert "${env:ROTATE_KAFKA}" in notice["detail"] and "ROTATE_PG" not in notice["detail"]
+
+
+def test_a_change_that_restarts_anyway_takes_no_second_restart(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROTATE_KAFKA", "second secret")
+    file = folder / "pipeline.yaml"
+    file.write_text(file.read_text().replace("a:9092", "c:9092"))
+    found = plan(folder)
+    assert changes(found)["source.orders"][0] == "restart" and len(found["changes"]) == 2
+    assert run("-C", str(folder), "apply", "--auto-approve").code == 0
+    assert plan(folder)["changes"] == []
+
+
+def test_targets_and_a_saved_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTATE_KAFKA", "second secret")
+    monkeypatch.setenv("ROTATE_PG", "second secret")
+    assert set(changes(plan(folder))) == {"source.orders", "sink.out"}
+    assert set(changes(plan(folder, "--target", "connection.pg"))) == {"sink.out"}
+    saved = folder / "saved.plan"
+    assert run("-C", str(folder), "plan", "--out", str(saved)).code == 0
+    assert run("-C", str(folder), "apply", str(saved)).code == 0
+    assert plan(folder)["changes"] == []
+
+
+def test_a_paused_query_has_nothing_to_restart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("-C", str(folder), "pause", "source.orders").code == 0
+    monkeypatch.setenv("ROTATE_KAFKA", "second secret")
+    assert plan(folder)["changes"] == []
+    assert run("-C", str(folder), "resume", "source.orders").code == 0
+    assert plan(folder)["changes"] == []
+
+
+def test_no_file_of_the_store_holds_a_secret(folder: Path) -> None:
+    digests = json.loads((folder / "state" / "status" / "local.json").read_text())["secrets"]
+    assert set(digests) == {"${env:ROTATE_KAFKA}", "${env:ROTATE_PG}"}
+    for file in (folder / "state").rglob("*"):
+        if file.is_file():
+            assert b'secret"' not in file.read_bytes() and b"first secret" not in file.read_bytes()
+
+
+def test_a_file_rotated_under_a_live_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTATE_PG", "x")
+    secret = tmp_path / "kafka.secret"
+    secret.write_text("one\n")
+    (tmp_path / "mzplan.yaml").write_text(PROJECT % "cluster")
+    (tmp_path / "pipeline.yaml").write_text(PIPELINE % f"${{file:{secret}}}")
+    with following(tmp_path) as executor:
+        assert run("-C", str(tmp_path), "apply", "--auto-approve").code == 0
+        first = {str(a): r.run_id for a, r in executor.running().items()}
+        secret.write_text("two\n")
+        applied = run("-C", str(tmp_path), "apply", "--auto-approve", "--json")
+        assert applied.code == 0, applied.err
+        assert [c["address"] for c in applied.json()["changes"]] == ["source.orders"]
+        second = {str(a): r.run_id for a, r in executor.running().items()}
+        assert {a for a in second if second[a] != first[a]} == {"source.orders"}
+        until = time.monotonic() + 10
+        while plan(tmp_path)["changes"] and time.monotonic() < until:
+            time.sleep(0.1)
+        assert plan(tmp_path)["changes"] == []
+
+
+def test_digests_tell_values_apart_and_nothing_else() -> None:
+    salt = new_salt()
+    digest = digest_secret("${env:A}", "value", salt)
+    assert is_comparable(digest)
+    assert is_same_secret("${env:A}", "value", digest) and not is_same_secret("${env:A}", "other", digest)
+    assert digest_secret("${env:B}", "value", salt) != digest  # equal values don't show as equal
+    assert digest_secret("${env:A}", "value", new_salt()) != digest and salt_of(digest) == salt
+    _, _, name, _, there = digest.split(":")
+    for odd in ("", "sha1:abc", "scrypt:99:00:11", f"keyed:99:{name}:00:11", f"keyed:1:{name}:zz:11"):
+        assert is_same_secret("${env:A}", "value", odd)
+    assert is_same_secret("${env:A}", "value", f"keyed:1:{name}:{salt}:ü") and there.isascii()
+
+
+def test_without_the_key_nobody_can_try_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has the store has the salt, the cost and the digest; the key is what is missing."""
+    digest = digest_secret("${env:A}", "Summer2026", "00")
+    _, cost, _, salt, there = digest.split(":")
+    unkeyed = hashlib.scrypt(
+        b"Summer2026",
+        salt=bytes.fromhex(salt) + b"${env:A}",
+        n=2 ** int(cost),
+        r=8,
+        p=1,
+        maxmem=2**27,
+        dklen=32,
+    )
+    assert unkeyed.hex() != there and int(cost) >= 15
+    monkeypatch.setenv("MZPLAN_SECRETS_KEY", "k" * 32)
+    assert digest_secret("${env:A}", "Summer2026", "00").split(":")[4] != there
+    # With another key nothing can be seen: it is no change.
+    assert not is_comparable(digest) and is_same_secret("${env:A}", "another", digest)
+
+
+def test_the_key_is_a_file_of_the_user_alone_and_commands_that_look_make_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MZPLAN_SECRETS_KEY")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert not is_comparable("keyed:15:a:00:11") and is_same_secret("${env:A}", "v", "keyed:15:a:00:11")
+    assert not (tmp_path / "config").exists()
+    digest = digest_secret("${env:A}", "v", "00")
+    path = tmp_path / "config" / "mzplan" / "secrets.key"
+    assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
+    assert is_comparable(digest) and list(path.parent.iterdir()) == [path]
+    path.unlink()
+    assert not is_comparable(digest)
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/nowhere")  # where nothing can be written: one of the process
+    assert digest_secret("${env:A}", "v", "00") == digest_secret("${env:A}", "v", "00")
+
+
+def test_a_given_key_must_be_long_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MZPLAN_SECRETS_KEY", "short")
+    assert run("-C", str(folder), "plan", "--json").error()["code"] == "MZ112"
+
+
+def test_with_another_key_a_plan_says_what_it_can_not_see(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MZPLAN_SECRETS_KEY", "k" * 32)
+    monkeypatch.setenv("ROTATE_KAFKA", "second secret")
+    found = plan(folder)
+    assert found["changes"] == []
+    (notice,) = found["diagnostics"]
+    assert notice["code"] == "MZ078" and "MZPLAN_SECRETS_KEY" in notice["detail"]
+
+
+def test_digests_that_can_be_guessed_are_not_kept() -> None:
+    """Those of mzplan before it had keys."""
+    used = SecretsUsed({"${env:A}": "scrypt:12:00:11", "${env:B}": "keyed:15:a:00:11"})
+    running = {Address.parse("source.a"): ("${env:A}", "${env:B}")}
+    assert used.digests(running) == {"${env:B}": "keyed:15:a:00:11"}
+
+
+def test_the_status_is_for_its_owner_alone(folder: Path) -> None:
+    state = folder / "state"
+    assert (state / "status" / "local.json").stat().st_mode & 0o777 == 0o600
+    assert (state / "mzplan.state.json").stat().st_mode & 0o777 == 0o644  # has no digest, and is for git
+
+
+def test_a_provider_is_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(*, group: str, name: str) -> list[EntryPoint]:
+        assert group == "mzplan.secrets"
+        keeping = EntryPoint(name, "tests.unit.secrets.test_rotation:keeper", group)
+        return [keeping] if name == "keeper" else []
+
+    monkeypatch.setattr("importlib.metadata.entry_points", found)
+    secrets = Secrets(".", {})
+    assert secrets.fill({"password": "${keeper:pg}"}, lambda _: True, "connection.pg") == {
+        "password": "from the keeper: pg"
+    }
+    for broken in ("${keeper:boom}", "${keeper:none}", "${nobody:x}"):
+        with pytest.raises(Exception, match="MZ056"):
+            secrets.resolve(broken)
+
+
+def keeper(name: str) -> str | None:
+    """A provider as a third party would write one."""
+    if name == "boom":
+        raise RuntimeError("what it says may hold a secret")
+    return None if name == "none" else f"from the keeper: {name}"

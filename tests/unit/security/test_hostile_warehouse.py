@@ -1,0 +1,202 @@
+"""Pipes, folders, devices and huge files in a warehouse or a state: nothing waits, or reads for ever."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from mzplan.host.files import UnfitError
+from mzplan.model.address import Address
+from mzplan.warehouse import foreign_query
+from mzplan.warehouse.folder import open_folder
+from mzplan.warehouse.presence import missing_storage
+from mzplan.warehouse.snapshot import small_files
+from mzplan.warehouse.step_history import StepHistory
+from tests.left_by_hand import leave
+from tests.stored_steps import StoredSource, named
+from tests.unit.cli_runs import Ran, mzplan
+from tests.unit.features.steps.test_cli_steps import Shop
+
+SECONDS = 60
+HUGE = 1 << 42  # bytes, none of which is on the disk
+READS = (
+    ("steps", "source.orders"),
+    ("steps", "sink.out"),
+    ("verify", "source.orders"),
+    ("snapshot", "source.orders"),
+    ("snapshot", "source.orders", "--where", "id > 0"),
+    ("expire", "source.orders", "--before", "1"),
+    ("append", "source.orders", "--file", "mzplan.yaml"),
+    ("status",),
+    ("drift",),
+    ("state", "gc"),
+)
+STATE = (
+    ("status",),
+    ("drift",),
+    ("plan",),
+    ("state", "list"),
+    ("history",),
+    ("pause", "sink.out", "--wait", "1s"),
+)
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """What waits for a pipe, or reads for ever, fails."""
+
+    def late(_: int, __: FrameType | None) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def replaced(path: Path, what: str) -> None:
+    path.unlink()
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "link to a device":
+        path.symlink_to("/dev/zero")
+    elif what == "folder":
+        path.mkdir()
+    else:
+        with path.open("wb") as file:
+            file.truncate(HUGE)
+
+
+KINDS = ("pipe", "huge file", "link to a device", "folder")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = Shop(tmp_path_factory.mktemp("shop") / "p")
+    made.steps(2)
+    made.source.checkpoint.joinpath("metadata").write_text('{"id": "q"}')
+    sink = made.sink("out")
+    sink.run(2)
+    sink.history.index.append(sink.history.tail(None))
+    made.source.history.index.expire(0)
+    assert mzplan(made.folder, "pause", "sink.few").code == 0
+    return made.folder
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def looked(folder: Path, commands: tuple[tuple[str, ...], ...]) -> list[Ran]:
+    with limited():
+        return [mzplan(folder, *command) for command in commands]
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_what_lies_in_a_warehouse_is_named_and_not_waited_for(shop: Path, tmp_path: Path, what: str) -> None:
+    plain = looked(shop, READS)
+    assert sum(ran.code == 0 for ran in plain) >= 8, plain
+    told = 0
+    for number, name in enumerate(files_below(shop / "warehouse")):
+        folder = tmp_path / str(number)
+        shutil.copytree(shop, folder)
+        replaced(folder / "warehouse" / name, what)
+        for command, ran, before in zip(READS, looked(folder, READS), plain, strict=True):
+            if ran.code != before.code and what != "folder":
+                # By its name, or that of the folder which can't be used for it.
+                place = Path(name)
+                assert place.name in ran.err or place.parent.name in ran.err, (name, command, ran)
+                told += 1
+        shutil.rmtree(folder)
+    assert told > 10 or what == "folder"
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_what_lies_in_a_state_is_named_and_not_waited_for(shop: Path, tmp_path: Path, what: str) -> None:
+    plain = looked(shop, STATE[:-1])
+    assert all(ran.code == 0 for ran in plain), plain
+    for number, name in enumerate(files_below(shop / "state")):
+        folder = tmp_path / str(number)
+        shutil.copytree(shop, folder)
+        replaced(folder / "state" / name, what)
+        for command, ran in zip(STATE, looked(folder, STATE), strict=True):
+            assert ran.code == 0 or Path(name).name in ran.err, (name, command, ran)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_what_a_runner_reads_is_not_waited_for(tmp_path: Path, what: str) -> None:
+    """Each is an OSError, which the runner reports, and goes on."""
+    source = StoredSource(tmp_path / "warehouse")
+    source.record(source.run(named(0, 2)), source.run(named(2, 4)))
+    source.checkpoint.joinpath("metadata").write_text('{"id": "q"}')
+    (source.checkpoint.parent / "begun.json").write_text("{}")
+    warehouse, place = str(source.warehouse), source.place
+
+    def read_all() -> None:
+        history = StepHistory(warehouse, place)
+        for read in (
+            history.read,
+            history.upper,
+            history.log.query_id,
+            history.backfills.all,
+            lambda: small_files(str(source.collection)),
+            lambda: list(history.collection.after(-1)),
+        ):
+            try:
+                read()
+            except OSError as problem:
+                assert isinstance(problem, UnfitError) or what == "folder", problem
+        missing_storage(warehouse, Address("source", "orders"), place, (Address("source", "orders"), *place))
+
+    read_all()
+    for name in files_below(source.warehouse):
+        path = source.warehouse / name
+        path.rename(tmp_path / "kept")
+        path.write_bytes(b"")
+        replaced(path, what)
+        with limited():
+            read_all()
+        path.rmdir() if what == "folder" else path.unlink()
+        (tmp_path / "kept").rename(path)
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_a_query_of_another_program_is_adopted_without_what_is_no_file(tmp_path: Path, what: str) -> None:
+    leave(tmp_path / "left")
+    for name in files_below(tmp_path / "left"):
+        left = tmp_path / "copied"
+        shutil.copytree(tmp_path / "left", left)
+        if what == "huge file" and name.endswith(".parquet"):
+            shutil.rmtree(left)
+            continue  # rows are copied, or linked, however many they are
+        replaced(left / name, what)
+        with limited():
+            try:
+                found = foreign_query.look(str(left / "checkpoint"), str(left / "table"))
+                foreign_query.copy(found, str(tmp_path / "warehouse"), "a")
+            except (OSError, foreign_query.RefusedError) as problem:
+                assert Path(name).name in str(problem) or "metadata" in name or what == "folder", (
+                    name,
+                    problem,
+                )
+            else:
+                assert what in ("folder", "huge file"), name
+        shutil.rmtree(tmp_path / "warehouse", ignore_errors=True)
+        shutil.rmtree(left)
+
+
+def test_more_than_a_file_may_have_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 1001)
+    with pytest.raises(UnfitError, match="a holds more than 1,000 bytes; move it away"):
+        open_folder(str(tmp_path)).read("a", 1000)

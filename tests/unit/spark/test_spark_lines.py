@@ -1,0 +1,87 @@
+"""mzplan.host.spark_lines: which line of Spark is there, and what goes with it."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from mzplan.host import spark_lines
+from mzplan.host.spark_lines import LINES, NEWEST, OLDEST, SparkLine, installed_line, installed_spark, line_of
+from mzplan.model.diagnostics import MzplanError
+from mzplan.spark.session import _configuration
+
+ROOT = Path(__file__).parents[3]
+
+
+def spark_at(folder: Path, release: str) -> None:
+    (folder / "jars").mkdir(parents=True)
+    (folder / "jars" / f"spark-core_2.13-{release}.jar").touch()
+
+
+def test_the_package_s_range_and_the_lines_are_the_same() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    named = map(Requirement, pyproject["project"]["optional-dependencies"]["runner"])
+    wanted = next(one for one in named if one.name == "pyspark")
+    assert all(wanted.specifier.contains(release) for line in LINES for release in line.tested)
+    first, last = (int(line.spark.partition(".")[2]) for line in (OLDEST, NEWEST))
+    assert not wanted.specifier.contains(f"4.{last + 1}.0") and not wanted.specifier.contains("3.5.9")
+    assert [line.spark for line in LINES] == [f"4.{minor}" for minor in range(first, last + 1)]
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.spark)
+def test_any_release_of_a_line_has_its_packages(line: SparkLine) -> None:
+    assert line_of(f"{line.spark}.7") is line
+    assert any(f":{line.connector}" in package for package in line.packages if "kafka-0-10" in package)
+    assert any(package.endswith(f":{line.delta}") for package in line.packages if "delta-spark" in package)
+    conf = dict(_configuration("a", {}, {}, line=line).getAll())
+    assert conf["spark.jars.packages"] == ",".join(line.packages)
+    assert line.settings.items() <= conf.items()
+
+
+@pytest.mark.parametrize("release", ["3.5.6", "4.3.0", "5.0.0-preview1", "?"])
+def test_another_spark_is_refused(release: str) -> None:
+    with pytest.raises(MzplanError) as caught:
+        line_of(release)
+    (told,) = caught.value.diagnostics
+    assert told.code == "MZ240" and release in told.summary
+    assert "4.0, 4.1 and 4.2" in told.detail and f"pyspark=={NEWEST.tested[-1]}" in told.hint
+
+
+def test_spark_home_is_the_spark_that_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark_at(tmp_path / "theirs", "4.1.3")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "theirs"))
+    assert installed_spark() == "4.1.3" and installed_line().spark == "4.1"
+
+
+def test_else_it_is_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    spark_at(tmp_path / "package", "4.2.0")
+    monkeypatch.setattr(spark_lines, "_package", lambda: tmp_path / "package")
+    assert installed_spark() == "4.2.0"
+    monkeypatch.setattr(spark_lines, "_package", lambda: tmp_path)  # a client without jars
+    monkeypatch.setattr(spark_lines, "version", lambda name: "4.0.5")
+    assert installed_spark() == "4.0.5"
+
+    def none(name: str) -> str:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(spark_lines, "version", none)
+    assert installed_spark() is None
+
+
+def test_what_a_schema_names_follows_the_hadoop_of_the_line() -> None:
+    named = ("org.apache.hadoop:hadoop-aws:3.4.1", "software.amazon.msk:aws-msk-iam-auth:2.3.0")
+    assert OLDEST.fitting(named) == named
+    assert NEWEST.fitting(named) == ("org.apache.hadoop:hadoop-aws:3.5.0", named[1])
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.spark)
+def test_what_pages_say_of_a_line(line: SparkLine) -> None:
+    deploy = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    assert ",".join(line.packages) in deploy
+    row = f"| {line.spark} | {line.delta} | {line.connector} | {', '.join(line.tested)} |"
+    assert row in (ROOT / "docs" / "how-to" / "upgrade-spark.md").read_text(encoding="utf-8")
