@@ -44,6 +44,6 @@ def error_page(code: str) -> Content | None:
 @cache
 def _sections() -> dict[str, tuple[str, str]]:
     inside = files("mzplan") / "_docs" / "errors.md"
-    there = inside if inside.is_file() else Path(__file__).parents[2] / "docs" / "errors.md"  # of a checkout
+    there = inside if inside.is_file() else Path(__file__).parents[3] / "docs" / "errors.md"  # of a checkout
     text = there.read_text(encoding="utf-8")
     return {match[1]: (match[2], match[3]) for match in _SECTION.finditer(text)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.config import load_project, read_files, templates
+from mzplan.config import expansion, load_project, read_files, templates
 from mzplan.config.findings import Findings
 from mzplan.config.yaml import builder
 from mzplan.model.address import Address
@@ -445,7 +445,7 @@ def test_a_secret_written_out_is_never_shown(tmp_path: Path) -> None:
 
 
 def test_it_may_not_make_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MAX_MADE", 5)
+    monkeypatch.setattr(expansion, "MAX_MADE", 5)
     text = f"""
     sources:
       t: {{for_each: [a, b, c], connection: k, topic: "${{each.key}}", {FORMAT}}}
@@ -467,14 +467,14 @@ def test_a_small_file_can_not_become_a_large_project(tmp_path: Path) -> None:
 
 
 def test_texts_can_not_become_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MAX_FILLED", 100_000)
+    monkeypatch.setattr(expansion, "MAX_FILLED", 100_000)
     many = "${each.value}" * 50
     text = f"sources:\n  t: {{for_each: {{a: {'x' * 3000}}}, connection: k, topic: '{many}', {FORMAT}}}\n"
     assert found(tmp_path, text) == ["t.yaml:2:7 MZ252 for_each makes the project too large"]
 
 
 def test_values_count_as_often_as_they_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MAX_NODES", 1000)
+    monkeypatch.setattr(expansion, "MAX_NODES", 1000)
     monkeypatch.setattr(builder, "MAX_NODES", 1000)
     uses = ", ".join(["'${each.value}'"] * 20)
     value = ", ".join(["x"] * 100)

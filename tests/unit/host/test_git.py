@@ -171,6 +171,7 @@ def test_who_runs_this() -> None:
     assert author({"BUILDKITE": "true"}).ci == "buildkite"
 
 
+@pytest.mark.programs
 def test_init_leaves_to_git_what_is_to_be_committed(checkout: Path) -> None:
     (checkout / ".gitignore").write_text("*.log\n/warehouse/")
     assert mzplan(checkout, "init", "--from", "files").code == 0

@@ -161,6 +161,7 @@ def test_the_order_of_files_and_keys_changes_nothing(
         warehouse=state.warehouse,
         instances=state.instances,
         resources=dict(entries),
+        settings=state.settings,
     )
     assert as_bytes(build_plan(mixed(after), other)) == as_bytes(build_plan(after, state))
     assert as_bytes(build_plan(mixed(after), EMPTY)) == as_bytes(build_plan(after, EMPTY))

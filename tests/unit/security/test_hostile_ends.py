@@ -124,12 +124,13 @@ def test_a_state_path_that_can_be_no_folder_has_its_line(folder: Path, path: str
 def test_what_killed_commands_have_left_is_swept_under_the_lock(folder: Path) -> None:
     apply(folder)
     apply(write(folder, broker="b"))
-    left = ["state/.mzplan.state.json.0123456789ab.tmp", "state/history/.00000001.json.0123456789ab.tmp"]
-    others = [
+    left = [
+        "state/.mzplan.state.json.0123456789ab.tmp",
+        "state/history/.00000001.json.0123456789ab.tmp",
         "state/status/.local.json.0123456789ab.tmp",
-        "state/.mine.0123456789ab.tmp",
-    ]  # of whoever writes now
-    for name in (*left, *others):  # the others are of whoever writes just now
+    ]
+    others = ["state/.mine.0123456789ab.tmp"]  # beside the state may be somebody else's
+    for name in (*left, *others):
         (folder / name).write_text("x")
     assert mzplan(folder, "plan").code == 0
     assert all((folder / name).exists() for name in left)  # it has no lock

@@ -138,8 +138,9 @@ class Trace:
     """The paths below a folder that this process opens to write, makes, renames or removes."""
 
     def __init__(self) -> None:
-        self.below = Path("/nowhere")
+        self.below: Path | None = None
         self.found: set[Path] = set()
+        self._hears = False
         self._folder = threading.local()
         opened = os.open
 
@@ -151,19 +152,21 @@ class Trace:
                 self._folder.handle = None
 
         self.patch = mock.patch.object(os, "open", watched)
-        sys.addaudithook(self._heard)
 
     @contextmanager
     def of(self, folder: Path) -> Iterator[set[Path]]:
+        if not self._hears:  # only now: no such hook can be removed, and it is asked of every event
+            sys.addaudithook(self._heard)
+            self._hears = True
         self.below, self.found = folder, set()
         try:
             with self.patch:
                 yield self.found
         finally:
-            self.below = Path("/nowhere")
+            self.below = None
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self.below == Path("/nowhere"):
+        if self.below is None:
             return
         if event == "open":
             path, _, flags = arguments
@@ -175,7 +178,7 @@ class Trace:
             self._add(arguments[0], arguments[-1])
 
     def _add(self, path: Any, handle: int | None) -> None:
-        if isinstance(path, int):
+        if isinstance(path, int) or self.below is None:
             return
         folder = (
             Path(f"/proc/self/fd/{handle}").readlink() if handle is not None and handle >= 0 else Path.cwd()

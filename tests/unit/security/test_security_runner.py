@@ -25,7 +25,7 @@ from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.resources import ProjectSettings, Resource
+from mzplan.model.resources import ProjectSettings, Resource, RunnerSettings
 from mzplan.model.state import State, Status
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
@@ -449,7 +449,7 @@ class World:
         controller.create_instance("local")
         controller.attach("local", lease)
 
-        def take_in(state: State) -> None:
+        def take_in(state: State, _: RunnerSettings) -> None:
             if isinstance(guard, Committed):
                 guard.take_in(flows_of_state(state))
 
