@@ -44,6 +44,11 @@ HOSTILE = [
     "note, (select first(value) from text.`$F`)",
     "note from text.`$F`",
     "note union select value from text.`$F`",
+    "xpath_string('<!DOCTYPE a SYSTEM \"file://$F\"><a>&secret;</a>', 'a') as n",
+    "transform(array(1), x -> `xpath`(note, 'a')) as n",
+    "from_json('{}', system.builtin.xpath_boolean(note, 'a')) as n",
+    "struct(*) as n",
+    "to_json(struct(* except (note))) as n",
     # Other code.
     "reflect('java.lang.Runtime', 'getRuntime') as n",
     "`java_method`('java.lang.System', 'exit', 1) as n",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mzplan.model.address import Address
 from mzplan.model.plan import Change, FieldChange, Plan
+from mzplan.model.state import ResourceState
 from mzplan.schema.kinds import resource_kind
 
 
@@ -36,6 +37,13 @@ def writing_otherwise(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]
         if fields := tuple(field for field in change.fields if _has(change, field, "x-rows")):
             found.append((change, fields))
     return found
+
+
+def telling_properties(record: ResourceState) -> frozenset[str]:
+    """The properties of such a resource that say where it leads (`x-server`), or which rows it writes
+    (`x-rows`)."""
+    properties = resource_kind(record.address.kind, record.type).schema["properties"]
+    return frozenset(name for name, one in properties.items() if one.get("x-server") or one.get("x-rows"))
 
 
 def _elsewhere(change: Change) -> Iterator[FieldChange]:

@@ -1,17 +1,19 @@
 """Answering proposals: live validation where the queries will run. A proposal is only looked at: who writes
-one need not be one who may commit, so nothing is made or changed for it."""
+one need not be one who may commit, so nothing is made or changed for it, and what it asks for holds up
+nothing that is committed.
+"""
 
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Executor as Pool
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.protocol import StorageController
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.runner.values import HandedValues, Values
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
@@ -19,24 +21,27 @@ from mzplan.store.proposals import Answer, Proposal
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")
+CHECKS = 8  # at once, of all proposals
+LIMIT = 50.0  # seconds for all checks of a proposal: who made it waits for a minute
 
 
 class Answering:
-    """Looks for proposals and answers each once, its checks in parallel on the runner's pool."""
+    """Looks for proposals and answers each once, its checks in parallel. What does not end (Spark computes
+    parts of an expression while it reads it) goes on until the runner ends, on threads of its own: those of
+    the runner's pool start and stop queries."""
 
     def __init__(
         self,
         store: Store,
         controller: StorageController,
         instance: str,
-        pool: Pool,
         values: HandedValues,
     ):
         self.store = store
         self.controller = controller
         self.instance = instance
-        self.pool = pool
         self.values = values
+        self._checks = ThreadPoolExecutor(CHECKS, thread_name_prefix="check")
         # Answers wait for checks on the other pool, so they may not take its places.
         self._answers = ThreadPoolExecutor(2, thread_name_prefix="answer")
         self._under_way: dict[str, Future[None]] = {}
@@ -52,14 +57,16 @@ class Answering:
 
     def close(self) -> None:
         self._answers.shutdown(wait=False, cancel_futures=True)
+        self._checks.shutdown(wait=False, cancel_futures=True)
 
     def _answer(self, proposal: Proposal) -> None:
         values = self.values.proposed(proposal.id)
-        checks = [(d, self.pool.submit(self._check, d, values)) for d in proposal.descriptions]
+        checks = [(d, self._checks.submit(self._check, d, values)) for d in proposal.descriptions]
+        until = time.monotonic() + LIMIT
         diagnostics: list[Diagnostic] = []
         upstreams: dict[Address, Any] = {}
         for description, future in checks:
-            result = future.result()
+            result = self._result(description, future, until - time.monotonic())
             diagnostics.extend(result.diagnostics)
             if result.upstream is not None:
                 upstreams[description.address] = result.upstream
@@ -70,6 +77,23 @@ class Answering:
             log.warning("%s", problem)
         self.values.forget(proposal.id)
         self.controller.wake()
+
+    def _result(self, description: Description, check: Future[CheckResult], seconds: float) -> CheckResult:
+        """What a check has found, or that it has found nothing in time."""
+        try:
+            return check.result(max(seconds, 0.0))
+        except TimeoutError:
+            check.cancel()
+        late = error(
+            "MZ290",
+            f"The check of {description.address} has not ended within {LIMIT:.0f} s",
+            "Each server is asked with a time limit, so it is Spark that reads select or where, or that is "
+            "busy with earlier checks.",
+            "make its expressions simpler: Spark computes what has no column while it reads them. "
+            "If no check ends any more, restart the runner.",
+            address=description.address,
+        )
+        return CheckResult(diagnostics=late.diagnostics)
 
     def _check(self, description: Description, values: Values) -> CheckResult:
         try:

@@ -86,7 +86,7 @@ class Runner:
         self.handover, self.canaries = gates
         self.values = values or HandedValues()
         self.handed = 0  # hand-overs whose values are in use
-        self.answering = Answering(store, controller, self.instance, pool, self.values)
+        self.answering = Answering(store, controller, self.instance, self.values)
         self.watch = UpstreamWatch(controller.inspect, pool, clock)
         self.connections = ConnectionWatch(controller.reach, pool, clock)
         self.measures: Sampler[Address, Description, Measured] = Sampler(controller.measure, pool, clock)

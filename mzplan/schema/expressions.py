@@ -63,6 +63,10 @@ _VARYING = _words(
 )
 # What calls any method of any Java class, with the rights of the runner.
 _JAVA = _words("java_method reflect try_reflect")
+# What reads the files and addresses that a text of XML names in its document type.
+_XPATH = _words(
+    "xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string"
+)
 _VARYING_TEXT = re.compile(r"\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _STATELESS = "a sink's expressions look at one row at a time"
@@ -187,7 +191,7 @@ class _Reader:
         if len(query.expressions) != 1:
             return Parsed("it is several expressions: write each as an item of its own")
         tree = query.args["where"].this if self.where else query.expressions[0]
-        if problem := self._calls_java(tree) or self._stateful(tree):
+        if problem := self._calls_java(tree) or self._stateful(tree) or self._star_within(tree):
             return Parsed(*problem)
         columns = tuple(self._columns(tree))
         varies = self._varying(tree)
@@ -205,6 +209,16 @@ class _Reader:
         cast = inner.to.sql(dialect="spark") if isinstance(inner, exp.Cast) else ""
         name = (tree.alias or tree.name) if named else None
         return Parsed(columns=columns, name=name, varies=varies, cast=cast)
+
+    def _star_within(self, tree: Any) -> tuple[str, int] | None:
+        """A star that is part of something: Spark would read mzplan's own column as well."""
+        from sqlglot import exp
+
+        own = tree.this if isinstance(tree, exp.Column) else tree
+        for star in tree.find_all(exp.Star):
+            if star is not own:
+                return "`*` stands alone, or with EXCEPT; in a call, name the columns", self._offset(star)
+        return None
 
     def _varying(self, tree: Any) -> tuple[str, int] | None:
         """The first that gives another value each time, as SQL, and where it is written."""
@@ -227,6 +241,11 @@ class _Reader:
             name = str(node.name)
             if name.lower() in _JAVA:
                 why = f"{name} calls Java code with the rights of the runner; use functions of Spark SQL"
+                return why, max(self.text.find(name), 0)
+            if name.lower() in _XPATH:
+                why = (
+                    f"{name} opens what a document type in the text names, a file or an address; use from_xml"
+                )
                 return why, max(self.text.find(name), 0)
         return None
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _CATALYST = "org.apache.spark.sql.catalyst."
 # Catalyst's own expressions of a row, but those that hold a query, call others' code, or see other rows.
 _EXPRESSION = re.compile(
-    re.escape(_CATALYST) + r"expressions\.(?:(?:variant|xml|st)\.)?"
+    re.escape(_CATALYST) + r"expressions\.(?:(?:variant|st)\.)?"
     r"(?!(?:Exists|ListQuery|CallMethodViaReflection|TryReflect|ApplyFunctionExpression)\b)"
     r"(?!\w*(?:Subquery|UDF|UDAF|UserDefined|Window))\w+\$?"
 )
@@ -35,6 +35,7 @@ _UNRESOLVED = {
     for name in ("Attribute", "Function", "ExtractValue", "Star", "StarExceptOrReplace", "Alias")
 }
 _FUNCTION = f"{_CATALYST}analysis.UnresolvedFunction"
+_XPATHS = ("", "_boolean", "_double", "_float", "_int", "_long", "_number", "_short", "_string")
 # With more arguments than these they open a file or an address, which their options name; or call Java.
 _MOST_ARGUMENTS = {
     "from_avro": 2,
@@ -47,6 +48,8 @@ _MOST_ARGUMENTS = {
     "to_avro": 2,
     "to_protobuf": 0,
     "try_reflect": 0,
+    # They open what a document type in the text of XML names.
+    **dict.fromkeys((f"xpath{kind}" for kind in _XPATHS), 0),
 }
 
 

@@ -194,11 +194,13 @@ class Pages:
             if problem.status_code == 404 and " " in problem.detail
             else "There is no such page."
         )
+        if not self._access.lets_in(request.headers):  # below what is open to all: no word of the project
+            return PlainTextResponse("There is no such page.\n", problem.status_code)
         shown = page("Not found", self._follower.view(), self._follower.boot, element("h1", said))
         return HTMLResponse(shown, problem.status_code)
 
     def failed(self, request: Request, problem: MzplanError) -> Response:
-        """What a single page could not read; the others go on."""
+        """What a single page could not read; the others go on. No page that is open to all reads anything."""
         text = render_diagnostics(problem.diagnostics, False)
         content = [element("h1", "This can't be shown"), element("pre", text, class_="box told")]
         known = any(found.code == "MZ038" for found in problem.diagnostics)
