@@ -428,3 +428,10 @@ def test_what_each_has_for_itself_hides_nothing_that_one_alone_has() -> None:
     text = render_plan(plan)
     assert "+ 6 sources are new\n" in text
     assert "+ source.s7\n    connection: elsewhere\n" in text
+
+
+def test_no_server_and_no_filter_is_one_of_many_values() -> None:
+    """Where alike resources lead, and which rows they write, is never among what is left out."""
+    servers = [kafka(f"k{n}", brokers=["evil:1" if n == 7 else f"b{n}:9092"]) for n in range(12)]
+    text = render_plan(build_plan(project(*servers), State(project="shop")))
+    assert "evil:1" in text and "b11:9092" in text and "more" not in text

@@ -93,6 +93,12 @@ def test_a_token_is_demanded_and_a_cookie_given_for_it(port: int) -> None:
     assert ask(port, "/", Cookie=f"{COOKIE}=\u00e9.x".encode().decode("latin-1"))[0] == 401
 
 
+@pytest.mark.parametrize("path", ["/static/x", "/login/x", "/session/x", "/loginx"])
+def test_what_is_open_to_all_says_nothing_of_the_project(port: int, path: str) -> None:
+    status, _, text = ask(port, path)
+    assert status in (401, 404) and b"shop" not in text and b"serial" not in text, text
+
+
 def test_a_cookie_makes_no_cookie(port: int) -> None:
     """A session ends: only the token begins one."""
     value = ask(port, "/session", **BEARER)[1]["Set-Cookie"].partition(";")[0]
