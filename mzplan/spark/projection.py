@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 _CATALYST = "org.apache.spark.sql.catalyst."
 # Catalyst's own expressions of a row, but those that hold a query, call others' code, or see other rows.
 _EXPRESSION = re.compile(
-    re.escape(_CATALYST) + r"expressions\.(?:(?:variant|st)\.)?"
+    re.escape(_CATALYST) + r"expressions\.(?:(?:variant|xml|st)\.)?"
     r"(?!(?:Exists|ListQuery|CallMethodViaReflection|TryReflect|ApplyFunctionExpression)\b)"
-    r"(?!\w*(?:Subquery|UDF|UDAF|UserDefined|Window))\w+\$?"
+    r"(?!\w*(?:XPath|Subquery|UDF|UDAF|UserDefined|Window))\w+\$?"
 )
 _UNRESOLVED = {
     f"{_CATALYST}analysis.Unresolved{name}"
     for name in ("Attribute", "Function", "ExtractValue", "Star", "StarExceptOrReplace", "Alias")
 }
 _FUNCTION = f"{_CATALYST}analysis.UnresolvedFunction"
+_STAR = f"{_CATALYST}analysis.UnresolvedStar"
 _XPATHS = ("", "_boolean", "_double", "_float", "_int", "_long", "_number", "_short", "_string")
 # With more arguments than these they open a file or an address, which their options name; or call Java.
 _MOST_ARGUMENTS = {
@@ -155,7 +156,9 @@ class _Looking:
         classes, names = _lines(tree.map(self._class)), _lines(tree.map(self._name))
         if len(classes) != len(names):
             return "There is a name with a line break in it."
-        for class_, name in zip(classes, names, strict=True):
+        for number, (class_, name) in enumerate(zip(classes, names, strict=True)):
+            if number and class_.startswith(_STAR):
+                return "A star within a call stands for a column of mzplan's own, too."
             called = name.lower().removeprefix("system.").removeprefix("builtin.")
             if class_ == _FUNCTION and called not in self._built_in:
                 return f"Spark has no function {name} of its own."

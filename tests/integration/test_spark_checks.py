@@ -152,7 +152,7 @@ def test_a_table_with_other_columns(lab: Lab, database: Make) -> None:
         "twice is generated",
     ):
         assert part in found.detail
-    assert "CREATE TABLE orders (" in found.hint
+    assert "ALTER TABLE public.orders\n" in found.hint and "CREATE TABLE" not in found.hint, found.hint
 
 
 def test_upsert_without_a_unique_index(lab: Lab, database: Make) -> None:

@@ -222,7 +222,6 @@ def test_what_spark_itself_has_of_one_row_is_let_through(lab: Lab) -> None:
         "from_json(note, 'a INT').a",
         "get_json_object(note, '$.a')",
         "variant_get(parse_json(note), '$.a', 'int')",
-        "xpath_string(note, 'a/b')",
         "from_xml(note, 'a INT')",
         "date_trunc('hour', at) + INTERVAL 1 DAY",
         "aes_encrypt(note, 'abcdefghijklmnop')",
