@@ -39,7 +39,7 @@ def writing_otherwise(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]
     return found
 
 
-def telling_properties(record: ResourceState) -> frozenset[str]:
+def deciding_properties(record: ResourceState) -> frozenset[str]:
     """The properties of such a resource that say where it leads (`x-server`), or which rows it writes
     (`x-rows`)."""
     properties = resource_kind(record.address.kind, record.type).schema["properties"]

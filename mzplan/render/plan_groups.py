@@ -8,7 +8,7 @@ from mzplan.model.address import Address
 from mzplan.model.plan import Change, FieldChange
 from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
-from mzplan.plan.leads import telling_properties
+from mzplan.plan.leads import deciding_properties
 from mzplan.render.columns import MAX_ROWS, in_columns
 from mzplan.render.text import value
 from mzplan.render.text import whole as full_length
@@ -35,20 +35,20 @@ def shapes(changes: Iterable[Change]) -> dict[Address, Hashable]:
     which properties it has, the values of those in which most are alike, and where it leads and which rows it
     writes: among many values of these, one that stands out would not be seen."""
     alike: dict[Hashable, list[tuple[Address, dict[str, str]]]] = {}
-    telling: dict[Hashable, frozenset[str]] = {}
+    deciding: dict[Hashable, frozenset[str]] = {}
     for change in changes:
         if change.action == "create" and change.after is not None:
             leaves = {field.path: _text(field) for field in all_fields(change.after)}
             key: Hashable = (change.address.kind, change.after.type, frozenset(leaves))
             alike.setdefault(key, []).append((change.address, leaves))
-            telling.setdefault(key, telling_properties(change.after))
+            deciding.setdefault(key, deciding_properties(change.after))
     found: dict[Address, Hashable] = {}
     for key, made in alike.items():
         paths = sorted(made[0][1])
         shared = [
             path
             for path in paths
-            if _property(path) in telling[key] or len({leaves[path] for _, leaves in made}) * 2 <= len(made)
+            if _property(path) in deciding[key] or len({leaves[path] for _, leaves in made}) * 2 <= len(made)
         ]
         found |= {address: (key, *(leaves[path] for path in shared)) for address, leaves in made}
     return found
