@@ -161,15 +161,22 @@ class GuardedFolder:
     def ensure_plain(self, name: str = "", *, deep: bool = False, most: int = MAX_BYTES) -> None:
         """Before somebody else reads a folder by its path: UnfitError where a link, or what is no file, is in
         it, or a file of more than `most` bytes that holds no rows. `deep`: in its folders, too."""
-        for entry in self.entries(name):
-            inner = f"{name}/{entry.name}".lstrip("/")
-            if entry.is_dir(follow_symlinks=False):
-                if deep:
-                    self.ensure_plain(inner, deep=True, most=most)
-            elif not entry.is_file(follow_symlinks=False):
-                raise UnfitError(self.stat(inner).st_mode, str(self.path(inner)))
-            elif not entry.name.endswith(_ROWS) and self.stat(inner).st_size > most:
-                raise UnfitError.large(str(self.path(inner)), most)
+        inner = []
+        with contextlib.suppress(FileNotFoundError), self.folder(name) as handle, os.scandir(handle) as found:
+            for entry in found:
+                try:
+                    there = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # what a writer has renamed or removed meanwhile
+                at = f"{name}/{entry.name}".lstrip("/")
+                if stat.S_ISDIR(there.st_mode):
+                    inner.append(at)
+                elif not stat.S_ISREG(there.st_mode):
+                    raise UnfitError(there.st_mode, str(self.path(at)))
+                elif not entry.name.endswith(_ROWS) and there.st_size > most:
+                    raise UnfitError.large(str(self.path(at)), most)
+        for folder in inner if deep else ():
+            self.ensure_plain(folder, deep=True, most=most)
 
     @contextmanager
     def _at(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:

@@ -265,12 +265,16 @@ def stored_in(folder: str) -> Stored | None:
 
 def _stored_locally(folder: Path) -> Stored:
     def failed(problem: OSError) -> None:
-        raise problem
+        if not isinstance(problem, FileNotFoundError):
+            raise problem
 
     files, size, changed = 0, 0, folder.stat().st_mtime
     for place, folders, names in os.walk(folder, onerror=failed):
         for name in (*folders, *names):
-            found = os.lstat(f"{place}/{name}")
+            try:
+                found = os.lstat(f"{place}/{name}")
+            except FileNotFoundError:
+                continue  # what a writer has renamed or removed meanwhile
             changed = max(changed, found.st_mtime)
             if name in names:
                 files, size = files + 1, size + found.st_size

@@ -1,0 +1,55 @@
+"""A folder that somebody writes while it is looked at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.host.guarded import GuardedFolder
+from mzplan.warehouse.checkpoints import stored_in
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose temporary file goes, and an inner folder, once a folder has been listed."""
+    (tmp_path / "log").mkdir()
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "log" / "4.json.tmp").write_text("12")
+    (tmp_path / "log" / "3.json").write_text("123")
+    scan = os.scandir
+
+    class Listed:
+        def __init__(self, place: Any):
+            with scan(place) as entries:
+                self._entries = iter(list(entries))
+            (tmp_path / "log" / "4.json.tmp").unlink(missing_ok=True)
+            if (tmp_path / "gone").is_dir():
+                (tmp_path / "gone").rmdir()
+
+        def __iter__(self) -> Iterator[os.DirEntry[str]]:
+            return self._entries
+
+        def __next__(self) -> os.DirEntry[str]:
+            return next(self._entries)
+
+        def __enter__(self) -> Listed:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(os, "scandir", Listed)
+    return tmp_path
+
+
+def test_a_file_that_is_renamed_meanwhile_is_no_error(written: Path) -> None:
+    GuardedFolder(written / "log").ensure_plain(deep=True)
+    GuardedFolder(written).ensure_plain(deep=True)
+
+
+def test_what_is_removed_meanwhile_is_not_counted(written: Path) -> None:
+    stored = stored_in(str(written))
+    assert stored is not None and stored.bytes >= 3
