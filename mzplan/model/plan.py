@@ -42,6 +42,11 @@ class FieldChange:
     sensitive: bool
     effect: Effect
 
+    @property
+    def property_name(self) -> str:
+        """The property of the resource that the leaf is in: `security` of `security.sasl.username`."""
+        return self.path.partition(".")[0].partition("[")[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:

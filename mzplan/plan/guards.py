@@ -182,7 +182,7 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
     kind = resource_kind(change.address.kind, change.after.type)
     shown: set[str] = set()
     for leaf in change.fields:
-        name = leaf.path.partition(".")[0].partition("[")[0]
+        name = leaf.property_name
         notice = kind.schema["properties"].get(name, {}).get("x-notice")
         if notice and name not in shown:
             shown.add(name)

@@ -63,6 +63,5 @@ def _has(change: Change, field: FieldChange, word: str) -> bool:
     record = change.after or change.before
     if record is None:
         return False
-    name = field.path.partition(".")[0].partition("[")[0]
     properties = resource_kind(change.address.kind, record.type).schema["properties"]
-    return bool(properties.get(name, {}).get(word))
+    return bool(properties.get(field.property_name, {}).get(word))

@@ -38,24 +38,23 @@ def shapes(changes: Iterable[Change]) -> dict[Address, Hashable]:
     deciding: dict[Hashable, frozenset[str]] = {}
     for change in changes:
         if change.action == "create" and change.after is not None:
-            leaves = {field.path: _text(field) for field in all_fields(change.after)}
+            fields = list(all_fields(change.after))
+            leaves = {field.path: _text(field) for field in fields}
             key: Hashable = (change.address.kind, change.after.type, frozenset(leaves))
             alike.setdefault(key, []).append((change.address, leaves))
-            deciding.setdefault(key, deciding_properties(change.after))
+            if key not in deciding:
+                named = deciding_properties(change.after)
+                deciding[key] = frozenset(field.path for field in fields if field.property_name in named)
     found: dict[Address, Hashable] = {}
     for key, made in alike.items():
         paths = sorted(made[0][1])
         shared = [
             path
             for path in paths
-            if _property(path) in deciding[key] or len({leaves[path] for _, leaves in made}) * 2 <= len(made)
+            if path in deciding[key] or len({leaves[path] for _, leaves in made}) * 2 <= len(made)
         ]
         found |= {address: (key, *(leaves[path] for path in shared)) for address, leaves in made}
     return found
-
-
-def _property(path: str) -> str:
-    return path.partition(".")[0].partition("[")[0]
 
 
 def common_fields(group: list[Change]) -> Iterator[tuple[FieldChange, tuple[str, ...]]]:

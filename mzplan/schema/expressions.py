@@ -64,7 +64,7 @@ _VARYING = _words(
 # What calls any method of any Java class, with the rights of the runner.
 _JAVA = _words("java_method reflect try_reflect")
 # What reads the files and addresses that a text of XML names in its document type.
-_XPATH = _words(
+XPATH = _words(
     "xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string"
 )
 _VARYING_TEXT = re.compile(r"\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
@@ -242,7 +242,7 @@ class _Reader:
             if name.lower() in _JAVA:
                 why = f"{name} calls Java code with the rights of the runner; use functions of Spark SQL"
                 return why, max(self.text.find(name), 0)
-            if name.lower() in _XPATH:
+            if name.lower() in XPATH:
                 why = (
                     f"{name} opens what a document type in the text names, a file or an address; use from_xml"
                 )

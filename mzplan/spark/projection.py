@@ -18,7 +18,7 @@ from mzplan.connectors.api.protocols import Output, ResolvedQuery
 from mzplan.connectors.frames.types import ddl_of, quoted, spark_type
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION
-from mzplan.schema.expressions import Parsed, parse_select, parse_where
+from mzplan.schema.expressions import XPATH, Parsed, parse_select, parse_where
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,6 @@ _UNRESOLVED = {
 }
 _FUNCTION = f"{_CATALYST}analysis.UnresolvedFunction"
 _STAR = f"{_CATALYST}analysis.UnresolvedStar"
-_XPATHS = ("", "_boolean", "_double", "_float", "_int", "_long", "_number", "_short", "_string")
 # With more arguments than these they open a file or an address, which their options name; or call Java.
 _MOST_ARGUMENTS = {
     "from_avro": 2,
@@ -50,7 +49,7 @@ _MOST_ARGUMENTS = {
     "to_protobuf": 0,
     "try_reflect": 0,
     # They open what a document type in the text of XML names.
-    **dict.fromkeys((f"xpath{kind}" for kind in _XPATHS), 0),
+    **dict.fromkeys(XPATH, 0),
 }
 
 

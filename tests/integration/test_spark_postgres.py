@@ -256,8 +256,11 @@ def test_a_value_that_does_not_fit_says_which_table_and_why(lab: Lab, topic: Mak
     lab.start(source, sink)
     ended = lab.ended(sink)
     assert ended.error_code == "MZ059", ended.error
-    assert "too long" in str(ended.error)
+    assert "too long for type character varying(3)" in str(ended.error)
+    assert "its column customer is character varying(3), and the sink writes STRING" in str(ended.error)
+    assert "ALTER COLUMN customer TYPE text" in str(ended.error)
     assert "orders" in str(ended.error)
+    assert "anna" not in str(ended.error), ended.error
     lab.execute(shop, "ALTER TABLE orders ALTER customer TYPE text")
     lab.start(sink)
     lab.has_rows(shop, "orders", 5, SECONDS)

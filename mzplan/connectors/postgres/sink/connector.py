@@ -38,11 +38,11 @@ from mzplan.connectors.postgres.client import connect, elsewhere_of, hang_up, re
 from mzplan.connectors.postgres.elsewhere import Elsewhere
 from mzplan.connectors.postgres.identity import record_target, take_target
 from mzplan.connectors.postgres.probe import ServerProbe
-from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, route
+from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, route, state_of
 from mzplan.connectors.postgres.sink.content import PostgresContent
 from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.ledger import shape_of
-from mzplan.connectors.postgres.sink.making import find_target, make
+from mzplan.connectors.postgres.sink.making import compare_columns, find_target, make, mended
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
 from mzplan.connectors.postgres.sink.probe import check_table, failed, look_at
 from mzplan.connectors.postgres.sink.recorded_steps import PostgresRecorded
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mzplan.connectors")
 
+_DATA_EXCEPTION = "22"  # the class of SQLSTATE
 _REFUSED = Problem(
     "MZ059",
     "PostgreSQL refused a batch of {address}",
@@ -78,6 +79,7 @@ _REFUSED = Problem(
     "correct the table or the sink's select and where; the batch is tried again from its start.",
     at=", table {table}",
 )
+_TOO_NARROW = replace(_REFUSED, fix="{fix}")
 _NOT_MADE = Problem(
     "MZ269",
     "{address} could not make what its table lacks",
@@ -214,17 +216,32 @@ class _Batches:
         if is_lost(problem):
             return MzplanError(connect_problem(self._query, problem))
         if isinstance(problem, psycopg.Error):
-            return self._refused(reason(self._query, problem))
+            is_value = (state_of(problem) or "").startswith(_DATA_EXCEPTION)
+            return self._refused(reason(self._query, problem), is_value=is_value)
         _, marked, text = str(problem).partition("mzplan[COPY]: ")
         if not marked:
             return problem
         why = RuntimeError(text.splitlines()[0])
         if any(sign in str(why) for sign in ("connect", "terminat", "closed the connection")):
             return MzplanError(connect_problem(self._query, why))
-        return self._refused(reason(self._query, why))
+        return self._refused(reason(self._query, why), is_value=" (column " in text)
 
-    def _refused(self, why: str) -> MzplanError:
-        return _REFUSED.error(self._query, why=why, table=self._query.body["table"])
+    def _refused(self, why: str, *, is_value: bool = False) -> MzplanError:
+        """`is_value`: a value does not fit; PostgreSQL does not always say into which column."""
+        problem, fix = _REFUSED, ""
+        if is_value and self._prepared is not None:
+            table, targets = self._prepared.move.table, self._prepared.move.targets
+            written = list(zip(self._run.outputs, targets, strict=True))
+            named = [pair for pair in written if pair[1].shown in why or f"(column {pair[1].name})" in why]
+            narrow = compare_columns(self._query, table, self._run.outputs).narrow
+            if suspects := named or [pair for pair in written if pair[0] in narrow]:
+                told = (
+                    f"its column {one.name} is {one.shown}, and the sink writes {output.type}"
+                    for output, one in suspects
+                )
+                why = f"{why}; {'; '.join(told)}"
+                problem, fix = _TOO_NARROW, mended(table, [output for output, _ in suspects], {})
+        return problem.error(self._query, why=why, fix=fix, table=self._query.body["table"])
 
     def _hang_up(self) -> None:
         """End a wait for the server (a lock, a server that is frozen), from another thread."""

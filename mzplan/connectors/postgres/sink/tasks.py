@@ -139,6 +139,17 @@ def _forget_zips() -> None:
             del sys.path_importer_cache[path]
 
 
+def _told(problem: Exception) -> str:
+    """What the server says first, and of which column: its details hold the row's values."""
+    told = {
+        bytes(name).decode(): bytes(text).decode() for name, text in getattr(problem, "details", None) or ()
+    }
+    if "PG_DIAG_MESSAGE_PRIMARY" not in told:
+        return str(problem)
+    _, named, column = told.get("PG_DIAG_CONTEXT", "").partition(", column ")
+    return told["PG_DIAG_MESSAGE_PRIMARY"] + (f" (column {column})" if named else "")
+
+
 def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], secret: str | None) -> Task:
     ship(
         "mzplan.connectors.frames.whole",
@@ -155,7 +166,7 @@ def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], se
         import pyarrow as pa
 
         warnings: list[str] = []
-        # What goes wrong is reported in one line of our own: a driver's message may repeat what it was given.
+        # What goes wrong is reported in one line of our own: a driver's message repeats the row.
         failure = ""
         found: dict[str, Any] = {"outcome": "written"}
         try:
@@ -166,7 +177,7 @@ def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], se
             outcome = "differs" if isinstance(problem, DiffersError) else "fenced"
             found = {"outcome": outcome, "detail": str(problem)}
         except Exception as problem:
-            text = str(problem)
+            text = _told(problem)
             text = text.replace(secret, "***") if secret else text
             failure = f"mzplan[COPY]: {' '.join(text.split())}"
         finally:

@@ -1,0 +1,40 @@
+"""What a task tells of a row that PostgreSQL refuses: the reason and the column, never a value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from adbc_driver_manager import AdbcStatusCode, IntegrityError
+
+from mzplan.connectors.postgres.sink import tasks
+
+PRIMARY, DETAIL, CONTEXT = "PG_DIAG_MESSAGE_PRIMARY", "PG_DIAG_MESSAGE_DETAIL", "PG_DIAG_CONTEXT"
+
+
+@pytest.mark.parametrize(
+    ("details", "told"),
+    [
+        (
+            {PRIMARY: "duplicate key", DETAIL: "Key (id)=(geheim) exists.", CONTEXT: "COPY t, line 1"},
+            "duplicate key",
+        ),
+        (
+            {PRIMARY: "value too long", CONTEXT: "COPY t, line 1, column full name"},
+            "value too long (column full name)",
+        ),
+        ({PRIMARY: "refused p4ss"}, "refused ***"),
+        ({}, "server closed the connection: ***"),
+    ],
+)
+def test_of_a_refused_row_no_value_is_told(details: dict[str, str], told: str) -> None:
+    def push(*_: Any) -> dict[str, Any]:
+        raise IntegrityError(
+            "server closed the connection: p4ss",
+            status_code=AdbcStatusCode.INTEGRITY,
+            details=[(name.encode(), text.encode()) for name, text in details.items()],
+        )
+
+    with pytest.raises(RuntimeError) as raised:
+        list(tasks._task(push, "p4ss")(()))
+    assert str(raised.value) == f"mzplan[COPY]: {told}"
