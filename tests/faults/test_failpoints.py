@@ -44,7 +44,7 @@ BACKFILL = [
     p for p in Failpoint if p.value.startswith("backfill.")
 ]  # on real servers: test_backfill_kills.py
 SINK = [p for p in Failpoint if p.value.startswith("sink.")]  # on real servers: test_sink_kills.py
-# On real servers: tests/integration/test_spark_task_kills.py.
+# On real servers: tests/integration/spark/test_spark_task_kills.py.
 TASK = [p for p in Failpoint if p.value.startswith("task.")]
 
 # Maintains a collection, and says what its tables were asked for.

@@ -12,7 +12,7 @@ import pytest
 
 from examples.servers import create_topic, produce_json
 from mzplan.connectors.checks import check_description
-from tests.integration.secured_kafka import (
+from tests.integration.connections.secured_kafka import (
     PLAIN_PASSWORD,
     PROTOCOLS,
     SCRAM_PASSWORD,

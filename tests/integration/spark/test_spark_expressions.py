@@ -22,7 +22,7 @@ from tests.integration.spark_lab import Lab, until
 from tests.unit.config.test_config_expressions import GOOD
 from tests.unit.schema.test_sql_text import PARTS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COLUMNS = "id BIGINT, note STRING"
 
 
