@@ -18,8 +18,8 @@ from mzplan.warehouse.replay import collection_batches, collection_hash
 from mzplan.warehouse.snapshot import snapshot_of
 from mzplan.warehouse.step_history import StepHistory
 from tests.integration.committed import committed
-from tests.integration.spark_lab import read_delta, until
 from tests.integration.spark.test_spark_verify_sinks import verified
+from tests.integration.spark_lab import read_delta, until
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab

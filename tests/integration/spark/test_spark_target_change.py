@@ -23,8 +23,8 @@ from mzplan.endpoints.replay import StepReplay
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from tests.integration.committed import committed
-from tests.integration.spark_lab import read_delta, until
 from tests.integration.spark.test_spark_endpoints import append
+from tests.integration.spark_lab import read_delta, until
 from tests.support import execute, rows_of
 
 if TYPE_CHECKING:
