@@ -14,19 +14,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 
-from mzplan.controller.capabilities import Capabilities
-from mzplan.controller.catalog import Catalog
+from mzplan.controller.catalog import Capabilities, Catalog
 from mzplan.controller.claims import Claims, was_known
 from mzplan.controller.executor import CheckResult, Executor, Measured
-from mzplan.controller.gate import Gate
 from mzplan.controller.instances import Instances
-from mzplan.controller.maintenance import Maintenance
+from mzplan.controller.maintenance import Maintenance, TargetMaintenance
+from mzplan.controller.observations import Overview, QueryState
 from mzplan.controller.pools import WorkPool
 from mzplan.controller.queries import Queries
 from mzplan.controller.reconcile import Decision, Desired, Memory
 from mzplan.controller.secrets_used import SecretsUsed
 from mzplan.controller.storage import Storage
-from mzplan.controller.target_maintenance import TargetMaintenance
 from mzplan.controller.types import (
     AppendCommand,
     Attached,
@@ -36,11 +34,10 @@ from mzplan.controller.types import (
     Diff,
     ExportDescription,
     ExportState,
+    Gate,
     GlobalId,
     InstanceId,
     InstanceInUseError,
-    Overview,
-    QueryState,
     ReadBeforeSinceError,
     ReadPolicy,
     ReplicaLocation,
@@ -51,7 +48,8 @@ from mzplan.controller.types import (
 )
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.state import Counters, Lease, Versions
+from mzplan.model.run_facts import Versions
+from mzplan.model.state import Counters, Lease
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.store.claims import recorded_places, unclaimed

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.state import Counters, Versions
+from mzplan.model.run_facts import RunFacts, Versions
+from mzplan.model.state import Counters
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.step_record import StepRecord
@@ -52,21 +53,16 @@ class QueryName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryReport:
-    """One streaming query as the engine reports it.
+class QueryReport(RunFacts):
+    """One streaming query as the engine reports it: what is known of its run (RunFacts), and besides:
 
     `active` is False once it has ended; then `error` says of what (None: it was stopped).
-    `triggered` is whether this run has finished a first trigger, with or without rows. `step` is the
-    number of the last finished micro-batch (-1: none yet). Rates in rows per second; `lag` in records.
-    `left_out` counts the malformed records that this run has skipped or kept aside.
+    `triggered` is whether this run has finished a first trigger, with or without rows.
     `warning` is the last thing that this run warned of.
     `lag`: records that are not read yet, as of `heard_at`; None where the engine does not say.
-    `recent`: the last steps that were recorded, the newest first; `run_rows` the rows of those of this run;
-    `resumed` where the run has gone on (see Observation).
     `heard_at` (seconds since the epoch) is when it last ended a trigger, or found nothing to do, or else was
-    started; None where that is not known. `written_with`, `backfilled`: see Observation.
-    `batch_seconds`: how long the last micro-batch has taken; `latency`: seconds that its oldest record was on
-    its way (see Observation).
+    started; None where that is not known.
+    `recent`: the last steps that were recorded, the newest first.
     """
 
     name: QueryName
@@ -74,22 +70,12 @@ class QueryReport:
     run_id: str
     active: bool
     triggered: bool
-    step: int = -1
-    input_rows_per_second: float = 0.0
-    processed_rows_per_second: float = 0.0
     lag: int | None = None
-    left_out: int = 0
     recent: tuple[StepRecord, ...] = ()
-    run_rows: int | None = None
-    resumed: Mapping[str, Any] | None = None
     warning: str | None = None
     heard_at: float | None = None
     error: str | None = None
     error_code: str | None = None
-    written_with: Versions | None = None
-    batch_seconds: float | None = None
-    latency: float | None = None
-    backfilled: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

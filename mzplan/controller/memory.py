@@ -10,24 +10,23 @@ from concurrent.futures import Executor as Pool
 from dataclasses import replace
 from typing import Any
 
-from mzplan.controller.append_steps import appended_columns, planned_steps, to_table
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import CheckResult, Measured, QueryName, QueryReport
-from mzplan.controller.gate import Gate
-from mzplan.controller.storage import Extent
+from mzplan.controller.storage import Extent, appended_columns, consolidated, planned_steps, to_table
 from mzplan.controller.types import (
     AppendCommand,
     CollectionDescription,
     Diff,
+    Gate,
     Row,
     Step,
     StorageError,
     StorageParameters,
-    consolidated,
 )
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, error
-from mzplan.model.state import Counters, Status, Versions
+from mzplan.model.run_facts import Versions
+from mzplan.model.state import Counters, Status
 from mzplan.schema.columns import CHANGE, DELETE
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.source_columns import keys_of

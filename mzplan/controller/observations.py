@@ -1,17 +1,20 @@
-"""From decisions to observations: what the Status says of each query, and when it is worth writing."""
+"""What is seen of the queries of an instance: all that is known of each in a round, and the Observation that
+the Status has of it."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.controller.connection_watch import Fault
 from mzplan.controller.executor import Measured, QueryReport
-from mzplan.controller.reconcile import Desired, Memory
+from mzplan.controller.reconcile import Decision, Desired, Memory
 from mzplan.controller.types import Step
 from mzplan.model.address import Address
 from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.run_facts import RunFacts, facts_of
 from mzplan.model.state import Condition, Counters, LagUnit, Observation, PastStep, Status
 from mzplan.warehouse.step_record import StepRecord
 
@@ -23,90 +26,141 @@ _UNITS: tuple[tuple[str, LagUnit], ...] = (
     ("lag_bytes", "bytes"),
 )
 _UNREACHED = ("MZ050", "MZ121", "MZ125")  # nothing has answered there: it may have moved
+_UNTRIED = Memory()
 FRESH = 30.0  # seconds; a query that has nothing to do says so every ten
 QUIET = 60.0  # seconds; a healthy query that has nothing to do says so every ten
 
 
-def observe(
-    address: Address,
-    wanted: Desired | None,
-    condition: Condition,
-    shown: QueryReport | None,
-    memory: Memory,
-    upstream: Any,
-    changed: Diagnostic | None = None,
-    held: str | None = None,
-    failed: Verdict | None = None,
-    keeps: str | None = None,
-    unread: str | None = None,
-    reached: Step = -1,
-    measured: Measured | None = None,
-    fault: Fault | None = None,
-    retry_at: float | None = None,
-    counters: Counters | None = None,
-) -> Observation:
-    """One query: the run that is there (`shown`), what is wanted, and how the last attempt ended. `changed`:
-    that its upstream has become another one while it runs. `held`: for which canary it waits. `failed`: that
-    it went first itself, and has failed. `keeps`: what is kept only for it. `unread`: which secret of it
-    can't be read any more. `reached`: its last step, as far as is known without a run. `measured`: what was
-    found out aside from its run. `fault`: of its connections. `retry_at`: when it is tried again, in seconds
-    since the epoch. `counters`: since its runner leads."""
-    problem = f"{changed.summary}. {changed.detail}" if changed is not None else None
-    generation, digest = (wanted.description.generation, wanted.description.digest) if wanted else (0, "")
-    if failed is not None and condition == "running" and shown is not None and shown.name.digest == digest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A connection, and what stands in its way."""
+
+    connection: Address
+    problem: Diagnostic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryState:
+    """All that is known of one query.
+
+    Its controller says: `wanted`, as it is committed; None where it is no longer, and still there or about to
+    come up. `decision`: that of the last round; None while the engine opens. `memory`: how the last attempt
+    has ended. `upstream`: the identity of what it reads. `keeps`: what its collection keeps for it alone.
+    `unread`: which secret of it can't be read any more. `reached`: its last step, as far as is known without
+    a run; -1 for none. `counters`: since this controller leads the instance.
+
+    The runner adds: `changed`, that its upstream has become another one while it runs. `held`: what it waits
+    for. `failed`: that it went first itself, and has failed. `measured`: what was found out aside from its
+    run. `fault`: of its connections. `retry_at`: when it is tried again, in seconds since the epoch.
+    """
+
+    wanted: Desired | None = None
+    decision: Decision | None = None
+    memory: Memory = _UNTRIED
+    upstream: Any = None
+    keeps: str | None = None
+    unread: str | None = None
+    reached: Step = -1
+    counters: Counters | None = None
+    changed: Diagnostic | None = None
+    held: str | None = None
+    failed: Verdict | None = None
+    measured: Measured | None = None
+    fault: Fault | None = None
+    retry_at: float | None = None
+
+    @property
+    def condition(self) -> Condition:
+        """As the last round has found it."""
+        return self.decision.condition if self.decision is not None else "starting"
+
+    @property
+    def shown(self) -> QueryReport | None:
+        """The run that is there."""
+        return self.decision.shown if self.decision is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """`busy`: something is under way that is worth another look at once. `maintained`: the source whose
+    collection storage is writing, and the sink whose target is compacted. `secrets`: digests of the values
+    in use, by reference; `rotated`: the references that have other values by now. `foreign`: what runs in
+    the engine and was not started here. `reports`: of every run, as the engine has them in this round."""
+
+    queries: Mapping[Address, QueryState] = field(default_factory=dict)
+    busy: bool = False
+    maintained: tuple[Address, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    rotated: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    reports: tuple[QueryReport, ...] = ()
+
+
+def observe(address: Address, query: QueryState) -> Observation:
+    """What the Status says of a query. A field of its run (RunFacts) is taken over without a word here."""
+    shown, memory, fault = query.shown, query.memory, query.fault
+    wanted = query.wanted.description if query.wanted is not None else None
+    failed, measured, digest = query.failed, query.measured, wanted.digest if wanted is not None else ""
+    if (
+        failed is not None
+        and query.condition == "running"
+        and shown is not None
+        and shown.name.digest == digest
+    ):
         failed = None  # it could not go back, and has come up after all
     lag, unit = _lag(address, shown, measured)
     recent = shown.recent if shown is not None and shown.recent else measured.recent if measured else ()
     last = recent[0] if recent else None
+    error, code = _error(query, failed)
+    wanted_generation = wanted.generation if wanted is not None else 0
     return Observation(
         address=address,
-        generation=shown.name.generation if shown else generation,
+        generation=shown.name.generation if shown else wanted_generation,
         digest=shown.name.digest if shown else "",
         wanted_digest=digest,
-        wanted_generation=generation,
-        condition=condition if failed is None else failed.condition,
+        wanted_generation=wanted_generation,
+        condition=query.condition if failed is None else failed.condition,
         query_id=shown.query_id if shown else None,
         run_id=shown.run_id if shown else None,
-        step=shown.step if shown else reached,
-        input_rows_per_second=shown.input_rows_per_second if shown else 0.0,
-        processed_rows_per_second=shown.processed_rows_per_second if shown else 0.0,
         lag=lag,
         lag_unit=unit,
-        left_out=shown.left_out if shown else 0,
         backlog=measured.backlog if measured else None,
-        warning=(shown.warning if shown else None) or keeps or unread,
+        warning=(shown.warning if shown else None) or query.keeps or query.unread,
         quiet_since=_quiet_since(shown, time.time()),
-        error=(failed.reason if failed else None)
-        or memory.error
-        or (shown.error if shown else None)
-        or problem,
-        error_code=(failed.code if failed else None)
-        or memory.error_code
-        or (shown.error_code if shown else None)
-        or (changed.code if changed is not None else None),
+        error=error,
+        error_code=code,
         failures=memory.failures,
-        upstream=upstream,
-        held=held,
+        upstream=query.upstream,
+        held=query.held,
         total_rows=last.total if last else None,
         last_rows=last.rows if last else None,
         last_batch_at=last.time if last else None,
         last_steps=tuple(map(_past_step, recent)),
-        resumed=shown.resumed if shown else None,
-        run_rows=shown.run_rows if shown else None,
-        retry_at=retry_at,
+        retry_at=query.retry_at,
         at_fault=fault.connection if fault else None,
-        fault=_told(fault.problem) if fault else None,
+        fault=_in_words(fault.problem) if fault else None,
         fault_fix=fault.problem.hint if fault and fault.problem.code not in _UNREACHED else None,
-        written_with=shown.written_with if shown else None,
-        batch_seconds=shown.batch_seconds if shown else None,
-        latency_seconds=round(shown.latency, 3) if shown and shown.latency is not None else None,
-        counters=counters,
-        backfilled=shown.backfilled if shown else _backfilled(memory),
+        counters=query.counters,
+        **facts_of(shown or RunFacts(step=query.reached, backfilled=_backfilled(memory))),
     )
 
 
+def _error(query: QueryState, failed: Verdict | None) -> tuple[str | None, str | None]:
+    """Why the query is not as it should be, and the code of that: each of the first that says it."""
+    shown, changed = query.shown, query.changed
+    problem = f"{changed.summary}. {changed.detail}" if changed is not None else None
+    causes = (
+        (failed.reason, failed.code) if failed is not None else (None, None),
+        (query.memory.error, query.memory.error_code),
+        (shown.error, shown.error_code) if shown is not None else (None, None),
+        (problem, changed.code) if changed is not None else (None, None),
+    )
+    error = next((text for text, _ in causes if text), None)
+    return error, next((code for _, code in causes if code), None)
+
+
 def _backfilled(memory: Memory) -> int:
-    """What has run had done its backfills before."""
+    """The newest backfill that was done when the description was accepted: each is done before a start."""
     accepted = memory.accepted.backfills if memory.accepted is not None else ()
     return max((one.serial for one in accepted), default=0)
 
@@ -133,12 +187,12 @@ def is_fresh(shown: QueryReport | None, now: float) -> bool:
     return shown.heard_at is not None and now - shown.heard_at < FRESH
 
 
-def _told(problem: Diagnostic) -> str:
+def _in_words(problem: Diagnostic) -> str:
     return " ".join(f"{part.rstrip('.')}." for part in (problem.summary, problem.detail) if part)
 
 
 def _quiet_since(shown: QueryReport | None, now: float) -> float | None:
-    """When the last micro-batch ended, where that is longer ago than is worth no word."""
+    """When the last micro-batch ended, if that is longer ago than QUIET."""
     if shown is None or not shown.active or shown.heard_at is None or now - shown.heard_at < QUIET:
         return None
     return round(shown.heard_at, 3)
@@ -164,14 +218,5 @@ def _beside(status: Status) -> tuple[Any, ...]:
 
 
 def _essential(o: Observation) -> tuple[Any, ...]:
-    return (
-        o.digest,
-        o.wanted_digest,
-        o.condition,
-        o.run_id,
-        o.warning,
-        o.error,
-        o.wanted_generation,
-        o.held,
-        o.at_fault,
-    )
+    of_run = (o.digest, o.wanted_digest, o.wanted_generation, o.condition, o.run_id)
+    return (*of_run, o.warning, o.error, o.held, o.at_fault)

@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from mzplan.controller.executor import CheckResult, Measured
+from mzplan.controller.observations import Overview
 from mzplan.controller.types import (
     AppendCommand,
     Attached,
@@ -30,7 +31,6 @@ from mzplan.controller.types import (
     ExportState,
     GlobalId,
     InstanceId,
-    Overview,
     ReadPolicy,
     ReplicaLocation,
     Row,
@@ -39,7 +39,7 @@ from mzplan.controller.types import (
 )
 from mzplan.model.address import Place
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.state import Versions
+from mzplan.model.run_facts import Versions
 from mzplan.schema.description import Description, InlinedConnection
 
 

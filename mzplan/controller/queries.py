@@ -17,7 +17,6 @@ from mzplan.controller.attempts import Attempts
 from mzplan.controller.catalog import Catalog
 from mzplan.controller.claims import Accepted, Claims, places_read
 from mzplan.controller.executor import CheckResult, Executor, QueryName, QueryReport
-from mzplan.controller.gate import Gate
 from mzplan.controller.identity import RunningIds
 from mzplan.controller.pools import LONG, Lane, WorkPool
 from mzplan.controller.reconcile import (
@@ -38,6 +37,7 @@ from mzplan.controller.reconcile import (
     start_failed,
 )
 from mzplan.controller.secrets_used import SecretsUsed, SecretsWatch
+from mzplan.controller.types import Gate
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import Executor as Pool
 from dataclasses import dataclass, field
 
-from mzplan.controller.sampling import Sampler
+from mzplan.controller.watches import Sampler
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, references_of

@@ -6,14 +6,13 @@ total order) is the least step that may still come, or that can still be read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, assert_never
 
-from mzplan.controller.executor import QueryReport
-from mzplan.controller.reconcile import DEFAULT_PACE, Decision, Desired, Memory, Pace
+from mzplan.controller.reconcile import DEFAULT_PACE, Pace
 from mzplan.model.address import Address, Place
-from mzplan.model.state import Condition, Counters, Lease
+from mzplan.model.state import Condition, Lease
 from mzplan.schema.description import Description
 
 GlobalId: TypeAlias = str
@@ -121,7 +120,7 @@ ReadPolicy = LagSteps | LagDuration | RetainFrom
 
 @dataclass(slots=True, kw_only=True)
 class CollectionState:
-    """What is known of a collection.
+    """What is known of a collection, and how that moves on: only forward.
 
     `upper`: the next step. `implied`: the read capability that follows from the policy. `holds`: read
     capabilities of others, by who holds them; each keeps what is needed from its step on. `since`: the least
@@ -144,6 +143,37 @@ class CollectionState:
     def wanted_since(self) -> Step:
         """The least of all read capabilities, and never before `since`."""
         return max(self.since, min([self.implied, *self.holds.values()]))
+
+    def advance(self, young: Step | None = None) -> None:
+        """Let the policy follow, after the upper or the time has moved on. `young`: the first step within the
+        policy's duration, if it has one (Storage.first_young); None where that is not known."""
+        match self.policy:
+            case LagSteps(steps=steps):
+                step = max(0, self.upper - steps)
+            case LagDuration():
+                step = young or 0
+            case RetainFrom(step=step):
+                pass
+            case _:
+                assert_never(self.policy)
+        self.implied = max(self.implied, min(step, self.upper))
+
+    def advance_upper(self, upper: Step) -> bool:
+        """Take a write frontier; False for one that has been seen before."""
+        if upper <= self.upper:
+            return False
+        self.upper = upper
+        return True
+
+    def hold(self, holder: str, step: Step) -> Step:
+        """Take or move a read capability; returns where it is. A new one is never before `since`, and one
+        that is there never goes back: what was given up is gone."""
+        self.holds[holder] = max(self.since, self.holds.get(holder, self.since), step)
+        return self.holds[holder]
+
+    def release(self, holder: str) -> None:
+        """Give a read capability back; no error where there is none."""
+        self.holds.pop(holder, None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,43 +250,21 @@ class Attached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryState:
-    """One query. `wanted`: as it is committed; None where it is no longer, and still there or about to come
-    up. `decision`: that of the last round; None while the engine opens. `upstream`: the identity of what it
-    reads. `keeps`: what its collection keeps for it alone. `unread`: which secret of it can't be read any
-    more. `reached`: its last step, as far as is known without a run; -1 for none. `counters`: since this
-    controller leads the instance."""
+class Held:
+    """What holds for a query instead of what is committed. `description`: this one is to run; None: nothing
+    is started or stopped, and where nothing runs, the query is in `condition`. `check`: whether it is checked
+    before it is started."""
 
-    wanted: Desired | None
-    decision: Decision | None
-    memory: Memory
-    upstream: Any = None
-    keeps: str | None = None
-    unread: str | None = None
-    reached: Step = -1
-    counters: Counters | None = None
+    description: Description | None = None
+    condition: Condition = "starting"
+    check: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """`busy`: something is under way that is worth another look at once. `maintained`: the source whose
-    collection storage is writing, and the sink whose target is compacted. `secrets`: digests of the values
-    in use, by reference; `rotated`: the references that have other values by now. `foreign`: what runs in
-    the engine and was not started here. `reports`: of every run, as the engine has them in this round."""
+class Gate(Protocol):
+    """Holds queries back (see mzplan.runner.gates)."""
 
-    queries: Mapping[Address, QueryState] = field(default_factory=dict)
-    busy: bool = False
-    maintained: tuple[Address, ...] = ()
-    secrets: Mapping[str, str] = field(default_factory=dict)
-    rotated: tuple[str, ...] = ()
-    foreign: tuple[str, ...] = ()
-    reports: tuple[QueryReport, ...] = ()
+    def hold(self, wanted: Description, accepted: Description | None) -> Held | None:
+        """What holds for a committed query, of which `accepted` has run last; None: it may pass."""
 
-
-def consolidated(rows: Iterable[Row]) -> list[tuple[Row, Diff]]:
-    """Equal rows once, with how often they are there; in the order in which they came."""
-    found: dict[str, tuple[Row, Diff]] = {}
-    for row in rows:
-        key = repr(sorted(row.items()))
-        found[key] = (row, found[key][1] + 1 if key in found else 1)
-    return list(found.values())
+    def started(self, address: Address) -> None:
+        """A query was started (called from the pool)."""

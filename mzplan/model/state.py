@@ -11,6 +11,7 @@ from mzplan.model.canary import Canary, Verdict
 from mzplan.model.history import CommitRecord
 from mzplan.model.instants import instant
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource, RunnerSettings
+from mzplan.model.run_facts import RunFacts, Versions
 from mzplan.model.stored import (
     KEY,
     OPTIONAL,
@@ -161,23 +162,6 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Versions:
-    """The releases that a runner is made of: `kafka` is that of Spark's connector for it."""
-
-    mzplan: str
-    spark: str
-    delta: str
-    kafka: str
-
-    def __str__(self) -> str:
-        return f"Spark {self.spark} and Delta {self.delta}"
-
-    def stores_as(self, other: Versions) -> bool:
-        """Whether both write a checkpoint with the same Spark and Delta."""
-        return (self.spark, self.delta, self.kafka) == (other.spark, other.delta, other.kafka)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
     """What a runner has counted of a query since it began to lead, over all of its runs: they never go back,
     and another runner begins at 0. `batches`: micro-batches that have ended. `rows`: those that they have
@@ -191,26 +175,21 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """One streaming query, as its runner observes it.
+class Observation(RunFacts):
+    """One streaming query, as its runner observes it: what is known of its run (RunFacts), and besides:
 
     - `digest`, `generation`: of the description that runs, or ran last. `wanted_digest`, `wanted_generation`:
       of the committed one that the runner last tried to reach. They differ while a change is pending, was
       rejected, or has failed.
     - `query_id`, `run_id`: Spark's ids of the query and of this run; None before the first start.
-    - `step`: the number of the last finished micro-batch; -1 before the first one.
-    - `input_rows_per_second`, `processed_rows_per_second`: of the last micro-batch.
     - `lag`: what of the upstream is not read yet, as a number of `lag_unit`; None where that is unknown. Of a
       query that does not run: what waits for it.
-    - `left_out`: malformed records that this run has skipped or kept aside (`on_error`).
     - `backlog`: what the upstream says of what waits, by name: `records`; `steps` that are durable, and the
       `rows` in them; of a log that it keeps for the query `lag_bytes` still to be read and `retained_bytes`
       kept. None for an upstream that says nothing.
     - `total_rows`: of all its steps: written to the collection (source) or the target (sink). `last_rows`,
       `last_batch_at` (seconds since the epoch): of the last step that was recorded.
     - `last_steps`: that one and a few before it, the newest first.
-    - `resumed`: where this run has gone on: `step`, the last one before it, and `position`, Spark's entry in
-      the offset log after that; None of one that has begun anew. `run_rows`: rows since.
     - `warning`: why a running query needs attention.
     - `error`, `error_code`: why the last attempt failed or was rejected. `failures`: how many attempts have
       failed in a row; `retry_at` (seconds since the epoch) when the next one is due, None for none.
@@ -219,13 +198,8 @@ class Observation:
     - `quiet_since`: seconds since the Unix epoch. Set while one micro-batch takes longer than a minute: the
       time when the one before it ended.
     - `upstream`: the identity of what the query reads (for Kafka: cluster, topic and number of partitions).
-    - `written_with`: with what its checkpoint was last written, where this run has others and no step yet.
-    - `backfilled`: the serial of the newest backfill that is done; 0 for none.
     - `held`: what the query waits for, in words: a canary (meanwhile its last accepted description runs), or
       the runner of another instance (it starts here once that one has stopped it).
-    - `batch_seconds`: how long the last micro-batch of this run has taken. `latency_seconds`: how long the
-      oldest record of it was on its way when it ended (docs/how-to/watch-a-runner.md); None where that is
-      not known.
     """
 
     address: Address = field(metadata=KEY)
@@ -236,12 +210,8 @@ class Observation:
     condition: Condition
     query_id: str | None = None
     run_id: str | None = None
-    step: FromMinusOne = field(default=-1, metadata=OPTIONAL)
-    input_rows_per_second: float = field(default=0.0, metadata=OPTIONAL)
-    processed_rows_per_second: float = field(default=0.0, metadata=OPTIONAL)
     lag: int | None = None
     lag_unit: LagUnit | None = None
-    left_out: int = field(default=0, metadata=OPTIONAL)
     backlog: Mapping[str, int] | None = None
     warning: str | None = None
     quiet_since: float | None = None
@@ -254,17 +224,11 @@ class Observation:
     last_rows: int | None = None
     last_batch_at: float | None = None
     last_steps: tuple[PastStep, ...] = field(default=(), metadata=SPARSE)
-    resumed: Mapping[str, Any] | None = None
-    run_rows: int | None = None
     retry_at: float | None = None
     at_fault: Address | None = None
     fault: str | None = None
     fault_fix: str | None = field(default=None, metadata=SPARSE)
-    written_with: Versions | None = field(default=None, metadata=SPARSE)
-    batch_seconds: float | None = None
-    latency_seconds: float | None = None
     counters: Counters | None = field(default=None, metadata=SPARSE)
-    backfilled: int = field(default=0, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.model.address import natural, natural_item
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.codec import encode
+from mzplan.model.run_facts import MEASURES
 from mzplan.model.state import DroppedStorage, InstanceStatus, Observation, ProjectStatus, QueryStatus
 from mzplan.model.words import count, size
 from mzplan.render.text import Paint, paragraph, safe
@@ -124,8 +125,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "repair": query.repair,
         **({"fault_fix": seen.fault_fix} if seen and seen.fault_fix else {}),
         "written_with": encode(seen.written_with) if seen and seen.written_with else None,
-        "batch_seconds": seen.batch_seconds if seen else None,
-        "latency_seconds": seen.latency_seconds if seen else None,
+        **{name: getattr(seen, name) if seen else None for name in MEASURES},
         "counters": encode(seen.counters) if seen and seen.counters else None,
         **({"backfills": _backfills_to_json(query)} if resource.own_backfills else {}),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from mzplan.controller.types import Overview
+from mzplan.controller.observations import Overview
 from mzplan.model.resources import MetricsPlace, RunEventSettings, RunnerSettings
 from mzplan.runner.metrics import MetricsServer
 from mzplan.runner.run_events.reporting import RunEvents

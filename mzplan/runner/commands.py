@@ -4,8 +4,11 @@ committed. A command is one call."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import assert_never
 
+from mzplan.controller.protocol import StorageController
+from mzplan.controller.reconcile import Pace
 from mzplan.controller.types import (
     CollectionDescription,
     CollectionState,
@@ -16,8 +19,11 @@ from mzplan.controller.types import (
     LagSteps,
     ReadPolicy,
     RetainFrom,
+    StorageParameters,
 )
+from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.durations import seconds
+from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import State
 from mzplan.schema.description import describe
 from mzplan.schema.kinds import resource_kind
@@ -112,6 +118,30 @@ def commands(
     return found
 
 
+async def carry_out(command: Command, controller: StorageController) -> None:
+    """Raises StorageError; then nothing of the command was done."""
+    match command:
+        case DropSinks(ids=ids):
+            controller.drop_sinks(ids)
+            failpoint(Failpoint.COMMAND_DROP_SINKS)
+        case DropSources(ids=ids):
+            controller.drop_sources(ids)
+            failpoint(Failpoint.COMMAND_DROP_SOURCES)
+        case CreateCollections(collections=collections):
+            await controller.create_collections([(one.query.id, one) for one in collections])
+            failpoint(Failpoint.COMMAND_CREATE_COLLECTIONS)
+        case CreateExports(exports=exports):
+            tokens = controller.prepare_exports([(one.query.id, one.from_id) for one in exports])
+            failpoint(Failpoint.COMMAND_PREPARE_EXPORTS)
+            await controller.create_exports(list(zip(tokens, exports, strict=True)))
+            failpoint(Failpoint.COMMAND_CREATE_EXPORTS)
+        case SetReadPolicy(policies=policies):
+            controller.set_read_policy(policies)
+            failpoint(Failpoint.COMMAND_SET_READ_POLICY)
+        case _:
+            assert_never(command)
+
+
 def policy_of(collection: CollectionDescription) -> ReadPolicy:
     """What a source says of its `retention`; 7 days where it says nothing."""
     query = collection.query
@@ -124,3 +154,10 @@ def policy_of(collection: CollectionDescription) -> ReadPolicy:
         case {"from": int(step)}:
             return RetainFrom(step=step)
     return RetainFrom(step=0)  # a connector of somebody else's, whose schema has no retention
+
+
+def parameters_of(settings: RunnerSettings, now: StorageParameters) -> StorageParameters:
+    """What the settings say of parameters; of others, those of `now`."""
+    retries = settings.retries
+    pace = Pace(first=retries.first, last=retries.last, budget=retries.budget)
+    return replace(now, retain_dropped=settings.retain_dropped, pace=pace)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from mzplan.model.plan import DriftItem
 from mzplan.model.resources import MetricsPlace
+from mzplan.model.run_facts import MEASURES
 from mzplan.model.state import Condition, Observation, State, Status
 from mzplan.runner.loop import Runner
 from mzplan.warehouse.paths import local_path
@@ -49,7 +50,7 @@ def health_of(runner: Runner) -> Health:
         return Health(problem="the instance is led from elsewhere")
     if not controller.is_open():
         return Health(problem="Spark is starting")
-    if runner.clock() - runner.observed_at > FRESH:
+    if runner.clock() - runner.status.observed_at > FRESH:
         return Health(problem=f"no round has ended for {FRESH:.0f} s")
     return Health(problem=None)
 
@@ -71,7 +72,7 @@ class RunnerCollector:
             family = GaugeMetricFamily(f"mzplan_instance_{name}", help_, labels=["instance"])
             family.add_metric([runner.instance], value)
             yield family
-        observed = runner.observed
+        observed = runner.status.observed
         queries = sorted(observed.observations.items()) if observed is not None else []
         conditions = GaugeMetricFamily(
             "mzplan_query_condition", "1 for the condition that a query is in.", labels=[*_QUERY, "condition"]
@@ -138,7 +139,7 @@ class RunnerCollector:
         """Codes, each with the connection at fault; "" where it is the query's own."""
         if one.error_code is not None:
             yield one.error_code, ""
-        fault = self._runner.connections.fault(one.address)
+        fault = self._runner.watches.connections.fault(one.address)
         if fault is not None and fault.problem.code:
             yield fault.problem.code, str(fault.connection)
 
@@ -154,8 +155,7 @@ class RunnerCollector:
             "left_out_records": one.left_out,
             "failures": one.failures,
             "idle_seconds": max(0.0, time.time() - heard) if heard is not None else None,
-            "batch_seconds": one.batch_seconds,
-            "latency_seconds": one.latency_seconds,
+            **{name: getattr(one, name) for name in MEASURES},
         }
 
 
@@ -167,8 +167,7 @@ _HELP = {
     "left_out_records": "Malformed records that the run has skipped or kept aside.",
     "failures": "Failures in a row.",
     "idle_seconds": "Since the query has last ended a micro-batch, or found nothing to do.",
-    "batch_seconds": "What the last micro-batch has taken.",
-    "latency_seconds": "How long the oldest record of the last micro-batch was on its way, where known.",
+    **{name: measure.help for name, measure in MEASURES.items()},
 }
 _COUNTED = {
     "rows": "Rows that were written, since this runner leads.",

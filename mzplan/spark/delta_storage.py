@@ -11,8 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from mzplan.controller.append_steps import appended_columns, planned_steps, step_key, to_table
-from mzplan.controller.storage import Extent
+from mzplan.controller.storage import (
+    Extent,
+    appended_columns,
+    consolidated,
+    planned_steps,
+    step_key,
+    to_table,
+)
 from mzplan.controller.types import (
     AppendCommand,
     CollectionDescription,
@@ -22,7 +28,6 @@ from mzplan.controller.types import (
     Row,
     Step,
     StorageError,
-    consolidated,
 )
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Place

@@ -11,7 +11,7 @@ from typing import Any
 
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.model.state import Versions
+from mzplan.model.run_facts import Versions
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.progress import Progress
@@ -33,10 +33,10 @@ class Running:
     """A query that was started and not stopped. `java` is Spark's StreamingQuery and `place` what it talks
     to, for people. `failed` is what our own code raised in a batch, `warning` the last thing that it warned
     of, `left_out` counts the records that it kept aside, and `interruptions` end a batch that waits for a
-    server. `resumed` is where it has gone on (see QueryReport). `step` is the last micro-batch before this
+    server. `resumed` is where it has gone on (see RunFacts). `step` is the last micro-batch before this
     run: of one that finds nothing to do, Spark reports none. `was_idle`: it has finished a trigger.
     `written_with`: what has written its checkpoint before, where that is another Spark or Delta.
-    `backfilled`: see Observation. `asked_at`: when it was looked at last, in seconds, monotonic."""
+    `backfilled`: see RunFacts. `asked_at`: when it was looked at last, in seconds, monotonic."""
 
     name: QueryName
     place: str
@@ -146,7 +146,7 @@ class Running:
             error_code=(ended.code or None) if ended else None,
             written_with=self.written_with if step == self.step else None,
             batch_seconds=newest.batch_seconds,
-            latency=recorded.latency,
+            latency_seconds=recorded.latency,
             backfilled=self.backfilled,
         )
 
@@ -167,7 +167,7 @@ class Running:
 
 
 def resumed(checkpoint: Checkpoint, step: int) -> Mapping[str, Any] | None:
-    """Where a run goes on after this step, its last; None where there was none. See Observation."""
+    """Where a run goes on after this step, its last; None where there was none. See RunFacts."""
     if step < 0:
         return None
     return {"step": step, "position": checkpoint.log.offset(step)[0]}

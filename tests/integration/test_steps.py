@@ -86,7 +86,7 @@ def test_the_steps_of_a_source_and_its_sink(lab: Lab, topic: Make) -> None:
     assert third.oldest == pytest.approx(made[15], abs=0.001)
     assert lab.report(source).batch_seconds is not None
     for query, least in ((source, 0.0), (sink, (third.time or 0.0) - made[15])):
-        latency = lab.report(query).latency
+        latency = lab.report(query).latency_seconds
         assert latency is not None and least < latency <= time.time() - made[15]
     assert lab.executor.counted()[sink.address] == Counters(rows=12, batches=2)
     lab.stop(sink, source)

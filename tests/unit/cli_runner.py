@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from mzplan.controller.lease import LeaseKeeper
+from mzplan.controller.instances import LeaseKeeper
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend

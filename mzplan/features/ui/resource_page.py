@@ -11,6 +11,7 @@ from mzplan.features.ui.overview import Overview, declaration
 from mzplan.features.ui.plots import plot
 from mzplan.features.ui.samples import Samples
 from mzplan.model.address import Address
+from mzplan.model.run_facts import MEASURES
 from mzplan.model.state import Condition, Observation, QueryStatus, ResourceState
 from mzplan.model.words import count
 from mzplan.render.html import Content, Markup, element
@@ -59,9 +60,9 @@ def _facts(overview: Overview, resource: ResourceState, query: QueryStatus | Non
 def measures(seen: Observation) -> list[tuple[str, Content]]:
     """What the last batch took, how long its rows were on their way, and what its runner has counted."""
     found: list[tuple[str, Content]] = []
-    for name, seconds in (("Batch took", seen.batch_seconds), ("Latency", seen.latency_seconds)):
-        if seconds is not None:
-            found.append((name, f"{seconds:,.1f} s"))
+    for name, measure in MEASURES.items():
+        if (seconds := getattr(seen, name)) is not None:
+            found.append((measure.title, f"{seconds:,.1f} s"))
     if (counted := seen.counters) is not None:
         parts = [count(counted.batches, "batch", "batches"), count(counted.restarts, "restart")]
         parts.append(count(counted.retries, "retry", "retries"))

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from mzplan.controller.types import Overview
+from mzplan.controller.observations import Overview
 from mzplan.host.extras import missing_extras_reported, require_extra
 from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
 from mzplan.model.resources import ProjectSettings, RunEventSettings

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mzplan.controller.executor import QueryName, QueryReport
-from mzplan.controller.types import Overview
+from mzplan.controller.observations import Overview
 from mzplan.model.address import Address
 from mzplan.schema.description import Description
 

@@ -57,7 +57,7 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: py
             lambda source=source: {r["id"] for r in lab.read(source)} == {1, 2},  # type: ignore[misc]
         )
         until("counted", lambda source=source: lab.report(source).left_out == 3)  # type: ignore[misc]
-        until("timed", lambda source=source: lab.report(source).latency is not None)  # type: ignore[misc]
+        until("timed", lambda source=source: lab.report(source).latency_seconds is not None)  # type: ignore[misc]
     letters = found(lab)
     assert [(r.offset, bytes(r.key), bytes(r.value), r.reason) for r in letters] == [
         (1, b"k", BAD[0], "id is not a BIGINT"),

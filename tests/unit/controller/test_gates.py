@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from mzplan.controller.executor import CheckResult
-from mzplan.controller.gate import Held
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
-from mzplan.controller.types import CollectionState, ExportState, LagDuration, LagSteps, StorageError
+from mzplan.controller.types import CollectionState, ExportState, Held, LagDuration, LagSteps, StorageError
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.runner.commands import (

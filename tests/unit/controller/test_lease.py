@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mzplan.controller.lease import LeaseKeeper
+from mzplan.controller.instances import LeaseKeeper
 from mzplan.host.processes import pid_space
 from mzplan.model.diagnostics import error
 from mzplan.model.state import Lease
@@ -70,8 +70,8 @@ class Kept:
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
-    monkeypatch.setattr("mzplan.controller.lease.HEARTBEAT", HEARTBEAT)
-    monkeypatch.setattr("mzplan.controller.lease.RELEASE", SOON)
+    monkeypatch.setattr("mzplan.controller.instances.HEARTBEAT", HEARTBEAT)
+    monkeypatch.setattr("mzplan.controller.instances.RELEASE", SOON)
     made = Kept(tmp_path / "state")
     yield made
     made.backend.trouble = None
@@ -88,7 +88,7 @@ def test_it_is_renewed_and_given_back(kept: Kept, monkeypatch: pytest.MonkeyPatc
             enough.set()
 
     clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
-    monkeypatch.setattr("mzplan.controller.lease.time", clock)
+    monkeypatch.setattr("mzplan.controller.instances.time", clock)
     kept.keeper._renewed_at, kept.backend.trouble = now, passes
     kept.keeper.start()
     assert enough.wait(SOON)
@@ -117,7 +117,7 @@ def test_a_store_that_hangs_loses_it_in_time_and_a_late_answer_changes_nothing(k
 def test_a_store_that_hangs_does_not_keep_the_process_from_ending(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mzplan.controller.lease.RELEASE", 0.2)
+    monkeypatch.setattr("mzplan.controller.instances.RELEASE", 0.2)
     go_on = threading.Event()
     kept.backend.trouble = lambda: (go_on.wait(2 * SOON), None)[1]
     kept.keeper.start()
@@ -169,7 +169,7 @@ def test_what_was_taken_a_while_ago_is_lost_so_much_the_sooner(kept: Kept) -> No
 def test_a_process_that_was_suspended_asks_once(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
-    monkeypatch.setattr("mzplan.controller.lease.HEARTBEAT", 1.0)
+    monkeypatch.setattr("mzplan.controller.instances.HEARTBEAT", 1.0)
     kept.keeper.lease = replace(kept.keeper.lease, ttl=30.0)
     kept.keeper._renewed_at -= 100.0
     if taken:

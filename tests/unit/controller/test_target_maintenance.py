@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.controller.target_maintenance import PATIENCE
+from mzplan.controller.maintenance import PATIENCE
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import error
 from mzplan.model.state import ResourceState, State

@@ -10,9 +10,9 @@ import pytest
 
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor
-from mzplan.controller.observations import observe
-from mzplan.controller.reconcile import Memory
-from mzplan.controller.upstream_watch import UpstreamWatch
+from mzplan.controller.observations import QueryState, observe
+from mzplan.controller.reconcile import Decision, Memory
+from mzplan.controller.watches import UpstreamWatch
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.description import Description
@@ -94,7 +94,8 @@ def test_the_target_of_a_sink_is_looked_at_more_rarely() -> None:
 
 
 def test_it_is_in_the_status_of_a_query_that_runs_on() -> None:
-    seen = observe(Address("source", "a"), None, "running", None, Memory(), None, OTHER)
+    decision = Decision(command=None, memory=Memory(), condition="running", shown=None)
+    seen = observe(Address("source", "a"), QueryState(decision=decision, changed=OTHER))
     assert (seen.condition, seen.error_code) == ("running", "MZ043")
     assert seen.error == "another upstream. topic t was deleted"
 

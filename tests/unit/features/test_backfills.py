@@ -17,6 +17,7 @@ from mzplan.connectors.api.protocols import resolve
 from mzplan.connectors.kafka import probe
 from mzplan.connectors.kafka.source import KafkaSource
 from mzplan.controller.executor import QueryName, QueryReport
+from mzplan.controller.observations import QueryState
 from mzplan.controller.observations import observe as observe_query
 from mzplan.controller.reconcile import Desired, Memory, Switch, decide, key_of
 from mzplan.features.backfill.backfill_plans import plan_backfill, plan_without_backfills
@@ -113,7 +114,7 @@ def test_what_a_query_that_does_not_run_has_done(state: State) -> None:
     wanted = Desired(description=describe(record, after.resources), paused=False)
     for accepted, done in ((state, False), (after, True)):
         memory = Memory(accepted=describe(accepted.resources[ORDERS], accepted.resources))
-        seen = observe_query(ORDERS, wanted, "starting", None, memory, None)
+        seen = observe_query(ORDERS, QueryState(wanted=wanted, memory=memory))
         assert record.has_backfilled(record.backfills[0], seen) is done
 
 

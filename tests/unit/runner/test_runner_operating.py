@@ -22,8 +22,8 @@ from mzplan.operations.follower import Follower
 from mzplan.plan.drift import drift_between, drift_of_instance
 from mzplan.render.status import status_to_json
 from mzplan.runner.logs import JsonFormatter
-from mzplan.runner.loop import STATUS_EVERY
 from mzplan.runner.metrics import MetricsServer, serve_metrics
+from mzplan.runner.status_writer import STATUS_EVERY
 from tests.unit.runner.test_runner import ORDERS, World, make_state, starts
 
 
@@ -181,7 +181,7 @@ def test_counters_outlive_runs_and_failures(world: World) -> None:
     world.commit(make_state(1))
     world.settle()
     name = world.executor.running()[ORDERS].name
-    world.executor.progress(name, batch_seconds=0.5, latency=2.3456)
+    world.executor.progress(name, batch_seconds=0.5, latency_seconds=2.3456)
     world.now += STATUS_EVERY
     seen = world.settle().observations[ORDERS]
     assert seen.counters == Counters(rows=120, batches=7)  # its first start is no restart

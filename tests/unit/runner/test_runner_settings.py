@@ -184,9 +184,7 @@ def test_a_runner_does_what_is_committed(world: World) -> None:
 def test_its_own_file_counts_only_where_no_state_says_it(world: World) -> None:
     runner = world.runner
     own = RunnerSettings(retain_dropped=1.0)
-    world.runner = Runner(
-        world.store, runner.controller, (runner.handover, runner.canaries), world.pool, own=own
-    )
+    world.runner = Runner(world.store, runner.controller, runner.gates, world.pool, own=own)
     world.commit(make_state(1))  # of an older mzplan
     world.settle()
     assert world.runner.controller.parameters.retain_dropped == 1.0

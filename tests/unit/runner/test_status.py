@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from mzplan.controller.connection_watch import ConnectionWatch
 from mzplan.controller.executor import Measured, QueryName, QueryReport
-from mzplan.controller.observations import observe
-from mzplan.controller.reconcile import Desired, Memory
-from mzplan.controller.sampling import Sampler
+from mzplan.controller.observations import QueryState, observe
+from mzplan.controller.reconcile import Decision, Desired, Memory
+from mzplan.controller.watches import ConnectionWatch, Sampler
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, sentence
 from mzplan.model.state import InstanceStatus, Observation, ProjectStatus, QueryStatus, Status
@@ -93,7 +92,8 @@ def test_of_what_a_run_says_and_what_was_measured_the_newer_counts() -> None:
 
     def lag(report: QueryReport, at: float) -> tuple[int | None, str | None]:
         measured = Measured(backlog={"rows": 5, "steps": 2}, at=at)
-        seen = observe(ORDERS, None, "running", report, Memory(), None, measured=measured)
+        decision = Decision(command=None, memory=Memory(), condition="running", shown=report)
+        seen = observe(ORDERS, QueryState(decision=decision, measured=measured))
         return seen.lag, seen.lag_unit
 
     assert lag(report, at=99.0) == (0, "records")
@@ -212,7 +212,7 @@ def test_behind_a_tunnel_that_is_down_the_tunnel_is_at_fault() -> None:
 
 
 def test_a_look_asks_for_a_bounded_time_and_the_rest_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.controller.sampling.BUDGET", 0.0)
+    monkeypatch.setattr("mzplan.controller.watches.BUDGET", 0.0)
     with ThreadPoolExecutor(1) as pool:
         sampler: Sampler[int, int, int] = Sampler(lambda n: n, pool, lambda: 0.0)
         sampler.look(dict.fromkeys(range(1000), 1), lambda _: 10.0)
@@ -230,7 +230,7 @@ def test_who_had_to_leave_some_rests(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] += 0.15
         return n
 
-    monkeypatch.setattr("mzplan.controller.sampling.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("mzplan.controller.watches.time", SimpleNamespace(monotonic=lambda: now[0]))
     with ThreadPoolExecutor(1) as pool:
         sampler: Sampler[int, int, int] = Sampler(ask, pool, lambda: now[0])
         counted = []
@@ -432,7 +432,8 @@ def test_a_repair_is_proven_by_where_queries_went_on() -> None:
 def test_a_desired_query_without_a_run_reports_its_recorded_step() -> None:
     state = make_state(1)
     wanted = Desired(description=describe(state.resources[ORDERS], state.resources), paused=True)
-    seen = observe(ORDERS, wanted, "paused", None, Memory(), None, reached=4)
+    decision = Decision(command=None, memory=Memory(), condition="paused", shown=None)
+    seen = observe(ORDERS, QueryState(wanted=wanted, decision=decision, reached=4))
     assert (seen.step, seen.lag, seen.lag_unit) == (4, None, None)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.controller.executor import CheckResult
-from mzplan.controller.lease import LeaseKeeper
+from mzplan.controller.instances import LeaseKeeper
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.runner.loop import Runner

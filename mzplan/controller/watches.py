@@ -1,0 +1,264 @@
+"""What is looked at aside from the rounds, and only reported: whether servers answer, whether running queries
+still have what they go on from, and what waits for each query."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from concurrent.futures import Executor as Pool
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from mzplan.controller.executor import Measured
+from mzplan.controller.observations import Fault, QueryState, is_fresh
+from mzplan.controller.protocol import StorageController
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.schema.description import Description, InlinedConnection
+
+K = TypeVar("K", bound=Hashable)
+D = TypeVar("D")
+R = TypeVar("R")
+log = logging.getLogger("mzplan.runner")
+
+BUDGET = 0.2  # seconds of asking that one look may begin, in each of its jobs
+REST = 0.8  # seconds without any, after a job that had to leave some: looks may follow each other at once
+REACHED_EVERY = 4.0  # seconds; an answer takes five at most, so that a fault is reported within ten
+REACHING = 2  # jobs, so that a server that is silent does not hold up the others
+UPSTREAM_EVERY = 60.0  # seconds from one look at a query's upstream to the next
+SINKS = 5  # looks at a sink until its target is asked, too: it notices most by itself
+MEASURED_EVERY = 10.0  # seconds between two looks at what waits for a query, if its run does not say it
+FRESH_EVERY = 60.0  # and if it does
+# Another upstream or target; offsets that it no longer holds, or steps; a checkpoint and a collection that
+# are gone.
+CHANGED = frozenset({"MZ043", "MZ067", "MZ069", "MZ160", "MZ161"})
+_STORAGE = frozenset({"MZ160", "MZ161"})
+
+
+class Sampler(Generic[K, D, R]):
+    """Asks many things the same question, now and then, for no more than a bounded part of the time. `found`
+    has the newest answer of each. Asks on the pool, those first that were asked longest ago; a
+    thousand things are asked as often as the budget allows. An answer that raises is none."""
+
+    def __init__(self, ask: Callable[[D], R], pool: Pool, clock: Callable[[], float], *, jobs: int = 1):
+        self._ask, self._pool, self._clock, self._jobs = ask, pool, clock, jobs
+        self._lock = threading.Lock()
+        self._asked: dict[K, float] = {}
+        self._due: deque[tuple[K, D]] = deque()
+        self._at_work: set[K] = set()
+        self._working: list[Future[None]] = []
+        self._rests_until = float("-inf")
+        self.found: dict[K, R] = {}
+
+    def look(self, wanted: Mapping[K, D], every: Callable[[K], float]) -> None:
+        """Have those asked that were not for so many seconds, and forget those that are not wanted."""
+        now = self._clock()
+        self._working = [one for one in self._working if not one.done()]
+        with self._lock:
+            for gone in [key for known in (self._asked, self.found) for key in known if key not in wanted]:
+                self._asked.pop(gone, None)
+                self.found.pop(gone, None)
+            free = self._jobs - len(self._working)
+            if free <= 0 or time.monotonic() < self._rests_until:
+                return
+            last = self._asked
+            due = [key for key in wanted if key not in last or now - last[key] >= every(key)]
+            due.sort(key=lambda key: last.get(key, float("-inf")))
+            self._due = deque((key, wanted[key]) for key in due if key not in self._at_work)
+            free = min(free, len(self._due))
+        self._working += [self._pool.submit(self._work, now) for _ in range(free)]
+
+    def _work(self, now: float) -> None:
+        until = time.monotonic() + BUDGET
+        while time.monotonic() < until:
+            with self._lock:
+                if not self._due:
+                    return
+                key, what = self._due.popleft()
+                self._asked[key] = now
+                self._at_work.add(key)
+            try:
+                answer = self._ask(what)
+            except Exception as problem:  # a defect of a connector must not end the runner
+                log.warning("%s: it could not be looked at: %s", key, type(problem).__name__)
+                with self._lock:
+                    self.found.pop(key, None)
+            else:
+                with self._lock:
+                    if key in self._asked:
+                        self.found[key] = answer
+            finally:
+                with self._lock:
+                    self._at_work.discard(key)
+        with self._lock:
+            if self._due:
+                self._rests_until = time.monotonic() + REST
+
+
+class ConnectionWatch:
+    """Looks every few seconds whether the servers of the queries answer: which connection is at fault, long
+    before a query fails of it. A connection is asked once, however many queries use it."""
+
+    def __init__(
+        self,
+        reach: Callable[[InlinedConnection], tuple[Diagnostic, ...]],
+        pool: Pool,
+        clock: Callable[[], float],
+    ):
+        self._sampler: Sampler[Address, InlinedConnection, tuple[Diagnostic, ...]] = Sampler(
+            reach, pool, clock, jobs=REACHING
+        )
+        self._used: dict[Address, tuple[Description, tuple[InlinedConnection, ...]]] = {}
+        self._faults: dict[Address, Diagnostic] = {}
+
+    def look(self, queries: Mapping[Address, Description]) -> None:
+        """Ask the connections of these queries that are due, and take in what was found."""
+        for gone in self._used.keys() - queries.keys():
+            del self._used[gone]
+        for address, description in queries.items():  # once for each description: a thousand take their time
+            if address not in self._used or self._used[address][0] is not description:
+                self._used[address] = (description, tuple(_connections(description.connections)))
+        wanted = {one.address: one for _, used in self._used.values() for one in used}
+        self._sampler.look(wanted, lambda _: REACHED_EVERY)
+        found = {a: p for a, ds in list(self._sampler.found.items()) if (p := _first_error(ds)) is not None}
+        for address in found.keys() - self._faults.keys():
+            log.warning(
+                "%s: [%s] %s. %s",
+                address,
+                found[address].code,
+                found[address].summary.rstrip("."),
+                found[address].detail,
+            )
+        for address in self._faults.keys() - found.keys():
+            if address in wanted:
+                log.info("%s answers again", address)
+        self._faults = found
+
+    def fault(self, query: Address) -> Fault | None:
+        """The innermost connection at fault: behind a tunnel that is down, nothing answers."""
+        _, used = self._used.get(query, (None, ()))
+        return next(
+            (
+                Fault(connection=one.address, problem=self._faults[one.address])
+                for one in used
+                if one.address in self._faults
+            ),
+            None,
+        )
+
+
+def _connections(used: Mapping[str, InlinedConnection]) -> Iterator[InlinedConnection]:
+    """All that are used, at any depth: what a connection needs before itself."""
+    for _, one in sorted(used.items()):
+        yield from _connections(one.connections)
+        yield one
+
+
+def _first_error(found: tuple[Diagnostic, ...]) -> Diagnostic | None:
+    return next((one for one in found if one.severity == "error"), None)
+
+
+class UpstreamWatch:
+    """`changed` says which running queries have lost what they go on from, and how: sources the upstream that
+    their checkpoints are of, sinks the target that holds their steps, all their checkpoint and collection.
+
+    A topic that is deleted and created again, a cluster that is put in the place of another, or a folder that
+    somebody has removed is not noticed by a query that runs. One query at a time is looked at, each about
+    once a minute."""
+
+    def __init__(
+        self,
+        look_at: Callable[[Description, bool], tuple[Diagnostic, ...]],
+        pool: Pool,
+        clock: Callable[[], float],
+        every: float = UPSTREAM_EVERY,
+    ):
+        self._look_at, self._pool = look_at, pool
+        self._clock, self._every = clock, every
+        self._looked: dict[Address, float] = {}
+        self._looks: dict[Address, int] = {}
+        self._under_way: tuple[Address, Future[tuple[Diagnostic, ...]], bool] | None = None
+        self.changed: dict[Address, Diagnostic] = {}
+
+    def look(self, running: Mapping[Address, Description]) -> None:
+        """Take in what was found, and look at the query that was looked at longest ago."""
+        now = self._clock()
+        for gone in self._looked.keys() - running.keys():
+            del self._looked[gone], self._looks[gone]
+            self.changed.pop(gone, None)
+        for address in running.keys() - self._looked.keys():
+            self._looked[address], self._looks[address] = now, 0  # its start has just looked
+            self.changed.pop(address, None)
+        if self._under_way is not None:
+            if not self._under_way[1].done():
+                return
+            self._take_in(*self._under_way)
+            self._under_way = None
+        if not self._looked:
+            return
+        due = min(self._looked, key=self._looked.__getitem__)
+        if now - self._looked[due] >= self._every:
+            self._looked[due] = now
+            self._looks[due] += 1
+            whole = due.kind == "source" or self._looks[due] % SINKS == 0
+            self._under_way = (due, self._pool.submit(self._look_at, running[due], whole), whole)
+
+    def _take_in(self, address: Address, check: Future[tuple[Diagnostic, ...]], whole: bool) -> None:
+        try:
+            diagnostics = check.result()
+        except MzplanError as problem:
+            diagnostics = problem.diagnostics
+        except Exception as problem:  # a defect of a connector must not end the runner
+            log.warning("%s: it could not be looked at: %s", address, type(problem).__name__)
+            return
+        if address not in self._looked:
+            return
+        # With on_upstream_change it is a notice: what a restart will do.
+        found = next((d for d in diagnostics if d.code in CHANGED), None)
+        if found is not None and address not in self.changed:
+            log.warning("%s: [%s] %s %s", address, found.code, found.summary, found.detail)
+        if found is not None:
+            self.changed[address] = found
+        elif not any(d.severity == "error" for d in diagnostics):
+            before = self.changed.get(address)
+            if whole or (before is not None and before.code in _STORAGE):
+                self.changed.pop(address, None)
+
+
+class Watches:
+    """All three looks at the queries of a controller. `clock` gives seconds, monotonic."""
+
+    def __init__(self, controller: StorageController, pool: Pool, clock: Callable[[], float]):
+        self._controller = controller
+        self.upstreams = UpstreamWatch(controller.inspect, pool, clock)
+        self.connections = ConnectionWatch(controller.reach, pool, clock)
+        self.backlogs: Sampler[Address, Description, Measured] = Sampler(controller.measure, pool, clock)
+
+    def look(self, queries: Mapping[Address, QueryState]) -> None:
+        """Take in what was found, and ask what is due."""
+        wanted = {a: (query, query.wanted) for a, query in queries.items() if query.wanted is not None}
+        self.upstreams.look(
+            {a: want.description for a, (query, want) in wanted.items() if query.condition == "running"}
+        )
+        if not self._controller.is_open():
+            return  # Spark's start is slow enough
+        now = time.time()
+        fresh = {a for a, (query, _) in wanted.items() if is_fresh(query.shown, now)}
+        self.connections.look({a: want.description for a, (_, want) in wanted.items() if not want.paused})
+        self.backlogs.look(
+            {a: want.description for a, (_, want) in wanted.items()},
+            lambda address: FRESH_EVERY if address in fresh else MEASURED_EVERY,
+        )
+
+    def added_to(self, query: QueryState, address: Address) -> QueryState:
+        """What is known of a query, with what was found aside."""
+        return replace(
+            query,
+            changed=self.upstreams.changed.get(address),
+            measured=self.backlogs.found.get(address),
+            fault=self.connections.fault(address),
+        )

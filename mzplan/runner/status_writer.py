@@ -1,0 +1,167 @@
+"""What a runner reports: the Status of its instance, where it has changed, and samples of the last hour."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from mzplan.controller.observations import Overview, QueryState, differs, observe
+from mzplan.controller.protocol import StorageController
+from mzplan.controller.watches import Watches
+from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model.address import Address
+from mzplan.model.canary import Verdict
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.recent import EVERY, Recent, sampled
+from mzplan.model.state import Lease, Observation, Status
+from mzplan.runner.gates import Gates
+from mzplan.store.store import Store
+
+log = logging.getLogger("mzplan.runner")
+
+T = TypeVar("T")
+STATUS_EVERY = 2.0  # seconds between reports of rates and lag alone
+
+
+class Problems:
+    """Logs what goes wrong when it begins, or becomes another problem; not in each round."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str | None] = {}
+
+    def note(self, what: str, how: str, problem: str | None) -> None:
+        """None: nothing goes wrong any more."""
+        if problem not in (None, self._known.get(what)):
+            log.warning("%s %s: %s", what, how, problem)
+        self._known[what] = problem
+
+    def attempt(self, what: str, look: Callable[[], T], otherwise: T) -> T:
+        """What a look at the store gives; where it fails, queries are to be healed all the same."""
+        try:
+            found, problem = look(), None
+        except MzplanError as failed:
+            found, problem = otherwise, str(failed)
+        self.note(what, "can't be looked at for now", problem)
+        return found
+
+
+class StatusWriter:
+    """Makes a Status of what each round has found. `clock` gives seconds, monotonic."""
+
+    def __init__(
+        self,
+        store: Store,
+        controller: StorageController,
+        lease: Lease,
+        gates: Gates,
+        watches: Watches,
+        problems: Problems,
+        clock: Callable[[], float],
+    ):
+        self._store = store
+        self._controller = controller
+        self._instance, self._epoch = lease.instance, lease.epoch
+        self._gates = gates
+        self._watches = watches
+        self._problems = problems
+        self._clock = clock
+        self.observed: Status | None = None  # the newest, written or not
+        self.observed_at = clock()
+        self._began_at = time.time()  # by the calendar; the engine opens from then on
+        self._opened_in: float | None = None
+        self._written: Status | None = None
+        self._written_at = float("-inf")
+        self._counted: frozenset[str] = frozenset()  # runs of which it says how many rows they have read
+        self._retries: dict[Address, tuple[float, float]] = {}  # by the clock, and by the calendar
+        self._recorded_at = clock()
+        self._recent: Recent | None = None
+
+    def report(
+        self, overview: Overview, serial: int, handed: int, decided: Mapping[Address, Verdict] | None = None
+    ) -> None:
+        """Write the Status where it has changed. `decided`: verdicts that are to be acted on next."""
+        status = self._status(overview, serial, handed)
+        if decided is not None:
+            status = replace(status, canaries=decided)
+        now = self._clock()
+        self.observed, self.observed_at = status, now
+        due = now - self._written_at >= STATUS_EVERY
+        observations = status.observations.values()
+        # Commands wait for the first count of a run that is past a trigger; later ones come with the rates.
+        running = [o for o in observations if o.condition == "running"]
+        counted = frozenset(o.run_id for o in running if o.run_id and o.run_rows is not None)
+        first = not counted <= self._counted
+        if self._written is not None and not first and not differs(self._written, status, rates_too=due):
+            return
+        failpoint(Failpoint.RUNNER_BEFORE_STATUS)
+        self._store.write_status(replace(status, heartbeat=time.time()), durable=decided is not None)
+        self._written, self._written_at = status, now
+        self._counted = counted | (self._counted & {o.run_id for o in observations if o.run_id})
+
+    def record(self) -> None:
+        """A sample of each query in each minute, beside the Status: for people, nothing depends on it."""
+        now = self._clock()
+        if self.observed is None or now - self._recorded_at < EVERY:
+            return
+        self._recorded_at = now
+        if self._recent is None:
+            none: Recent = {}
+            self._recent = self._problems.attempt(
+                "earlier samples", lambda: self._store.read_recent(self._instance), none
+            )
+        self._recent = recent = sampled(self._recent, self.observed.observations, time.time())
+        self._problems.attempt(
+            "the samples of the last hour", lambda: self._store.write_recent(self._instance, recent), None
+        )
+
+    def _status(self, overview: Overview, serial: int, handed: int) -> Status:
+        observations = {a: self._observation(a, query) for a, query in overview.queries.items()}
+        for written in overview.maintained:
+            if written not in observations and self._gates.handover.has_left(written):
+                # Its query has ended here, but its collection or its target is still written: its next
+                # runner waits for that.
+                observations[written] = self._observation(written, QueryState())
+        opens = any(query.decision is None for query in overview.queries.values())
+        last = self._written.serial if self._written is not None else 0
+        return Status(
+            instance=self._instance,
+            epoch=self._epoch,
+            heartbeat=0.0,
+            serial=min(serial, last) if opens else serial,
+            observations=observations,
+            secrets=overview.secrets,
+            rotated=overview.rotated,
+            canaries=self._gates.canaries.verdicts,
+            foreign=overview.foreign,
+            handed=handed,
+            opening_since=None if self._controller.is_open() else self._began_at,
+            opened_in=self._opened(),
+            versions=self._controller.versions(),
+        )
+
+    def _opened(self) -> float | None:
+        """How many seconds the engine took to open, if it was seen to."""
+        before = self._written
+        if self._opened_in is None and before is not None and before.opening_since is not None:
+            seconds = max(0.1, round(time.time() - self._began_at, 1))  # 0 is not stored
+            self._opened_in = seconds if self._controller.is_open() else None
+        return self._opened_in
+
+    def _observation(self, address: Address, query: QueryState) -> Observation:
+        known = self._gates.added_to(self._watches.added_to(query, address), address)
+        return observe(address, replace(known, retry_at=self._retry_at(address, query)))
+
+    def _retry_at(self, address: Address, query: QueryState) -> float | None:
+        """When a failed query is tried again, by the calendar: the same as long as it waits for that."""
+        due = query.memory.retry_at
+        runs = query.decision is not None and query.condition == "running"
+        if query.memory.verdict is None or math.isinf(due) or runs:
+            self._retries.pop(address, None)
+            return None
+        if self._retries.get(address, (None,))[0] != due:
+            self._retries[address] = (due, round(time.time() + due - self._clock(), 1))
+        return self._retries[address][1]

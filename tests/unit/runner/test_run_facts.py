@@ -1,0 +1,65 @@
+"""A field of a run is declared once: it is stored and, where it has a measure, shown everywhere."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import mzplan
+from mzplan.controller.executor import QueryName, QueryReport
+from mzplan.controller.observations import QueryState, observe
+from mzplan.controller.reconcile import Decision, Memory
+from mzplan.features.ui.resource_page import measures
+from mzplan.model.run_facts import MEASURES, RunFacts, Versions, facts_of
+from mzplan.model.state import ProjectStatus, QueryStatus, Status
+from mzplan.render.status import status_to_json
+from mzplan.runner.metrics import _HELP
+from mzplan.store.formats import decode_status, encode_status
+from tests.unit.runner.test_runner import ORDERS, make_state
+
+FACTS = RunFacts(
+    step=7,
+    input_rows_per_second=1.5,
+    processed_rows_per_second=2.5,
+    left_out=3,
+    resumed={"step": 5, "position": {}},
+    run_rows=12,
+    written_with=Versions(mzplan="1", spark="2", delta="3", kafka="4"),
+    backfilled=6,
+    batch_seconds=0.25,
+    latency_seconds=1.23456,
+)
+
+
+def test_each_is_given_here() -> None:
+    assert all(getattr(FACTS, one.name) != one.default for one in fields(RunFacts))
+
+
+def test_each_comes_from_the_report_into_the_stored_status_and_the_measures_to_all_who_look() -> None:
+    name = QueryName("shop", ORDERS, 1, "1:aa")
+    report = QueryReport(name=name, query_id="q", run_id="r", active=True, triggered=True, **vars_of(FACTS))
+    decision = Decision(command=None, memory=Memory(), condition="running", shown=report)
+    seen = observe(ORDERS, QueryState(decision=decision))
+    assert facts_of(seen) == facts_of(FACTS)
+    status = Status(instance="local", epoch=1, heartbeat=0.0, serial=1, observations={ORDERS: seen})
+    assert decode_status(encode_status(status), "it").observations[ORDERS] == seen
+    query = QueryStatus(resource=make_state(1).resources[ORDERS], observation=seen)
+    (shown,) = status_to_json(ProjectStatus(serial=1, instances=(), queries=(query,)))["queries"]
+    titles = dict(measures(seen))
+    for field, measure in MEASURES.items():
+        assert shown[field] == getattr(seen, field)
+        assert measure.title in titles and _HELP[field] == measure.help
+
+
+@pytest.mark.parametrize("field", MEASURES)
+def test_a_measure_is_named_in_three_modules_at_most(field: str) -> None:
+    package = Path(mzplan.__file__).parent
+    named = [p for p in package.rglob("*.py") if re.search(rf"\b{field}\b", p.read_text(encoding="utf-8"))]
+    assert len(named) <= 3, named
+
+
+def vars_of(facts: RunFacts) -> dict[str, object]:
+    return {one.name: getattr(facts, one.name) for one in fields(RunFacts)}
