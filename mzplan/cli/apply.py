@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from mzplan.model.plan import Plan
     from mzplan.model.state import State
     from mzplan.operations.apply import Applied, ApplyOptions
-    from mzplan.operations.follower import Outcome
-    from mzplan.operations.project import Project
+    from mzplan.operations.project import Outcome, Project
     from mzplan.operations.selection import Selection
 
 wait_option = click.option(
@@ -179,7 +178,7 @@ def command_destroy(
     invocation: Invocation, target: tuple[Address, ...], auto_approve: bool, message: str | None, wait: float
 ) -> int:
     """Stop the queries, and remove the resources from the state."""
-    from mzplan.operations.stored_data import with_stored_data
+    from mzplan.operations.plan import with_stored_data
     from mzplan.plan.manual_changes import plan_destroy
 
     def planned(project: Project, state: State) -> Plan:

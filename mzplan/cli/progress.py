@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from mzplan.cli.output import Output, width
 from mzplan.model.address import Address
 from mzplan.model.words import count
-from mzplan.operations.follower import Outcome
+from mzplan.operations.project import Outcome
 from mzplan.render.text import cut, paragraph, safe
 
 PATIENCE = 1.0  # seconds that something may take in silence

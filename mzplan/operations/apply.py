@@ -19,14 +19,13 @@ from mzplan.model.history import CommitRecord
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import Observation, State, Status
-from mzplan.operations.follower import Follower, Outcome
-from mzplan.operations.guards import guard_to_commit
+from mzplan.operations.follower import Follower, resumed_queries
+from mzplan.operations.history import record_of, record_outcome
 from mzplan.operations.plan import plan_configuration, validate
-from mzplan.operations.project import Project, Reporter, Runners, committing, read_state
-from mzplan.operations.recording import record_of, record_outcome
-from mzplan.operations.resumption import resumed_queries
+from mzplan.operations.project import Outcome, Project, Reporter, Runners, committing, read_state
 from mzplan.operations.status import find_drift
 from mzplan.schema.description import packages_of
+from mzplan.secrets.command_guards import AsWritten
 from mzplan.secrets.handed import Handed
 from mzplan.secrets.policy import Guard
 from mzplan.store.limits import limiting
@@ -112,7 +111,7 @@ def apply_saved(
     from mzplan.plan import ensure_as_observed, ensure_declared, ensure_fresh
     from mzplan.plan.canaries import choose_canaries
     from mzplan.plan.file import ensure_digest, ensure_environment
-    from mzplan.plan.recomputed import ensure_as_recomputed
+    from mzplan.plan.freshness import ensure_as_recomputed
 
     ensure_environment(plan, project.settings.environment)
     ensure_digest(plan, options.digest)
@@ -227,7 +226,8 @@ def _commit(
     for name in sorted(needed & touched, key=natural):  # no Spark is started just to find nothing to stop
         runners.ensure(_instance(new, name), packages_of(new.resources))
     if options.live is not False:
-        here = guard_to_commit(options.chosen) if options.live else None
+        # The plan was approved: where secrets go is its user's decision, unless a policy says otherwise.
+        here = (options.chosen or AsWritten()) if options.live else None
         found = reach_changed(project, runners, reporter, plan, new, handed, here=here)
         if any(d.severity == "error" for d in found):
             raise MzplanError(found)
@@ -314,6 +314,6 @@ def _handed(state: State) -> Handed:
     """The values that this process has for a state, and where that sends secrets: who may commit decides
     that."""
     from mzplan.connectors.admission import flows_of_state
-    from mzplan.operations.values import values_here
+    from mzplan.operations.validation import values_here
 
     return replace(values_here(state), flows=flows_of_state(state))

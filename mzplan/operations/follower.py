@@ -1,4 +1,4 @@
-"""Waiting: for the answer to a proposal, and for the convergence of what was committed.
+"""Following: until what was committed has converged, and what it has read since.
 
 Reads only the store: the runner does the work, wherever it is.
 """
@@ -6,85 +6,18 @@ Reads only the store: the runner does the work, wherever it is.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
 
-from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.plan import Plan
 from mzplan.model.state import Observation, ResourceState, State, Status
-from mzplan.schema.description import Description
+from mzplan.operations.project import Outcome, OutcomeStatus, Reporter
 from mzplan.store.newest_status import NewestStatus
-from mzplan.store.proposals import new_proposal_id
 from mzplan.store.store import Store
 
-ANSWER_WAIT = 60.0  # seconds for a runner to answer a proposal
 HEARTBEATLESS = 3.0  # seconds without a leader until a query's outcome is 'no runner'
-
-OutcomeStatus = Literal["applied", "pending", "rejected", "failed"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The outcome of one query. `seconds` since the commit; `reason` for all but `applied`; `warning`: of
-    what it warns, and goes on all the same."""
-
-    address: Address
-    status: OutcomeStatus
-    seconds: float
-    reason: str = ""
-    code: str = ""
-    warning: str = ""
-    query_id: str | None = None
-    run_id: str | None = None
-
-
-class Progress(Protocol):
-    """The part of a Reporter that following needs."""
-
-    def stage(self, text: str) -> None: ...
-
-    def outcome(self, outcome: Outcome) -> None: ...
-
-    def waiting(self, waiting: Mapping[Address, str], seconds: float) -> None: ...
-
-
-def request_validation(
-    store: Store,
-    instance: str,
-    descriptions: tuple[Description, ...],
-    *,
-    wake: Callable[[str], object],
-    ended: Callable[[], MzplanError | None],
-) -> list[Diagnostic]:
-    """Have an instance's runner validate descriptions. `wake` is given the id of the proposal: to hand over
-    values for it before it is there, and again to have it looked at. Raises MZ060 when there is no answer in
-    time."""
-    id_ = new_proposal_id()
-    wake(id_)
-    proposal = store.proposals.make(instance, descriptions, id_)
-    failpoint(Failpoint.APPLY_PROPOSED)
-    try:
-        wake(id_)
-        until = time.monotonic() + ANSWER_WAIT
-        while time.monotonic() < until:
-            answer = store.proposals.read_answer(proposal)
-            if answer is not None:
-                return list(answer.diagnostics)
-            problem = ended()
-            if problem is not None:
-                raise problem
-            time.sleep(store.backend.look)
-    finally:
-        store.proposals.withdraw(proposal.id)
-    raise error(
-        "MZ060",
-        f"The runner of instance {instance} does not answer",
-        f"It was asked to validate {len(descriptions)} queries and has not answered in {ANSWER_WAIT:.0f} s. "
-        "Nothing was committed.",
-        "look at its log; or apply with --no-live, then the runner validates before it stops anything.",
-    )
+PATIENCE = 6.0  # seconds for the runner to tell what it has read: it counts what is durable, every two
 
 
 class Follower:
@@ -122,7 +55,7 @@ class Follower:
     def follow(
         self,
         wait: float,
-        progress: Progress,
+        progress: Reporter,
         ended: Callable[[], MzplanError | None],
         began: float | None = None,
     ) -> dict[Address, Outcome]:
@@ -169,7 +102,7 @@ class Follower:
             time.sleep(self.store.backend.look)
         return {a: o for a, o in outcomes.items() if a in self.touched or o.status != "applied"}
 
-    def _announce(self, status: Status | None, opening: bool, progress: Progress) -> bool:
+    def _announce(self, status: Status | None, opening: bool, progress: Reporter) -> bool:
         """Say when Spark is ready, if it was not. Whether it still opens, as far as is known."""
         if status is None:
             return opening
@@ -237,7 +170,7 @@ class Follower:
         *,
         lost: bool,
         seconds: float,
-        progress: Progress,
+        progress: Reporter,
     ) -> dict[Address, Outcome]:
         code, reason = "MZ065", f"not finished a first trigger within {seconds:.0f} s"
         if problem is not None:
@@ -292,3 +225,47 @@ def _outcome(
         query_id=seen.query_id,
         run_id=seen.run_id,
     )
+
+
+def resumed_queries(
+    store: Store,
+    state: State,
+    plan: Plan,
+    outcomes: Mapping[Address, Outcome],
+    before: Mapping[Address, str | None],
+    until: float,
+) -> dict[Address, Observation]:
+    """What runners tell of the queries that came up again after a connection changed. Waits a moment for what
+    is not counted yet, or not read: what waits is measured now and then, and may have been read since; but
+    not past `until`, in seconds, monotonic."""
+    if not any(change.address.kind == "connection" for change in plan.changes):
+        return {}
+    wanted = {
+        address: outcome.run_id
+        for address, outcome in outcomes.items()
+        if outcome.status == "applied" and outcome.run_id not in (None, before.get(address))
+    }
+    instances = sorted({state.resources[a].instance for a in wanted if a in state.resources}, key=natural)
+    statuses = [NewestStatus(store, name) for name in instances]
+    until = min(until, time.monotonic() + PATIENCE)
+    while True:
+        found = _observed(statuses, wanted)
+        complete = all(one.run_rows is not None and one.lag == 0 for one in found.values())
+        if complete or time.monotonic() >= until:
+            return found
+        time.sleep(store.backend.look)
+
+
+def _observed(
+    statuses: Sequence[NewestStatus], wanted: Mapping[Address, str | None]
+) -> dict[Address, Observation]:
+    found: dict[Address, Observation] = {}
+    for newest in statuses:
+        status = newest.read()
+        seen = status.observations if status is not None else {}
+        found |= {
+            address: one
+            for address, one in seen.items()
+            if one.resumed is not None and one.run_id is not None and wanted.get(address) == one.run_id
+        }
+    return found

@@ -1,11 +1,25 @@
-"""The history of the state: its commits, and what each of them has changed."""
+"""The history of the state: what a commit records of itself and of its end, and what each has changed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mzplan.host.author import author
+from mzplan.host.git import find_revision
+from mzplan.host.local_folder import FOLDER
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
-from mzplan.model.history import HistoryEntry
+from mzplan.model.history import CommitOutcome, CommitRecord, CommitStatus, HistoryEntry, QueryOutcome
 from mzplan.model.plan import Plan
+from mzplan.model.printable import one_line
+from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import State
+from mzplan.operations.project import Outcome, Project, Reporter
+from mzplan.plan.file import digest_of_plan
+from mzplan.plan.manual_changes import plan_between
+from mzplan.secrets.resolved import scrub
 from mzplan.store.store import Store
 
 
@@ -25,12 +39,12 @@ def changes_of(store: Store, serial: int) -> Plan:
     earlier = [one for one in store.serials() if one < serial]
     after = committed_state(store, serial)
     before = store.read_serial(earlier[-1]) if earlier else None
-    return _plan(before or State(project=after.project, lineage=after.lineage), after)
+    return plan_between(before or State(project=after.project, lineage=after.lineage), after)
 
 
 def changes_between(store: Store, one: int, other: int) -> Plan:
     """What is to change of one serial to make another of it, as a plan (to be shown). Raises MZ038."""
-    return _plan(committed_state(store, one), committed_state(store, other))
+    return plan_between(committed_state(store, one), committed_state(store, other))
 
 
 def committed_state(store: Store, serial: int) -> State:
@@ -55,7 +69,73 @@ def no_serial(store: Store, serial: int, current: int = 0) -> MzplanError:
     )
 
 
-def _plan(before: State, after: State) -> Plan:
-    from mzplan.plan.between import plan_between
+_WEIGHT: tuple[CommitStatus, ...] = ("applied", "pending", "rejected", "failed")
 
-    return plan_between(before, after)
+
+def record_of(project: Project, command: str, plan: Plan | None, message: str | None) -> CommitRecord:
+    """What the commit of a plan records. `message`: None for the subject of the git commit, as `HEAD+ (…)`
+    where the files were not as that has them: then it does not say why."""
+    git = find_revision(project.settings.directory, _own_paths(project.settings))
+    who = author()
+    if message is None:
+        subject = git.subject if git is not None else ""
+        message = f"HEAD+ ({subject})" if git is not None and git.clean is False else subject
+    return CommitRecord(
+        time=_now(),
+        command=command,
+        user=who.user,
+        host=who.host,
+        actor=who.actor,
+        ci=who.ci,
+        message=one_line(scrub(message)),
+        git=git,
+        digest=digest_of_plan(plan) if plan is not None else "",
+        summary={action: n for action, n in plan.summary().items() if n} if plan is not None else {},
+    )
+
+
+def record_outcome(
+    store: Store, reporter: Reporter, state: State, outcomes: Mapping[Address, Outcome] | None
+) -> None:
+    """Record how a commit has ended, once. `outcomes`: None where the command waits for nobody. That it can't
+    be written is reported, and fails nothing: the commit is what it is."""
+    found = outcomes or {}
+    left = {a: _still_open(o) for a, o in found.items() if o.status != "applied"}
+    outcome = CommitOutcome(
+        lineage=state.lineage,
+        serial=state.serial,
+        time=_now(),
+        status="committed" if outcomes is None else _worst(o.status for o in found.values()),
+        seconds=round(max((o.seconds for o in found.values()), default=0.0), 3),
+        converged=len(found) - len(left),
+        open=left,
+    )
+    try:
+        store.write_outcome(outcome)
+    except MzplanError as problem:
+        reporter.stage(f"notice: how serial {state.serial} ended is not recorded: {problem}")
+
+
+def _still_open(outcome: Outcome) -> QueryOutcome:
+    assert outcome.status != "applied"
+    reason = one_line(scrub(outcome.reason.partition("\n")[0]))
+    return QueryOutcome(status=outcome.status, reason=reason, code=outcome.code)
+
+
+def _worst(statuses: Iterable[CommitStatus]) -> CommitStatus:
+    return max(statuses, key=_WEIGHT.index, default="applied")
+
+
+def _own_paths(settings: ProjectSettings) -> list[str]:
+    """What mzplan itself writes below the project, whose changes make no tree unclean."""
+    directory = Path(settings.directory).resolve()
+    names = [FOLDER]
+    if settings.state.get("backend") not in ("postgres", "object-store"):
+        names.append(str(settings.state.get("path", "state")))
+    if "://" not in settings.warehouse:
+        names.append(settings.warehouse)
+    return [str((directory / name).resolve()) for name in names]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

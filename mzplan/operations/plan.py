@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.durations import shortest
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
-from mzplan.model.state import State
-from mzplan.model.words import count
+from mzplan.model.state import ResourceState, State, Status
+from mzplan.model.words import count, size
 from mzplan.operations.project import Project, Reporter, Runners, read_state
 from mzplan.operations.status import find_drift
-from mzplan.operations.stored_data import with_stored_data
 
 if TYPE_CHECKING:
     from mzplan.operations.reached import Reach
@@ -58,13 +59,13 @@ def validate_live(
     project: Project, runners: Runners, reporter: Reporter, chosen: Guard | None = None
 ) -> tuple[Configuration, tuple[Reach, ...], tuple[Diagnostic, ...]]:
     """The static checks, and every connection reached: through what uses it, or by itself. Changes nothing.
-    `chosen`: what its user lets it send from here (see operations.guards).
+    `chosen`: what its user lets it send from here (see operations.checks_here).
 
     Returns the configuration, what was reached, and warnings; raises MzplanError with every problem.
     """
-    from mzplan.operations.guards import guard_to_look
+    from mzplan.operations.checks_here import by_cause, guard_to_look
     from mzplan.operations.reached import reached, unused
-    from mzplan.operations.validation import by_cause, reach, reach_alone
+    from mzplan.operations.validation import reach, reach_alone
     from mzplan.plan import apply_changes, build_plan
 
     configuration = validate(project, reporter)
@@ -110,7 +111,7 @@ def validated(
 ) -> Plan:
     """The plan with what its live validation finds (from here, where no runner is alive). One with errors is
     left as it is."""
-    from mzplan.operations.guards import guard_to_look
+    from mzplan.operations.checks_here import guard_to_look
     from mzplan.operations.validation import reach_changed
     from mzplan.plan import apply_changes
 
@@ -135,8 +136,8 @@ def plan_configuration(
 ) -> Plan:
     """The plan of a configuration, by default that of the files. `with_drift`: with what has drifted.
     `canary`: see make_plan."""
+    from mzplan.operations.plan import version_notices
     from mzplan.operations.rotation import find_rotations
-    from mzplan.operations.versions import version_notices
     from mzplan.plan import build_plan
     from mzplan.plan.canaries import choose_canaries
 
@@ -160,3 +161,104 @@ def plan_configuration(
     reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
     notices = tuple(filter(None, (rotations.notice(), *version_notices(project, state, statuses))))
     return replace(plan, diagnostics=(*plan.diagnostics, *notices)) if notices else plan
+
+
+_UPGRADE = "docs/how-to/upgrade-spark.md says what goes on, and what goes back."
+
+
+def version_notices(project: Project, state: State, statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
+    """MZ242: for each instance, that its runner is another Spark than its queries were last written with, or
+    that the one which a command would start here is."""
+    for name, status in sorted(statuses.items()):
+        if status.versions is None:
+            continue
+        before = {str(seen.written_with) for seen in status.observations.values() if seen.written_with}
+        if before:
+            yield _notice(name, f"runs {status.versions}", " or ".join(sorted(before)))
+        instance = state.instances.get(name)
+        if instance is None or instance.type != "embedded" or project.store.leases.leader(name) is not None:
+            continue
+        from mzplan.host.spark_lines import installed_spark
+
+        here = installed_spark()
+        if here is not None and here != status.versions.spark:
+            yield _notice(name, f"will run Spark {here}, which is installed here", str(status.versions))
+
+
+def _notice(instance: str, runs: str, before: str) -> Diagnostic:
+    return Diagnostic(
+        severity="notice",
+        code="MZ242",
+        summary=f"Instance {instance} {runs}; its checkpoints were last written with {before}",
+        detail="A runner goes on from a checkpoint of any line that it knows.",
+        hint=_UPGRADE,
+    )
+
+
+MAX_LISTED = 8
+_LOOK = 2.0  # seconds that a command spends on sizes
+
+
+def with_stored_data(plan: Plan, project: Project, state: State) -> Plan:
+    """The plan for a state, with a notice (MZ152) of what it has removed, and when. Sizes are those of a
+    warehouse on this machine, as far as they are found in two seconds."""
+    gone = [c for c in plan.changes if c.action in ("delete", "replace") and c.before is not None]
+    stored = [c.before for c in gone if c.before is not None and _stores(c.before, plan)]
+    if not stored:
+        return plan
+    settings = plan.settings or state.settings or project.settings.runner
+    wait = shortest(settings.retain_dropped)
+    number = count(len(stored), "query", "queries")
+    detail = [
+        *_lines(stored, project, plan.warehouse),
+        "What sinks have written into their targets stays.",
+    ]
+    deleted = [str(c.address) for c in gone if c.action == "delete" and c.before in stored]
+    named = " ".join(deleted) if len(deleted) <= MAX_LISTED else "ADDRESS …"
+    notice = Diagnostic(
+        severity="notice",
+        code="MZ152",
+        summary=f"What {number} stored is removed {wait} after it stops (retain_dropped)",
+        detail="\n".join(detail),
+        hint=f"to keep it for good: mzplan state rm {named}, instead. "
+        f"To have it back until then: mzplan state rollback {plan.serial}."
+        if deleted
+        else "",
+    )
+    return replace(plan, diagnostics=(*plan.diagnostics, notice))
+
+
+def _stores(record: ResourceState, plan: Plan) -> bool:
+    """Whether it is a query that has a runner: on a dry instance nothing is stored."""
+    instance = plan.instances.get(record.instance)
+    return bool(record.digest) and (instance is None or instance.type != "dry")
+
+
+def _lines(stored: list[ResourceState], project: Project, warehouse: str) -> Iterator[str]:
+    from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+    from mzplan.warehouse.paths import absolute
+
+    place, until = absolute(project.settings.directory, warehouse), time.monotonic() + _LOOK
+    for record in stored[:MAX_LISTED]:
+        folders = {"checkpoint": Checkpoint.of(place, record.id, record.generation).folder}
+        if record.address.kind == "source":
+            folders = {"collection": collection_path(place, record.id, record.generation), **folders}
+        shown = (f"{what}{_size(folder, until)}" for what, folder in folders.items())
+        yield f"{record.address}: {' and '.join(shown)} ({record.id}, generation {record.generation})"
+    if len(stored) > MAX_LISTED:
+        yield f"and of {len(stored) - MAX_LISTED} more"
+
+
+def _size(folder: str, until: float) -> str:
+    """` of 1.5 MiB`, ` (nothing yet)`; "" where that takes longer, or can't be seen from here."""
+    from mzplan.warehouse.checkpoints import stored_in
+    from mzplan.warehouse.paths import local_path
+
+    local = local_path(folder)
+    if local is None or time.monotonic() > until or not local.parents[2].is_dir():
+        return ""
+    try:
+        found = stored_in(folder)
+    except OSError:  # a runner is at work in it
+        return ""
+    return f" of {size(found.bytes)}" if found is not None else " (nothing yet)"

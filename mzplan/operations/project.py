@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from mzplan.host.local_folder import journal_path
 from mzplan.model.address import Address
@@ -21,11 +21,28 @@ from mzplan.store.store import Store, misplaced_state, open_store
 
 if TYPE_CHECKING:
     from mzplan.config import FilesRead
-    from mzplan.operations.follower import Outcome
     from mzplan.secrets.handed import Handed
 
 
 _AS_WRITTEN: Mapping[str, bytes] = {}
+
+
+OutcomeStatus = Literal["applied", "pending", "rejected", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The outcome of one query. `seconds` since the commit; `reason` for all but `applied`; `warning`: of
+    what it warns, and goes on all the same."""
+
+    address: Address
+    status: OutcomeStatus
+    seconds: float
+    reason: str = ""
+    code: str = ""
+    warning: str = ""
+    query_id: str | None = None
+    run_id: str | None = None
 
 
 class Runners(Protocol):

@@ -5,35 +5,35 @@ A live runner of the instance validates: it has the network, the secrets and the
 
 from __future__ import annotations
 
-import threading
+import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from mzplan.host.extras import MISSING, missing_extras_reported
+from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, natural, natural_item
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
-from mzplan.operations.follower import request_validation
+from mzplan.operations.checks_here import by_cause, check_here
 from mzplan.operations.reached import unused
-from mzplan.operations.values import values_here, whose_values
 from mzplan.plan.stages import is_validated
-from mzplan.schema.description import Description, as_description, describe
+from mzplan.schema.description import Description, as_description, describe, references_of
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.handed import NOTHING_HANDED, Handed
 from mzplan.secrets.policy import NOT_COMMITTED, Guard
+from mzplan.secrets.references import REFERENCE
+from mzplan.store.proposals import new_proposal_id
+from mzplan.store.store import Store
 
 if TYPE_CHECKING:
     from mzplan.operations.project import Project, Reporter, Runners
 
-AT_ONCE = 8  # parallel checks from here
-SHOWN = 5  # queries that an error lists; JSON has all of them
+ANSWER_WAIT = 60.0  # seconds for a runner to answer a proposal
 
 
 def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
@@ -121,31 +121,46 @@ def _by_runner(
     )
 
 
+def request_validation(
+    store: Store,
+    instance: str,
+    descriptions: tuple[Description, ...],
+    *,
+    wake: Callable[[str], object],
+    ended: Callable[[], MzplanError | None],
+) -> list[Diagnostic]:
+    """Have an instance's runner validate descriptions. `wake` is given the id of the proposal: to hand over
+    values for it before it is there, and again to have it looked at. Raises MZ060 when there is no answer in
+    time."""
+    id_ = new_proposal_id()
+    wake(id_)
+    proposal = store.proposals.make(instance, descriptions, id_)
+    failpoint(Failpoint.APPLY_PROPOSED)
+    try:
+        wake(id_)
+        until = time.monotonic() + ANSWER_WAIT
+        while time.monotonic() < until:
+            answer = store.proposals.read_answer(proposal)
+            if answer is not None:
+                return list(answer.diagnostics)
+            problem = ended()
+            if problem is not None:
+                raise problem
+            time.sleep(store.backend.look)
+    finally:
+        store.proposals.withdraw(proposal.id)
+    raise error(
+        "MZ060",
+        f"The runner of instance {instance} does not answer",
+        f"It was asked to validate {len(descriptions)} queries and has not answered in {ANSWER_WAIT:.0f} s. "
+        "Nothing was committed.",
+        "look at its log; or apply with --no-live, then the runner validates before it stops anything.",
+    )
+
+
 def _is_left_out(address: Address, answers: Iterable[Diagnostic]) -> bool:
     """Whether a runner has not looked: it would have sent a secret where no committed state does."""
     return any(d.code == NOT_COMMITTED and d.address == address for d in answers)
-
-
-def check_here(
-    descriptions: Sequence[Description], directory: str, warehouse: str, guard: Guard
-) -> list[Diagnostic]:
-    """Check queries, or connections alone, from this process, without Spark: with its network, and with what
-    the guard permits of its environment and files. Where the warehouse is not on this machine, checkpoints
-    are left to the runner."""
-    from mzplan.connectors.admission import GuardedSecrets
-    from mzplan.connectors.catalogue import Connectors
-    from mzplan.connectors.checks import check_description
-    from mzplan.warehouse.paths import absolute, local_path
-
-    secrets, connectors = GuardedSecrets(directory, guard).proposed(), Connectors()
-    place = local_path(absolute(directory, warehouse))
-    here = str(place) if place is not None and place.is_dir() else None
-
-    def check(description: Description) -> tuple[Diagnostic, ...]:
-        found = check_description(description, secrets, connectors, directory=directory, warehouse=here)
-        return found.diagnostics
-
-    return _each([(one.address, partial(check, one)) for one in descriptions])
 
 
 def reach_changed(
@@ -239,65 +254,22 @@ def reach_alone(
     return []
 
 
-def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]) -> list[Diagnostic]:
-    """The findings of the checks, in order of the resources; AT_ONCE run in parallel."""
-    todo: SimpleQueue[int] = SimpleQueue()
-    for number in range(len(checks)):
-        todo.put(number)
-    found: list[tuple[Diagnostic, ...]] = [()] * len(checks)
-
-    def work() -> None:
-        while True:
-            try:
-                number = todo.get_nowait()
-            except Empty:
-                return
-            address, check = checks[number]
-            try:
-                with missing_extras_reported():
-                    found[number] = check()
-            except MzplanError as problem:
-                found[number] = problem.diagnostics
-            except Exception as problem:
-                found[number] = (_broken(address, problem),)
-
-    # Daemons: an interrupted command does not wait for a server that does not answer.
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, len(checks)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [diagnostic for each in found for diagnostic in each]
+def values_here(state: State) -> Handed:
+    """What this process knows of the environment variables that a state refers to."""
+    names = {
+        match["name"]
+        for address, resource in state.resources.items()
+        for reference in resource_kind(address.kind, resource.type).secret_references(resource.body)
+        if (match := REFERENCE.fullmatch(reference)) and match["provider"] == "env"
+    }
+    return Handed(values={name: os.environ[name] for name in sorted(names) if name in os.environ})
 
 
-def _broken(address: Address, problem: Exception) -> Diagnostic:
-    """A defect of one connector, which must not hide the findings of the others."""
-    return Diagnostic(
-        code="MZ064",
-        summary=f"The check of {address} broke down: {type(problem).__name__}",
-        hint="that is a defect of mzplan: report it; --no-live leaves the check out.",
-        address=address,
-    )
-
-
-def by_cause(found: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """One cause, one diagnostic: those that differ only in their query become one that names all of them. A
-    package that is missing here is of no query at all."""
-    causes: dict[tuple[str, ...], list[Diagnostic]] = {}
-    for one in found:
-        detail = "" if one.code == MISSING else one.detail
-        causes.setdefault((one.severity, one.code, one.summary, detail, one.hint), []).append(one)
-    return [_together(alike) for alike in causes.values()]
-
-
-def _together(alike: Sequence[Diagnostic]) -> Diagnostic:
-    first = alike[0]
-    if first.code == MISSING:
-        return replace(first, address=None)
-    addresses = tuple(sorted({one.address for one in alike if one.address is not None}, key=natural))
-    if len(addresses) < 2:
-        return first
-    shown = ", ".join(map(str, addresses[:SHOWN])) + (" …" if len(addresses) > SHOWN else "")
-    reached = f"Reached by {count(len(addresses), 'query', 'queries')}: {shown}."
-    detail = f"{first.detail}\n{reached}" if first.detail else reached
-    return replace(first, address=addresses[0], addresses=addresses, detail=detail)
+def whose_values(descriptions: Iterable[Description], handed: Handed) -> str:
+    """With whose values a runner validates that was handed these: `, with PG_PASSWORD from here`."""
+    references = {reference for description in descriptions for reference in references_of(description)}
+    ours = [name for name in handed.values if f"${{env:{name}}}" in references]
+    parts = [f"{', '.join(ours)} from here"] if ours else []
+    if len(ours) < len(references):
+        parts.append("its runner's values of the others" if ours else "its runner's values of secrets")
+    return f", with {' and '.join(parts)}" if parts else ""

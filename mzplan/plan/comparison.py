@@ -1,4 +1,4 @@
-"""Compare: the leaves in which two normalised bodies of one resource differ.
+"""Compare: the leaves in which two normalised bodies of one resource differ, or the settings of runners.
 
 deepdiff finds them, and is imported only for two bodies that differ. Added here is what the schema declares:
 each leaf's effect (`x-change`), sensitive leaves without their values, and columns compared as columns.
@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.address import natural
+from mzplan.model.durations import shortest
 from mzplan.model.plan import Effect, FieldChange
-from mzplan.model.resources import Body
-from mzplan.model.state import ResourceState
+from mzplan.model.resources import Body, Instance, RunnerSettings
+from mzplan.model.state import ResourceState, State
 from mzplan.schema.columns import Column, DdlError, parse_columns
 from mzplan.schema.kinds import EditKind, ResourceKind, resource_kind
 
 if TYPE_CHECKING:
     from deepdiff import DeepDiff
+
 
 Path = tuple[str | int, ...]
 
@@ -213,3 +215,49 @@ def _shown(column: Column | None) -> Any:
     if column is None:
         return ABSENT
     return column.type if column.nullable else f"{column.type} NOT NULL"
+
+
+Instances = Mapping[str, Instance]
+_SECRET = "lineage.api_key"
+
+
+def settings_changes(
+    state: State, settings: RunnerSettings | None, instances: Instances
+) -> tuple[FieldChange, ...]:
+    """The leaves in which these differ from the state's, by their places in mzplan.yaml, sorted. `settings`:
+    None for those of the state. Instances count only once some are committed."""
+    now = state.settings or RunnerSettings()
+    before = _leaves(now, state.instances if state.serial else {})
+    after = _leaves(settings or now, instances if state.serial else {})
+    return tuple(
+        FieldChange(
+            path=path,
+            before=None if path == _SECRET else before.get(path),
+            after=None if path == _SECRET else after.get(path),
+            sensitive=path == _SECRET,
+            effect="in-place",
+        )
+        for path in sorted(before.keys() | after.keys())
+        if before.get(path) != after.get(path)
+    )
+
+
+def _leaves(settings: RunnerSettings, instances: Instances) -> dict[str, Any]:
+    retries, events = settings.retries, settings.run_events
+    found: dict[str, Any] = {
+        "retain_dropped": shortest(settings.retain_dropped),
+        "retries.first": shortest(retries.first),
+        "retries.last": shortest(retries.last),
+        "retries.budget": retries.budget,
+        "lineage.url": events.url or None,
+        _SECRET: events.api_key or None,
+        "lineage.timeout": shortest(events.timeout),
+        "lineage.interval": shortest(events.interval),
+        "lineage.namespace": events.namespace or None,
+    }
+    for name, instance in instances.items():
+        found[f"instances.{name}.type"] = instance.type
+    for name, place in settings.metrics.items():
+        found[f"instances.{name}.metrics.host"] = place.host
+        found[f"instances.{name}.metrics.port"] = place.port
+    return found

@@ -16,11 +16,18 @@ from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource, RunnerSettings
 from mzplan.model.state import ResourceState, State, Status, needed_by
-from mzplan.plan.assumed import all_settled, check_assumed
 from mzplan.plan.canaries import held_back
-from mzplan.plan.causes import Causes, Dependencies, Reached, ways_to, weigh_references
-from mzplan.plan.comparison import compare_resources
-from mzplan.plan.difference import Difference, check_known, find_difference, select
+from mzplan.plan.causes import Causes, Dependencies, Reached, reason_for, ways_to, weigh_references
+from mzplan.plan.comparison import compare_resources, settings_changes
+from mzplan.plan.difference import (
+    Difference,
+    all_settled,
+    check_assumed,
+    check_known,
+    find_difference,
+    select,
+)
+from mzplan.plan.drift import find_pending
 from mzplan.plan.guards import (
     check_changes,
     check_clear_text,
@@ -30,9 +37,6 @@ from mzplan.plan.guards import (
     same_place,
 )
 from mzplan.plan.moves import check_undeclared, find_moves, moved, moved_references, undeclared_moves
-from mzplan.plan.pending import find_pending
-from mzplan.plan.reasons import reason_for
-from mzplan.plan.settings import settings_changes
 from mzplan.schema.description import digest_of
 from mzplan.secrets.references import references_in
 

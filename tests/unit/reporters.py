@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from mzplan.model.address import Address
-from mzplan.operations.follower import Outcome
+from mzplan.operations.project import Outcome
 
 
 class SilentReporter:

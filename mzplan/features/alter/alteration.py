@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mzplan.features.alter.key_pairs import NewKeys, PublicKey, public_keys
-from mzplan.features.alter.requests import misused
+from mzplan.features.alter.requests import find_named, misused
 from mzplan.features.alter.sql.parser import parse_statements
 from mzplan.features.alter.sql.statements import Edit, ValidateConnection
 from mzplan.features.alter.transactions import Transaction, left_out_notice, transaction
@@ -17,14 +17,16 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.operations.apply import Applied, ApplyOptions, carry_out
+from mzplan.operations.checks_here import by_cause, guard_to_look
 from mzplan.operations.plan import plan_configuration, validated
 from mzplan.operations.project import Project, Reporter, Runners, read_state
+from mzplan.operations.reached import Reach, nothing_reached, reached, users_of
+from mzplan.operations.validation import reach, reach_alone
 from mzplan.schema.kinds import resource_kind
+from mzplan.secrets.policy import Guard
 
 if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit
-    from mzplan.operations.reached import Reach
-    from mzplan.secrets.policy import Guard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +178,7 @@ def _validate(
     statement: ValidateConnection,
     chosen: Guard | None,
 ) -> Altered:
-    from mzplan.features.alter.connection_validation import validate_connection
+    from mzplan.features.alter.alteration import validate_connection
 
     reached, notices = validate_connection(project, runners, reporter, text, statement, chosen)
     return Altered(reached=reached, notices=notices)
@@ -218,3 +220,34 @@ def _keys(project: Project, wanted: Transaction) -> tuple[PublicKey, ...]:
 
 def _errors(plan: Plan) -> bool:
     return any(d.severity == "error" for d in plan.diagnostics)
+
+
+def validate_connection(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    text: str,
+    statement: ValidateConnection,
+    chosen: Guard | None = None,
+) -> tuple[tuple[Reach, ...], tuple[Diagnostic, ...]]:
+    """Reach a connection through every source and sink that uses it, at any depth; by itself where none
+    does. Changes nothing. `chosen`: see operations.checks_here. Returns what was reached, and warnings.
+    Raises MzplanError with every problem, and MZ143 (exit 7) where nothing could be reached."""
+    from mzplan.plan import apply_changes, build_plan
+
+    configuration = project.configuration()
+    address = find_named(configuration.resources, text, "connection", statement.name).address
+    state = read_state(project.store, reporter)
+    wanted = apply_changes(state, build_plan(configuration, state))
+    users = users_of(wanted, address)
+    here = guard_to_look(project, state, chosen, "error")
+    if users:
+        found = reach(project, runners, reporter, wanted, users, here=here)
+    else:
+        found = reach_alone(project, runners, reporter, wanted, [address], here=here)
+    if any(d.severity == "error" for d in found):
+        raise MzplanError(by_cause(found))
+    shown = tuple(r for r in reached(wanted, users) if r.address == address)
+    if all(one.why for one in shown):
+        raise MzplanError(nothing_reached(shown))
+    return shown, tuple(by_cause(found))

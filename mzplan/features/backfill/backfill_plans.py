@@ -13,8 +13,8 @@ from mzplan.model.instants import instant_text
 from mzplan.model.plan import Change, Plan
 from mzplan.model.state import Backfill, ResourceState, State, Status
 from mzplan.model.words import count
+from mzplan.plan.causes import backfill_reason
 from mzplan.plan.manual_changes import committed, plan_of
-from mzplan.plan.reasons import backfill_reason
 from mzplan.schema.description import digest_of
 from mzplan.schema.source_columns import keys_of
 

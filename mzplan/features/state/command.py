@@ -265,8 +265,12 @@ def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
     """List the checkpoints and collections in the warehouse that nothing claims.
 
     No resource, no `state rm`, and no runner (which removes by itself what was dropped)."""
-    from mzplan.features.state.storage_gc import find_unclaimed, remove_unclaimed
-    from mzplan.features.state.unclaimed_text import render_unclaimed, unclaimed_to_json
+    from mzplan.features.state.storage_gc import (
+        find_unclaimed,
+        remove_unclaimed,
+        render_unclaimed,
+        unclaimed_to_json,
+    )
 
     project, progress = invocation.project(), invocation.progress
     if apply:

@@ -15,9 +15,8 @@ from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.operations.apply import LOCK_WAIT, refuse
-from mzplan.operations.history import no_serial
+from mzplan.operations.history import no_serial, record_of, record_outcome
 from mzplan.operations.project import Project, Reporter, Runners, committing, read_state
-from mzplan.operations.recording import record_of, record_outcome
 from mzplan.secrets.handed import NOTHING_HANDED
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.formats import decode_state, encode_state

@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
 
 from mzplan.model.address import Address, Place, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import State
+from mzplan.model.words import count, size
 from mzplan.operations.apply import LOCK_WAIT
 from mzplan.operations.project import Project, Reporter, read_state
+from mzplan.render.text import Paint
 from mzplan.store.claims import places_of, recorded_instances, recorded_places, unclaimed
 from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path, places_below, stored_in
@@ -182,3 +186,48 @@ def _refused(summary: str, detail: str, hint: str) -> MzplanError:
 
 def _warehouse(project: Project, state: State) -> str:
     return absolute(project.settings.directory, state.warehouse or project.settings.warehouse)
+
+
+def unclaimed_to_json(found: Unclaimed) -> dict[str, Any]:
+    """`changed` in seconds since the epoch."""
+    return {
+        "id": found.id,
+        "generation": found.generation,
+        "address": str(found.address) if found.address is not None else None,
+        "what": list(found.what),
+        "bytes": found.bytes,
+        "changed": found.changed,
+        "removed": found.removed,
+        "kept": found.kept,
+    }
+
+
+def render_unclaimed(found: list[Unclaimed], *, applied: bool, color: bool = False) -> str:
+    """A table, and a summary of what would be removed, or (`applied`) was."""
+    paint = Paint(color)
+    if not found:
+        return "Everything in the warehouse is claimed."
+    header = ("WAS", "ID", "GENERATION", "WHAT", "SIZE", "LAST WRITTEN (UTC)", "")
+    rows = [_row(one, applied) for one in found]
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    lines = [paint(_line(header, widths), "bold"), *(_line(row, widths) for row in rows)]
+    gone = [one for one in found if (one.removed if applied else one.kept is None)]
+    total = size(sum(one.bytes for one in gone))
+    if applied:
+        lines.append(f"Removed {count(len(gone), 'generation')}, {total}.")
+    elif gone:
+        lines.append(f"`mzplan state gc --apply` removes {count(len(gone), 'generation')}, {total}.")
+    else:
+        lines.append("Nothing of it would be removed now.")
+    return "\n".join(lines)
+
+
+def _row(one: Unclaimed, applied: bool) -> tuple[str, ...]:
+    when = datetime.fromtimestamp(one.changed, UTC).strftime("%Y-%m-%d %H:%M:%S") if one.changed else "?"
+    note = "removed" if one.removed else f"kept: {one.kept}" if one.kept else "" if applied else "to remove"
+    name = str(one.address) if one.address is not None else "?"
+    return name, one.id, str(one.generation), "+".join(one.what), size(one.bytes), when, note
+
+
+def _line(cells: tuple[str, ...], widths: list[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

@@ -126,8 +126,7 @@ def command_verify(
 
 
 def _verify_content(invocation: Invocation, address: Address, shared: bool) -> int:
-    from mzplan.features.steps.content import compare_content
-    from mzplan.features.steps.content_text import compared_to_json, render_compared
+    from mzplan.features.steps.content import compare_content, compared_to_json, render_compared
 
     project = invocation.project()
     with _Session(invocation, project) as session:

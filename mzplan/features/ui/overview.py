@@ -97,7 +97,7 @@ class OverviewReader:
         return state
 
     def _made(self, state: State, graph: DependencyGraph, now: float) -> Overview:
-        from mzplan.plan.pending import find_pending
+        from mzplan.plan.drift import find_pending
 
         statuses = {name: one.status for name, one in self._statuses.items() if one.status is not None}
         status = status_of_project(self._project, state, statuses)

@@ -12,7 +12,7 @@ from mzplan.cli.output import Output, redrawn
 from mzplan.cli.progress import Progress
 from mzplan.model.address import Address
 from mzplan.model.state import ProjectStatus, QueryStatus
-from mzplan.operations.follower import Outcome
+from mzplan.operations.project import Outcome
 from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_destroy
 from mzplan.render.plan_text import render_plan

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.operations.validation import check_here
+from mzplan.operations.checks_here import check_here
 from mzplan.schema.description import as_description
 from mzplan.secrets.command_guards import AsWritten
 from mzplan.secrets.files import MAX_SECRET

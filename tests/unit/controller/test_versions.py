@@ -19,7 +19,7 @@ from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.run_facts import Versions
 from mzplan.model.state import Instance, Observation, State, Status
-from mzplan.operations import versions as planned
+from mzplan.operations import plan as planned
 from mzplan.spark.versions import require_features, require_readable, take_over
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, Features

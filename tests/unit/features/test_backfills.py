@@ -27,8 +27,7 @@ from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.state import Backfill, State
 from mzplan.plan import build_plan
-from mzplan.plan.between import plan_between
-from mzplan.plan.manual_changes import plan_pause, plan_restart
+from mzplan.plan.manual_changes import plan_between, plan_pause, plan_restart
 from mzplan.schema.description import describe, digest_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark.backfills import pass_over_begun, settle_backfills

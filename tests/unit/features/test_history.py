@@ -13,11 +13,10 @@ from mzplan.model.address import Address
 from mzplan.model.history import QueryOutcome
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
-from mzplan.operations.follower import Outcome
-from mzplan.operations.recording import record_outcome
+from mzplan.operations.history import record_outcome
+from mzplan.operations.project import Outcome
 from mzplan.plan import apply_changes, build_plan
-from mzplan.plan.between import plan_between
-from mzplan.plan.manual_changes import plan_destroy, plan_pause, plan_restart, plan_resume
+from mzplan.plan.manual_changes import plan_between, plan_destroy, plan_pause, plan_restart, plan_resume
 from mzplan.secrets.resolved import remember
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.formats import encode_state

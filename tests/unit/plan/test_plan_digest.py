@@ -16,7 +16,7 @@ from mzplan.model.resources import Instance
 from mzplan.plan import build_plan, ensure_declared, ensure_fresh
 from mzplan.plan.canaries import choose_canaries
 from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
-from mzplan.plan.recomputed import ensure_as_recomputed
+from mzplan.plan.freshness import ensure_as_recomputed
 from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan

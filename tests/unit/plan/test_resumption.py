@@ -14,9 +14,9 @@ import pytest
 from mzplan.model.address import Address
 from mzplan.model.plan import Change, Plan
 from mzplan.model.state import Observation, ResourceState, State, Status
-from mzplan.operations import resumption
-from mzplan.operations.follower import Outcome
-from mzplan.operations.resumption import resumed_queries
+from mzplan.operations import follower
+from mzplan.operations.follower import resumed_queries
+from mzplan.operations.project import Outcome
 from mzplan.render.resumption import render_resumed
 
 SINK = Address("sink", "o")
@@ -64,7 +64,7 @@ def test_what_is_read_is_not_said_to_wait() -> None:
 
 
 def test_what_still_waits_in_the_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resumption, "PATIENCE", 0.02)
+    monkeypatch.setattr(follower, "PATIENCE", 0.02)
     assert proof(SEEN) == "sink.o: resumed after step 3; what was read since is not counted yet"
     counted = replace(SEEN, run_rows=5, lag=7, lag_unit="rows")
     assert proof(counted) == "sink.o: resumed after step 3; 5 rows written since, 7 rows wait"

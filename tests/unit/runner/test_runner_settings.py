@@ -16,10 +16,9 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import MetricsPlace, Retries, RunEventSettings, RunnerSettings
 from mzplan.model.state import State
 from mzplan.plan import build_plan, ensure_declared, ensure_fresh
-from mzplan.plan.between import plan_between
 from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
-from mzplan.plan.manual_changes import plan_pause
-from mzplan.plan.recomputed import ensure_as_recomputed
+from mzplan.plan.freshness import ensure_as_recomputed
+from mzplan.plan.manual_changes import plan_between, plan_pause
 from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_page import render_plan_page

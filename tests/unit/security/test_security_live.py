@@ -16,7 +16,7 @@ from mzplan.connectors.admission import GuardedSecrets, flows_of_state
 from mzplan.connectors.api.protocols import resolve
 from mzplan.host import checkout
 from mzplan.model.diagnostics import MzplanError
-from mzplan.operations.guards import guard_to_look
+from mzplan.operations.checks_here import guard_to_look
 from mzplan.operations.project import open_project
 from mzplan.schema.description import describe
 from mzplan.secrets.command_guards import Looking

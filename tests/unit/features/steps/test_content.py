@@ -15,7 +15,7 @@ from mzplan.connectors.api.content import Compared
 from mzplan.connectors.delta.content import last_step
 from mzplan.connectors.postgres.sink.comparable import canonical_json, form_of, selected
 from mzplan.connectors.postgres.types import TargetColumn
-from mzplan.features.steps.content_text import compared_to_json, render_compared
+from mzplan.features.steps.content import compared_to_json, render_compared
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.spark.content_verification import require_steps

@@ -1,0 +1,147 @@
+"""Live validation from this process, where no runner does it: with which secrets, and what was found.
+
+What a command is about to do decides which secrets it may send.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from mzplan.host.checkout import may_be_foreign, why_not_own
+from mzplan.host.extras import MISSING, missing_extras_reported
+from mzplan.model.address import Address, natural
+from mzplan.model.diagnostics import Diagnostic, MzplanError, Severity
+from mzplan.model.state import State
+from mzplan.model.words import count
+from mzplan.operations.project import Project
+from mzplan.schema.description import Description
+from mzplan.secrets.command_guards import AsWritten, Looking
+from mzplan.secrets.policy import Guard
+from mzplan.store.backends.local import STATE_KEY, LocalBackend
+
+AT_ONCE = 8  # parallel checks from here
+SHOWN = 5  # queries that an error lists; JSON has all of them
+
+
+def guard_to_look(project: Project, state: State, chosen: Guard | None, severity: Severity) -> Guard:
+    """For a command that commits nothing. `chosen`: what its user has named, which decides alone; without it,
+    in a checkout, the committed state does, if it is not the checkout's own word. `severity`: of what is left
+    out."""
+    from mzplan.connectors.admission import flows_of_state
+
+    if chosen is not None:
+        return chosen
+    if not may_be_foreign(Path(project.settings.directory)):
+        return AsWritten()
+    if not state.serial:
+        return Looking(held=frozenset(), severity=severity)
+    why = _why_it_does_not_count(project)
+    return Looking(held=frozenset() if why else flows_of_state(state), why=why, severity=severity)
+
+
+def _why_it_does_not_count(project: Project) -> str:
+    """Why the committed state says nothing of where secrets may go: a checkout that names its state, or
+    brings it, would say by it whatever it likes. "" where it does."""
+    backend = project.store.backend
+    file = backend.folder / STATE_KEY if isinstance(backend, LocalBackend) else None
+    inside = file is not None and file.resolve().is_relative_to(Path(project.settings.directory).resolve())
+    if project.settings.state_config and not inside:
+        return ""
+    if file is None:
+        return (
+            "What is committed does not count: the files themselves name the server that it is on. Take "
+            "`state:` from a file outside the project, and it does: --state-config."
+        )
+    why = why_not_own(file)
+    return f"What is committed does not count, in {file}: {why}." if why else ""
+
+
+def check_here(
+    descriptions: Sequence[Description], directory: str, warehouse: str, guard: Guard
+) -> list[Diagnostic]:
+    """Check queries, or connections alone, from this process, without Spark: with its network, and with what
+    the guard permits of its environment and files. Where the warehouse is not on this machine, checkpoints
+    are left to the runner."""
+    from mzplan.connectors.admission import GuardedSecrets
+    from mzplan.connectors.catalogue import Connectors
+    from mzplan.connectors.checks import check_description
+    from mzplan.warehouse.paths import absolute, local_path
+
+    secrets, connectors = GuardedSecrets(directory, guard).proposed(), Connectors()
+    place = local_path(absolute(directory, warehouse))
+    here = str(place) if place is not None and place.is_dir() else None
+
+    def check(description: Description) -> tuple[Diagnostic, ...]:
+        found = check_description(description, secrets, connectors, directory=directory, warehouse=here)
+        return found.diagnostics
+
+    return _each([(one.address, partial(check, one)) for one in descriptions])
+
+
+def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]) -> list[Diagnostic]:
+    """The findings of the checks, in order of the resources; AT_ONCE run in parallel."""
+    todo: SimpleQueue[int] = SimpleQueue()
+    for number in range(len(checks)):
+        todo.put(number)
+    found: list[tuple[Diagnostic, ...]] = [()] * len(checks)
+
+    def work() -> None:
+        while True:
+            try:
+                number = todo.get_nowait()
+            except Empty:
+                return
+            address, check = checks[number]
+            try:
+                with missing_extras_reported():
+                    found[number] = check()
+            except MzplanError as problem:
+                found[number] = problem.diagnostics
+            except Exception as problem:
+                found[number] = (_broken(address, problem),)
+
+    # Daemons: an interrupted command does not wait for a server that does not answer.
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, len(checks)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [diagnostic for each in found for diagnostic in each]
+
+
+def _broken(address: Address, problem: Exception) -> Diagnostic:
+    """A defect of one connector, which must not hide the findings of the others."""
+    return Diagnostic(
+        code="MZ064",
+        summary=f"The check of {address} broke down: {type(problem).__name__}",
+        hint="that is a defect of mzplan: report it; --no-live leaves the check out.",
+        address=address,
+    )
+
+
+def by_cause(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """One cause, one diagnostic: those that differ only in their query become one that names all of them. A
+    package that is missing here is of no query at all."""
+    causes: dict[tuple[str, ...], list[Diagnostic]] = {}
+    for one in found:
+        detail = "" if one.code == MISSING else one.detail
+        causes.setdefault((one.severity, one.code, one.summary, detail, one.hint), []).append(one)
+    return [_together(alike) for alike in causes.values()]
+
+
+def _together(alike: Sequence[Diagnostic]) -> Diagnostic:
+    first = alike[0]
+    if first.code == MISSING:
+        return replace(first, address=None)
+    addresses = tuple(sorted({one.address for one in alike if one.address is not None}, key=natural))
+    if len(addresses) < 2:
+        return first
+    shown = ", ".join(map(str, addresses[:SHOWN])) + (" …" if len(addresses) > SHOWN else "")
+    reached = f"Reached by {count(len(addresses), 'query', 'queries')}: {shown}."
+    detail = f"{first.detail}\n{reached}" if first.detail else reached
+    return replace(first, address=addresses[0], addresses=addresses, detail=detail)
