@@ -19,7 +19,7 @@ from mzplan.connectors.api.protocols import Output, ResolvedQuery, Routed, resol
 from mzplan.connectors.api.upstream_change import take_upstream
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.checks import check_connection, check_description, prepare_target
-from mzplan.connectors.frames.compaction import merge_small_files
+from mzplan.connectors.frames.merges import merge_small_files
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.connectors.network.tunnels import close_forwards

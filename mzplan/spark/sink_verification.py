@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.outputs import outputs_without_spark, plain_columns
 from mzplan.connectors.api.protocols import Recorded, ResolvedQuery, SinkConnector, resolve
 from mzplan.connectors.catalogue import Connectors
-from mzplan.connectors.frames.latest import latest_rows
+from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.types import ddl
 from mzplan.endpoints.interface import Written
 from mzplan.model.diagnostics import MzplanError

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mzplan.connectors.frames import record_times
+from mzplan.connectors.frames.progress import WRITTEN, oldest_of
 from mzplan.connectors.frames.row_hash import of_progress
-from mzplan.connectors.frames.written import WRITTEN
 from mzplan.controller.executor import QueryName
 from mzplan.model.address import Address
 from mzplan.model.state import Counters
@@ -141,7 +140,7 @@ class StepRecorder:
             query.reported[step] = _Reported(
                 hash=of_progress(progress),
                 rows=rows,
-                oldest=record_times.of_progress(progress),
+                oldest=oldest_of(progress),
                 ended=ended(progress),
             )
             query.upto = max(query.upto, step)

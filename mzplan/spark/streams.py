@@ -16,11 +16,9 @@ from mzplan.connectors.api.protocols import (
     SourceConnector,
 )
 from mzplan.connectors.formats.dead_letters import WORD, DeadLetters
-from mzplan.connectors.frames.changes import CHANGE_FEED, with_change, with_order
-from mzplan.connectors.frames.latest import latest_rows
+from mzplan.connectors.frames.changes import CHANGE_FEED, latest_rows, with_change, with_order
 from mzplan.connectors.frames.merges import append, merge
-from mzplan.connectors.frames.record_times import observed as with_time
-from mzplan.connectors.frames.record_times import oldest
+from mzplan.connectors.frames.progress import oldest, with_time
 from mzplan.connectors.frames.row_hash import observed
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic

@@ -1,12 +1,13 @@
-"""Steps of an endpoint read again, without Spark: as `mzplan verify --from-upstream` compares them."""
+"""Steps of an endpoint read again, without Spark, as `mzplan verify --from-upstream` compares them: the
+declared columns of each row, and where it was, as in the collection. Imports no pyspark."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.adapter.config import explained, opened, secret_values
-from mzplan.connectors.adapter.rows import Rows, placed
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.endpoints.interface import (
     DurableInputEndpoint,
@@ -15,12 +16,51 @@ from mzplan.endpoints.interface import (
     Step,
     StepError,
 )
+from mzplan.schema.columns import POSITION, Column
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch
+    from pyarrow import RecordBatch, StructArray
+
+
+class Rows:
+    """A consumer that keeps what is pushed, or only counts it."""
+
+    def __init__(self, keep: bool):
+        self.keep = keep
+        self.batches: list[RecordBatch] = []
+        self.count = 0
+        self.complete = False
+
+    def push(self, batch: RecordBatch) -> None:
+        self.count += batch.num_rows
+        if self.keep and batch.num_rows:
+            self.batches.append(batch)
+
+    def eoi(self) -> None:
+        self.complete = True
+
+    def committed(self) -> None:
+        pass
+
+
+def placed(batch: RecordBatch, columns: Sequence[Column], step: Step, row: int) -> RecordBatch:
+    """The columns in order, then `_position`; `row`: that of the first one. Raises FitError."""
+    from mzplan.endpoints.arrow import fit
+
+    fitted = fit(batch, columns)
+    return fitted.append_column(POSITION, _positions(step, range(row, row + fitted.num_rows)))
+
+
+def _positions(step: Step, rows: range) -> StructArray:
+    """From buffers: making an array of Python's numbers would have pyarrow import pandas, a second of CPU."""
+    import pyarrow as pa
+
+    numbers = (array("q", [step]) * len(rows), array("q", rows))
+    arrays = [pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(one)]) for one in numbers]
+    return pa.StructArray.from_arrays(arrays, ["step", "row"])
 
 
 class EndpointUpstream:

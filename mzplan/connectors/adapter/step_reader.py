@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from mzplan.connectors.adapter.config import marked
-from mzplan.connectors.adapter.rows import Rows, placed
+from mzplan.connectors.adapter.replay import Rows, placed
 from mzplan.endpoints.interface import (
     Closes,
     DurableInputEndpoint,

@@ -15,13 +15,11 @@ from mzplan.connectors.api.protocols import (
     SinkRun,
     empties_target,
 )
-from mzplan.connectors.delta.content import DeltaContent
-from mzplan.connectors.delta.recorded_steps import DeltaRecorded
-from mzplan.connectors.frames.compaction import count_files, is_no_table, merge_small_files
-from mzplan.connectors.frames.latest import latest_rows
-from mzplan.connectors.frames.merges import merge
+from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded
+from mzplan.connectors.frames.changes import latest_rows
+from mzplan.connectors.frames.merges import count_files, is_no_table, merge, merge_small_files
+from mzplan.connectors.frames.progress import with_count
 from mzplan.connectors.frames.types import ddl_of, quoted
-from mzplan.connectors.frames.written import observed
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, route, target_problems
@@ -73,7 +71,7 @@ class DeltaSink:
             with run.rewriting(path):
                 _empty(rows.sparkSession, path)
         if run.query.body["mode"] != "upsert":
-            appended = observed(rows.drop(POSITION)).writeStream.format("delta").outputMode("append")
+            appended = with_count(rows.drop(POSITION)).writeStream.format("delta").outputMode("append")
             return appended.option("mergeSchema", "true").option("path", path)
         keys = tuple(run.query.body["key"])
 

@@ -25,7 +25,7 @@ def _sink() -> SinkConnector:
 
 
 def _adopts() -> Adopts:
-    from mzplan.connectors.files.adoption import FilesAdoption
+    from mzplan.connectors.files.source import FilesAdoption
 
     return FilesAdoption()
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.content import Content
 from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
-from mzplan.connectors.files.content import FilesContent
 from mzplan.connectors.files.manifest import LOG
-from mzplan.connectors.files.recorded_steps import FilesRecorded
-from mzplan.connectors.frames.written import observed
+from mzplan.connectors.files.written import FilesContent, FilesRecorded
+from mzplan.connectors.frames.progress import with_count
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, route, target_problems
 from mzplan.model.diagnostics import Diagnostic, error
@@ -49,7 +48,7 @@ class FilesSink:
         use_s3(rows.sparkSession, run.query, folder)
         if run.begins:
             _make_free(rows.sparkSession, folder, run)
-        writer = observed(rows.drop(POSITION)).writeStream.format(run.query.body["format"]["type"])
+        writer = with_count(rows.drop(POSITION)).writeStream.format(run.query.body["format"]["type"])
         return writer.outputMode("append").option("header", "true").option("path", folder)
 
 

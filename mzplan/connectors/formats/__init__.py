@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector
-from mzplan.connectors.network.addresses import server_of_url
+from mzplan.connectors.network import server_of_url
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.protocols import ResolvedQuery

@@ -1,11 +1,15 @@
-"""Envelopes: the effect of a record on a keyed collection, around the columns that it holds."""
+"""Envelopes: the effect of a record on a keyed collection, around the columns that it holds. The envelope
+`debezium` is a module of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from mzplan.schema.columns import Column
+from mzplan.connectors.formats.parsers import CORRUPT, KEY_DECODED, RECORD, STRICT
+from mzplan.connectors.frames.types import ddl, quoted, spark_type
+from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -37,3 +41,124 @@ class Envelope(Protocol):
 
     def reason(self, otherwise: Expression) -> Expression:
         """Why the record can't be used; `otherwise` where it is not for the envelope's sake."""
+
+
+_GONE, _KEY, _WIRE = "_mzplan_gone", "_mzplan_key", "_mzplan_wire"
+_OTHER = ": it begins with a schema's id, as the keys of a schema registry do. Is key_format right?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstones:
+    """See Envelope. `value` and `key`: the records' bytes; `columns`: those of the collection's key that are
+    in the records, `beside`: the names of those that come with them (`include`); `format`: that of the
+    records' keys: text, json or avro (decoded before, see avro.stream)."""
+
+    value: Expression
+    key: Expression
+    columns: tuple[Column, ...]
+    beside: tuple[str, ...] = ()
+    format: str = "text"
+
+    def required(self, columns: Sequence[Column]) -> list[Column]:
+        """The columns that a record holds; those of the key have a value."""
+        names = {column.name for column in self.columns}
+        return [replace(column, nullable=False) if column.name in names else column for column in columns]
+
+    def given(self) -> list[Expression]:
+        """Values that the other methods need of each record."""
+        from pyspark.sql import functions as f
+
+        gone = self.value.isNull()
+        found = [gone.alias(_GONE)]
+        if self.columns:
+            found.append(f.when(gone, self._parsed()).alias(_KEY))
+            found.append((gone & self._is_wire()).alias(_WIRE))
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the values of `given`."""
+        return [_GONE, _KEY, _WIRE] if self.columns else [_GONE]
+
+    def own(self, column: Column, value: Expression) -> Expression:
+        """A column of the collection: `value`, or for a tombstone the value in its key."""
+        from pyspark.sql import functions as f
+
+        if column.name not in {one.name for one in self.columns}:
+            return value
+        return f.when(f.col(_GONE), f.col(f"{_KEY}.{quoted(column.name)}")).otherwise(value)
+
+    def change(self) -> Expression:
+        """The value of `_change`."""
+        from pyspark.sql import functions as f
+
+        return f.when(f.col(_GONE), f.lit(DELETE)).otherwise(f.lit(UPSERT)).alias(CHANGE)
+
+    def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
+        """Whether a record can't be used: a tombstone without its key, any other one that is `broken`.
+        `beside`: what came with the record, by name."""
+        from pyspark.sql import functions as f
+
+        keyless = f.lit(False)
+        for name in self.beside:
+            keyless = keyless | beside[name].isNull()
+        return f.when(f.col(_GONE), self._lacks_key() | keyless).otherwise(broken | keyless)
+
+    def reason(self, otherwise: Expression) -> Expression:
+        """Why the record can't be used; `otherwise` where it is not for the envelope's sake."""
+        from pyspark.sql import functions as f
+
+        if self.columns:
+            what = ", ".join(str(replace(column, nullable=True)) for column in self.columns)
+            how = {"text": "as text", "json": "as JSON", "avro": "in Avro"}[self.format]
+            text = f"it has no value, so its key says what to delete, but the key is not {what} {how}"
+            reason = f.concat(f.lit(text), f.when(f.col(_WIRE), f.lit(_OTHER)).otherwise(f.lit("")))
+            otherwise = f.when(f.col(_GONE) & self._lacks_key(), reason).otherwise(otherwise)
+        if not self.beside:
+            return otherwise
+        text = "the record has no key, which is the key of its row"
+        return f.when(f.col(_GONE) & ~self._lacks_key(), f.lit(text)).otherwise(otherwise)
+
+    def _lacks_key(self) -> Expression:
+        from pyspark.sql import functions as f
+
+        found = f.lit(False)
+        for column in self.columns:
+            found = found | f.col(f"{_KEY}.{quoted(column.name)}").isNull()
+        return found
+
+    def _is_wire(self) -> Expression:
+        """Whether the key is written by a schema registry's serializer: a zero, then the schema's id. It may
+        be valid UTF-8: read as a text it would name no row, and silently nothing would be deleted."""
+        from pyspark.sql import functions as f
+
+        if self.format == "avro" or any(column.type == "BINARY" for column in self.columns):
+            return f.lit(False)
+        return f.coalesce(f.substring(self.key, 1, 1) == f.lit(bytes(1)), f.lit(False))
+
+    def _parsed(self) -> Expression:
+        """The key's columns: a struct, whose fields are NULL where unknown."""
+        from pyspark.sql import functions as f
+
+        if self.format == "avro":
+            return f.col(f"{KEY_DECODED}.{RECORD}")
+        is_text = f.is_valid_utf8(self.key.cast("string")) & ~self._is_wire()
+        text = f.when(is_text, self.key.cast("string"))
+        if self.format == "text":
+            (column,) = self.columns
+            is_bytes = column.type == "BINARY"
+            value = self.key if is_bytes else text.try_cast(spark_type(column.type))
+            return f.struct(value.alias(column.name))
+        # Wrapped in an object, so that nothing may follow, and a bare value can be parsed, too.
+        wrapped = f.concat(f.lit('{"r":'), text, f.lit("}"))
+        found = f.from_json(wrapped, f"r STRUCT<{ddl(self.columns)}>, {CORRUPT} STRING", STRICT)
+        fields = {
+            column.name: f.when(found.getField(CORRUPT).isNull(), found.getField("r").getField(column.name))
+            for column in self.columns
+        }
+        if len(self.columns) == 1:
+            (column,) = self.columns
+            bare = f.from_json(wrapped, f"r {spark_type(column.type)}, {CORRUPT} STRING", STRICT)
+            is_bare = ~f.ltrim(text).startswith("{") & bare.getField(CORRUPT).isNull()
+            fields[column.name] = f.coalesce(fields[column.name], f.when(is_bare, bare.getField("r")))
+        return f.struct(*(value.alias(name) for name, value in fields.items()))

@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from mzplan.connectors.api.protocols import Output, ResolvedConnection, ResolvedQuery
-from mzplan.connectors.formats.avro.sink_fit import avro_writable
-from mzplan.connectors.formats.registry_fit import avro_readable, readable, writable
+from mzplan.connectors.formats.registry_fit import avro_readable, avro_writable, readable, writable
 from mzplan.connectors.network.registry_client import Subject, latest_version, list_subjects, server_of
 from mzplan.connectors.network.registry_http import RegistryError
 from mzplan.connectors.network.tunnels import Through, through_tunnel, tunnel_problem

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CHANGE_FEED = {"readChangeFeed": "true"}
 VERSION, THERE = "_version", "_there"  # the first fields of `_position` in a sink's rows
+_LATEST = "_mzplan_latest"
 
 
 def with_order(feed: DataFrame, columns: Sequence[Column]) -> DataFrame:
@@ -39,3 +40,15 @@ def with_change(rows: DataFrame) -> DataFrame:
 
     comes = f.col(f"{POSITION}.{THERE}") == 1
     return rows.withColumn(CHANGE, f.when(comes, f.lit(UPSERT)).otherwise(f.lit(DELETE)))
+
+
+def latest_rows(batch: DataFrame, keys: Sequence[str], *, position: bool = False) -> DataFrame:
+    """The latest row of each key of a micro-batch; `_position` only with `position`; for a keyed collection
+    with its `_change`."""
+    from pyspark.sql import functions as f
+
+    wanted = [quoted(column) for column in batch.columns if position or column != POSITION]
+    grouped = batch.groupBy(*(f.col(quoted(key)) for key in keys))
+    # The grouped columns stay, so the result needs a name that no column has.
+    latest = grouped.agg(f.max_by(f.struct(*wanted), f.col(POSITION)).alias(_LATEST))
+    return latest.select(*(f"{_LATEST}.{column}" for column in wanted))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector
-from mzplan.connectors.network.addresses import server_of_url
+from mzplan.connectors.network import server_of_url
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.capabilities import Adopts
@@ -38,7 +38,7 @@ def _reach(query: ResolvedQuery) -> Diagnostic | None:
 
 
 def _adopts() -> Adopts:
-    from mzplan.connectors.kafka.adoption import KafkaAdoption
+    from mzplan.connectors.kafka.source import KafkaAdoption
 
     return KafkaAdoption()
 

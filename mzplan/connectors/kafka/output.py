@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.frames.task_code import one_row, ship
-from mzplan.connectors.frames.whole import until_end
+from mzplan.connectors.frames.task_code import one_row, ship, until_end
 from mzplan.connectors.kafka.step_record import KEPT_STEPS, StepRecord
 from mzplan.connectors.kafka.transaction import CHANGED, StopError, Transaction
 from mzplan.endpoints.interface import Step, StepError, checked_step
@@ -207,10 +206,8 @@ def task(
 ) -> Callable[[Iterable[RecordBatch]], Iterator[RecordBatch]]:
     """A function for mapInArrow that writes a step, which is one partition (in_one_task)."""
     ship(
-        "mzplan.connectors.frames.whole",
         "mzplan.connectors.kafka.transaction",
         "mzplan.connectors.kafka.step_record",
-        "mzplan.connectors.network.tokens",
         __name__,
     )
 

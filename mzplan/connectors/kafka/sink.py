@@ -12,16 +12,15 @@ from mzplan.connectors.api.target_change import unreadable
 from mzplan.connectors.formats.avro.encoder import Encoder
 from mzplan.connectors.formats.records import MARK
 from mzplan.connectors.formats.registry import check_sink, schema_to_write
-from mzplan.connectors.frames.latest import latest_rows
+from mzplan.connectors.frames.changes import latest_rows
+from mzplan.connectors.frames.progress import with_count
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted
-from mzplan.connectors.frames.written import observed
-from mzplan.connectors.kafka.content import KafkaContent
 from mzplan.connectors.kafka.options import writer_options
 from mzplan.connectors.kafka.probe import KafkaProbe, route
-from mzplan.connectors.kafka.recorded_steps import KafkaRecorded
 from mzplan.connectors.kafka.transactional_writer import TransactionalWriter, compare_target
+from mzplan.connectors.kafka.written import KafkaContent, KafkaRecorded
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.columns import CHANGE, DELETE, POSITION
@@ -94,7 +93,9 @@ class KafkaSink:
             require_packages(rows.sparkSession, run.query)
             options = writer_options(run.query.link, run.query.directory, body["topic"])
             if body["mode"] != "upsert":
-                writer = observed(as_records(rows.drop(POSITION), keys, encoder)).writeStream.format("kafka")
+                writer = with_count(as_records(rows.drop(POSITION), keys, encoder)).writeStream.format(
+                    "kafka"
+                )
                 return writer.outputMode("append").options(**options)
 
             def write_step(batch: DataFrame, step: int) -> None:

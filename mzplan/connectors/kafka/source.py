@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,10 @@ from mzplan.connectors.api.replays import replay
 from mzplan.connectors.formats import dead_letters
 from mzplan.connectors.formats.avro.stream import decoded
 from mzplan.connectors.formats.debezium import Debezium, members, opened, without_tombstones
-from mzplan.connectors.formats.envelopes import Envelope
+from mzplan.connectors.formats.envelopes import Envelope, Tombstones
 from mzplan.connectors.formats.parsers import Parsed, parsed_by, unframed
 from mzplan.connectors.formats.records import Records, checked
 from mzplan.connectors.formats.registry import ROLE, check_source
-from mzplan.connectors.formats.tombstones import Tombstones
 from mzplan.connectors.kafka.options import client_body, consumer_options, writer_options
 from mzplan.connectors.kafka.probe import KafkaProbe, compare_upstreams, route
 from mzplan.connectors.network.aws_spark import require_packages
@@ -26,6 +25,7 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.instants import instant
 from mzplan.schema.columns import Column
 from mzplan.schema.source_columns import included_columns, record_columns
+from mzplan.warehouse.foreign_query import Left
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -211,3 +211,19 @@ def _between(start: Any, end: Any) -> dict[str, str]:
         "startingOffsets": json.dumps({topic: first}),
         "endingOffsets": json.dumps(end),
     }
+
+
+class KafkaAdoption:
+    """See Adopts: the other query must have read the same topic, and no other."""
+
+    def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> None:
+        return None
+
+    def problems(
+        self, left: Left, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
+    ) -> Iterator[str]:
+        topics = sorted(position)
+        if topics == ["logOffset"] or not all(isinstance(value, dict) for value in position.values()):
+            yield "It does not read Kafka."
+        elif topics != [body.get("topic")]:
+            yield f"It reads the topics {', '.join(topics)}, and the source reads {body.get('topic')}."

@@ -7,12 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from mzplan.connectors.api.connector import Connector
-from mzplan.connectors.network.addresses import server, server_of_url
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.protocols import ResolvedQuery
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def server(host: str, port: int | float) -> str:
+    """`("DB.internal", 5432)` → `db.internal:5432`."""
+    name = host.rstrip(".").lower()
+    return f"{name}:{int(port)}"
+
+
+def server_of_url(url: str) -> str:
+    """`https://registry/path` → `registry:443`. The whole URL where it is none that can be understood."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return url
+    if not parts.hostname or port is None:
+        return url
+    return server(f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname, port)
 
 
 def _reach(query: ResolvedQuery) -> None:

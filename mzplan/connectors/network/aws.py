@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from mzplan.connectors.api.probes import fingerprint
 from mzplan.connectors.api.protocols import ResolvedConnection
-from mzplan.connectors.network.tokens import OneToken
+from mzplan.connectors.frames.task_code import OneToken
 from mzplan.model.diagnostics import MzplanError, error
 
 ROLE = "aws"

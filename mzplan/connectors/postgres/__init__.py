@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector
-from mzplan.connectors.network.addresses import server
+from mzplan.connectors.network import server
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.ddl import Ddl

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mzplan.connectors.network.addresses import server_of_url
+from mzplan.connectors.network import server_of_url
 from mzplan.host.checkout import may_be_foreign
 from mzplan.host.network import is_loopback
 from mzplan.model.diagnostics import Diagnostic, error

@@ -126,8 +126,8 @@ RECORDS: list[tuple[str, Sequence[str], bytes | None, bytes | None, Any]] = [
 def test_what_a_record_does_to_its_key(lab: Lab) -> None:
     from pyspark.sql import functions as f
 
+    from mzplan.connectors.formats.envelopes import Tombstones
     from mzplan.connectors.formats.records import Records
-    from mzplan.connectors.formats.tombstones import Tombstones
     from mzplan.schema.columns import parse_columns
 
     spark = lab.executor._spark
@@ -168,7 +168,7 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
     from mzplan.connectors.delta.sink import _merge_latest
     from mzplan.connectors.formats.parsers import unframed
     from mzplan.connectors.formats.records import Records
-    from mzplan.connectors.frames.latest import latest_rows
+    from mzplan.connectors.frames.changes import latest_rows
     from mzplan.schema.columns import parse_columns
 
     spark = lab.executor._spark

@@ -14,7 +14,7 @@ import pytest
 
 from mzplan.connectors.api.protocols import Output
 from mzplan.connectors.formats.avro.encoder import Encoder
-from mzplan.connectors.formats.avro.sink_fit import avro_writable
+from mzplan.connectors.formats.registry_fit import avro_writable
 
 LINE = {
     "name": "line",

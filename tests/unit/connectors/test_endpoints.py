@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import fs
 
-from mzplan.connectors.adapter.rows import Rows
+from mzplan.connectors.adapter.replay import Rows
 from mzplan.connectors.local import endpoint as local
 from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps, StaleStepError
 from mzplan.endpoints import StepError

@@ -33,7 +33,7 @@ from mzplan.connectors.api.protocols import (
 from mzplan.connectors.api.repeated_steps import refused, unknown_step, warn_repeated
 from mzplan.connectors.frames.changes import THERE
 from mzplan.connectors.frames.row_hash import row_hash
-from mzplan.connectors.frames.whole import in_one_task
+from mzplan.connectors.frames.task_code import in_one_task
 from mzplan.connectors.postgres.client import connect, elsewhere_of, hang_up, reached
 from mzplan.connectors.postgres.elsewhere import Elsewhere
 from mzplan.connectors.postgres.identity import record_target, take_target

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.frames.task_code import one_row, ship
-from mzplan.connectors.frames.whole import CutShortError, until_end
+from mzplan.connectors.frames.task_code import CutShortError, one_row, ship, until_end
 from mzplan.connectors.postgres.sink.copy import Copy, Session
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target, copy_into
 from mzplan.endpoints.interface import Step, Written
@@ -152,7 +151,6 @@ def _told(problem: Exception) -> str:
 
 def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], secret: str | None) -> Task:
     ship(
-        "mzplan.connectors.frames.whole",
         "mzplan.connectors.postgres.elsewhere",
         "mzplan.connectors.postgres.sink.copy",
         "mzplan.connectors.postgres.sink.ledger",

@@ -12,7 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from mzplan.connectors.api.content import Compared
-from mzplan.connectors.delta.content import last_step
+from mzplan.connectors.delta.table import last_step
 from mzplan.connectors.postgres.sink.comparable import canonical_json, form_of, selected
 from mzplan.connectors.postgres.types import TargetColumn
 from mzplan.features.steps.content import compared_to_json, render_compared

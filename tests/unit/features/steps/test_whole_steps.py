@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from mzplan.connectors.frames.whole import CutShortError, until_end
+from mzplan.connectors.frames.task_code import CutShortError, until_end
 from mzplan.warehouse.content_hash import HASH
 
 

@@ -1,4 +1,4 @@
-"""The records of the topic that a sink writes: for `mzplan verify SINK --content`."""
+"""What a topic holds of the records that a sink has written, and Kafka of its steps: for `mzplan verify`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicParti
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from mzplan.connectors.api.content import PLACE, Content, incomparable
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.protocols import Recorded, ResolvedQuery
+from mzplan.connectors.api.recorded_steps import nothing_recorded
 from mzplan.connectors.kafka.options import client_body, consumer_options, librdkafka_options
 from mzplan.connectors.kafka.problems import Problems, transaction_of
 from mzplan.connectors.kafka.step_record import StepRecord
 from mzplan.connectors.network.aws_spark import require_packages
+from mzplan.endpoints.interface import Step, Written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,3 +172,23 @@ def _place(of: str = "") -> Any:
     from pyspark.sql import functions as f
 
     return f.concat(f.lit("partition "), f.col(f"{of}partition"), f.lit(", offset "), f.col(f"{of}offset"))
+
+
+class KafkaRecorded(Recorded):
+    """Reads the step record, which holds the last steps."""
+
+    def __init__(self, query: ResolvedQuery):
+        if query.body["delivery"] != "exactly-once":
+            why = "With delivery: at-least-once Spark's own writer writes it."
+            raise nothing_recorded(query, why, has_content=True)
+        self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()
+        transaction = transaction_of(query)
+        with Problems(query).explaining(transaction):
+            text = transaction.read()
+            record = StepRecord.parse(text) if text is not None else None
+        ours = record is not None and record.generation == query.description.generation
+        self._written = record.written() if record is not None and ours else {}
+
+    def step(self, step: Step) -> Written | None:
+        found = self._written.get(step)
+        return found if found is not None and found != Written(rows=0, digest=None) else None

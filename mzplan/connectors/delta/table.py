@@ -1,4 +1,4 @@
-"""The rows of a Delta table that a sink writes: for `mzplan verify SINK --content`."""
+"""What a Delta table holds of the rows that a sink has written, and of its steps: for `mzplan verify`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.content import PLACE, Content, incomparable
-from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.api.protocols import Output, Recorded, ResolvedQuery
+from mzplan.connectors.api.recorded_steps import held
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of
+from mzplan.endpoints.interface import Step, Written
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.folder import ensure_plain
@@ -94,3 +96,22 @@ def _checkpointed(folder: str, version: int, query_id: str) -> int:
     except (DeltaError, OSError, ValueError):
         return -1
     return found if found is not None else -1
+
+
+class DeltaRecorded(Recorded):
+    """Reads the table's log: each commit names the query and its step. For an append, the rows of the files
+    that the commit has added; for a MERGE, only the number of rows in its source."""
+
+    def __init__(self, query: ResolvedQuery, query_id: str | None):
+        self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()
+        commits = CollectionLog(folder_of(query)).after(-1)
+        found = [(one.transaction, one) for one in commits if one.transaction is not None]
+        self._commits = {made[1]: commit for made, commit in found if made[0] == query_id}
+
+    def step(self, step: Step) -> Written | None:
+        commit = self._commits.get(step)
+        if commit is None:
+            return None
+        if self.keys:
+            return Written(rows=commit.merged) if commit.merged is not None else None
+        return held(commit.files)

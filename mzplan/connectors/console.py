@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun
 from mzplan.connectors.api.recorded_steps import nothing_recorded
 from mzplan.schema.columns import POSITION
@@ -42,3 +43,6 @@ class ConsoleSink:
             run.wrote(step, len(shown[:most]))
 
         return rows.writeStream.foreachBatch(print_batch)
+
+
+CONNECTOR = Connector(type="console", sink=ConsoleSink)

@@ -1,4 +1,5 @@
-"""When the oldest record of a step was made, as its upstream says: a minimum along with the rows."""
+"""Metrics that go along with the rows of a stream, and come with its progress: how many rows a step has
+written, and when its oldest record was made, as its upstream says."""
 
 from __future__ import annotations
 
@@ -12,9 +13,24 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
 
+WRITTEN = "mzplan_written"
+"""The name of the number of rows in Spark's progress events; its one field is `rows`."""
 TIMES = "mzplan_times"
-"""The name of the metric in Spark's progress events, where the rows have no other one to go along with."""
+"""The name of the time there, where the rows have no other metric to go along with."""
 _TIME, _OLDEST = "timestamp", "oldest"
+
+
+def with_count(rows: DataFrame) -> DataFrame:
+    """The same rows of a stream that Spark itself writes; each of its progress events has their number."""
+    from pyspark.sql import functions as f
+
+    return rows.observe(WRITTEN, f.count(f.lit(1)).alias("rows"))
+
+
+def with_time(rows: DataFrame) -> DataFrame:
+    """The same rows of a stream; each of its progress events has the time, where their positions have one."""
+    found = oldest(rows)
+    return rows.observe(TIMES, *found) if found else rows
 
 
 def oldest(rows: DataFrame) -> tuple[Expression, ...]:
@@ -32,13 +48,7 @@ def oldest(rows: DataFrame) -> tuple[Expression, ...]:
     return (f.min(f.when(at >= 0, at)).alias(_OLDEST),)
 
 
-def observed(rows: DataFrame) -> DataFrame:
-    """The same rows of a stream; each of its progress events has the time, where their positions have one."""
-    found = oldest(rows)
-    return rows.observe(TIMES, *found) if found else rows
-
-
-def of_progress(progress: Mapping[str, Any]) -> float | None:
+def oldest_of(progress: Mapping[str, Any]) -> float | None:
     """The time in the progress of a stream (JSON of a StreamingQueryProgress), in seconds since the epoch;
     None where it has none."""
     metrics = progress.get("observedMetrics") or {}
