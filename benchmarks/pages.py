@@ -18,7 +18,7 @@ from benchmarks.figures import Table, say, verdict
 from benchmarks.plan_scale import run, write_project
 from benchmarks.stage import BenchmarkError, Stage
 from mzplan.model.address import Address
-from mzplan.model.state import Condition
+from mzplan.model.observed import Condition
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.browser.chromium import missing

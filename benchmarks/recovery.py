@@ -35,7 +35,7 @@ from benchmarks.restart import Move, Queries, seconds_restarting, write_project
 from benchmarks.stage import Project, Stage, wait_until
 from examples.servers import KafkaBroker, produce_json
 from mzplan.model.address import Address
-from mzplan.model.state import Lease, Status
+from mzplan.model.observed import Lease, Status
 from mzplan.operations.project import open_project
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.leases import LEASE_TTL

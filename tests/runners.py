@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor as Pool
 
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemoryStorageController
-from mzplan.model.state import Lease
+from mzplan.model.observed import Lease
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
 from mzplan.runner.values import HandedValues

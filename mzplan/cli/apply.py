@@ -16,7 +16,7 @@ from mzplan.cli.output import is_interactive
 from mzplan.cli.policy import chosen_guard, policy_option
 from mzplan.cli.progress import named_first
 from mzplan.model.address import Address, natural_item
-from mzplan.model.canary import DEFAULT_WAIT
+from mzplan.model.state import DEFAULT_WAIT
 from mzplan.model.words import count
 from mzplan.render.text import paragraph, safe
 

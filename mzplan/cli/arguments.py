@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 import click
 
 from mzplan.model.address import Address, is_glob
-from mzplan.model.durations import DURATION_FORM, seconds
-from mzplan.model.instants import instant
-from mzplan.model.state import Condition
+from mzplan.model.observed import Condition
+from mzplan.model.times import DURATION_FORM, instant, seconds
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -81,8 +81,8 @@ def command_schema(invocation: Invocation, kind: str | None, editor: bool, out: 
         return _write_for_editors(invocation, out)
     if out is not None:
         raise click.UsageError("--out goes with --editor.")
+    from mzplan.schema.editor import written_schema
     from mzplan.schema.kinds import schema_names
-    from mzplan.schema.written import written_schema
 
     names = (*schema_names(), "project")
     if kind is None:

@@ -12,7 +12,7 @@ import click
 from mzplan import __version__
 from mzplan.cli.context import Invocation, global_options
 from mzplan.cli.exit import ended
-from mzplan.model.suggestions import nearest
+from mzplan.model.words import nearest
 
 # command → module; the function in it is `command_<name>` with - as _.
 COMMANDS: dict[str, str] = {

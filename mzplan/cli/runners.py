@@ -14,7 +14,7 @@ from mzplan.store.store import Store
 
 if TYPE_CHECKING:
     from mzplan.operations.project import Reporter
-    from mzplan.secrets.handed import Handed
+    from mzplan.secrets.policy import Handed
 
 
 _NOTHING: Mapping[str, tuple[str, ...]] = {}

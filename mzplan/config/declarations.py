@@ -8,12 +8,11 @@ from typing import Any
 from mzplan.config.declared import Declared, value_at
 from mzplan.config.defaults import Defaults
 from mzplan.config.files import PROJECT_FILE, SECTIONS
-from mzplan.config.findings import HERE, Findings, Location
+from mzplan.config.findings import HERE, Findings, Location, kind_of, listed, shown
 from mzplan.config.templates import Templates
-from mzplan.config.text import kind_of, listed, shown
 from mzplan.config.yaml.builder import Document
 from mzplan.model.address import Address
-from mzplan.model.suggestions import did_you_mean
+from mzplan.model.words import did_you_mean
 
 
 def collect(

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mzplan.config.files import SECTIONS
-from mzplan.config.findings import Location, Path, SourceFile
-from mzplan.config.text import shown
+from mzplan.config.findings import Location, Path, SourceFile, shown
 from mzplan.model.address import Address, is_valid_name
 
 _BY_KIND = {kind: section for section, kind in SECTIONS.items()}

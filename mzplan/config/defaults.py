@@ -13,8 +13,7 @@ from typing import Any
 
 from mzplan.config.declared import Declared, value_at
 from mzplan.config.files import SECTIONS
-from mzplan.config.findings import EnoughError, Findings, Location, Path, SourceFile
-from mzplan.config.text import kind_of, listed, shown
+from mzplan.config.findings import EnoughError, Findings, Location, Path, SourceFile, kind_of, listed, shown
 from mzplan.config.yaml.builder import MAX_NODES, Document, size_of
 from mzplan.model.address import Address, Kind
 from mzplan.schema.kinds import resource_kind, types_of

@@ -13,18 +13,15 @@ from typing import Any
 
 from mzplan.config.declared import value_at
 from mzplan.config.files import SECTIONS, ReadError, find_files, is_allowed, project_file, read_bytes
-from mzplan.config.findings import Findings, SourceFile
+from mzplan.config.findings import LINE_BREAK, Findings, SourceFile
 from mzplan.config.locations import failure, locate
 from mzplan.config.project import excluded_folders, read_settings
-from mzplan.config.text import LINE_BREAK
-from mzplan.config.yaml.nodes import compose
 from mzplan.config.yaml.parser import read_text
-from mzplan.config.yaml.positions import find
+from mzplan.config.yaml.positions import compose, find
 from mzplan.config.yaml.text_edits import CantRewriteError, body_of, rename, rewrite
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.edits import PropertyEdit
-from mzplan.model.resources import Body
+from mzplan.model.resources import Body, PropertyEdit
 
 _VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
 _AS_WRITTEN: Mapping[str, bytes] = {}

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.config.files import PROJECT_FILE
-from mzplan.config.findings import HERE, Findings, Location, Path
+from mzplan.config.findings import HERE, Findings, Location, Path, listed, shown
 from mzplan.config.places import Place, places_of
-from mzplan.config.text import listed, shown
 from mzplan.config.variables import Variables, defaults_of, substituted, undeclared
 from mzplan.config.yaml.builder import Document, containers_below
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
-from mzplan.model.suggestions import did_you_mean
+from mzplan.model.words import did_you_mean
 
 SECTION = "environments"
 OWN = ("warehouse", "instances", "state")  # what an entry has in place of the project's

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.config.declared import Declared
-from mzplan.config.findings import HERE, Findings, Location, Path
+from mzplan.config.findings import HERE, Findings, Location, Path, kind_of, listed, shown
 from mzplan.config.references import EACH, check_references
-from mzplan.config.text import kind_of, listed, shown
 from mzplan.config.variables import MAX_FILLED, as_text
 from mzplan.config.yaml.builder import MAX_NODES, size_of
 from mzplan.model.address import MAX_NAME, Address, is_valid_name

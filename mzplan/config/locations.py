@@ -7,9 +7,18 @@ import os
 from collections.abc import Iterable
 
 from mzplan.config.files import SECTIONS, ReadError, find_files, project_file, read_bytes
-from mzplan.config.findings import HERE, MAX_FINDINGS, Finding, Findings, Location, Path, SourceFile, Span
+from mzplan.config.findings import (
+    HERE,
+    LINE_BREAK,
+    MAX_FINDINGS,
+    Finding,
+    Findings,
+    Location,
+    Path,
+    SourceFile,
+    Span,
+)
 from mzplan.config.masking import masked_broken, masked_lines, scrub
-from mzplan.config.text import LINE_BREAK
 from mzplan.config.yaml.parser import parse, read_text
 from mzplan.config.yaml.positions import Found, find, offset_span
 from mzplan.model.address import Address

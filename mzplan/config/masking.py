@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from mzplan.config.files import SECTIONS
-from mzplan.config.findings import Path
-from mzplan.config.text import LIKE_A_REFERENCE
+from mzplan.config.findings import LIKE_A_REFERENCE, Path
 from mzplan.config.yaml.positions import scalars_on
 from mzplan.schema.kinds import resource_kind, types_of, walk_properties
 from mzplan.secrets.references import is_reference

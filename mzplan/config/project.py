@@ -15,14 +15,12 @@ from typing import Any
 
 from mzplan.config.environments import NONE, Environment, as_in, entries_of
 from mzplan.config.files import PROJECT_FILE, SECTIONS, project_file
-from mzplan.config.findings import Findings, Location
+from mzplan.config.findings import Findings, Location, kind_of
 from mzplan.config.state_settings import check_state
-from mzplan.config.text import kind_of
 from mzplan.config.variables import Variables, given_values
 from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.parser import load
 from mzplan.model.diagnostics import error
-from mzplan.model.durations import seconds
 from mzplan.model.resources import (
     DEFAULT_INSTANCE,
     Instance,
@@ -32,6 +30,7 @@ from mzplan.model.resources import (
     RunEventSettings,
     RunnerSettings,
 )
+from mzplan.model.times import seconds
 from mzplan.schema.kinds import load_schema
 
 _SCHEMA = "project"

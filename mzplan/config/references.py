@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from mzplan.config.findings import Findings, Location
-from mzplan.config.text import shown
-from mzplan.model.suggestions import did_you_mean
+from mzplan.config.findings import Findings, Location, shown
+from mzplan.model.words import did_you_mean
 from mzplan.secrets.providers import OURS, fault_of_name, has_provider
 from mzplan.secrets.references import REFERENCE
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from mzplan.config.declared import Declared
 from mzplan.config.expansion import MAX_MADE, Expansion, Key, Limits, TooMuchError
-from mzplan.config.findings import Findings, Location, Path
+from mzplan.config.findings import Findings, Location, Path, kind_of, shown
 from mzplan.config.references import EACH
-from mzplan.config.text import kind_of, shown
 from mzplan.config.variables import MAX_FILLED, as_text
 from mzplan.config.yaml.builder import MAX_NODES
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from mzplan.config.findings import Findings, Location, Path, SourceFile
+from mzplan.config.findings import Findings, Location, Path, SourceFile, kind_of, listed, shown
 from mzplan.config.references import EACH, check_references
-from mzplan.config.text import kind_of, listed, shown
 from mzplan.config.yaml.builder import Document, containers_below
 from mzplan.config.yaml.events import DocumentStartEvent, ScalarEvent, YamlError, events
 from mzplan.config.yaml.parser import load

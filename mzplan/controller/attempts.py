@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mzplan.controller.reconcile import Decision, Switch, key_of
 from mzplan.model.address import Address
-from mzplan.model.state import Counters
+from mzplan.model.observed import Counters
 
 
 class Attempts:

@@ -48,8 +48,7 @@ from mzplan.controller.types import (
 )
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.run_facts import Versions
-from mzplan.model.state import Counters, Lease
+from mzplan.model.observed import Counters, Lease, Versions
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.store.claims import recorded_places, unclaimed

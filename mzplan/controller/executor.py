@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.run_facts import RunFacts, Versions
-from mzplan.model.state import Counters
+from mzplan.model.observed import Counters, RunFacts, Versions
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.step_record import StepRecord

@@ -17,7 +17,7 @@ from mzplan.controller.types import (
     StorageError,
 )
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.state import Lease
+from mzplan.model.observed import Lease
 from mzplan.store.leases import HEARTBEAT
 from mzplan.store.store import Store
 

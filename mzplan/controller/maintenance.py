@@ -15,7 +15,7 @@ from mzplan.controller.storage import Extent, Storage
 from mzplan.controller.types import CollectionState, GlobalId, LagDuration, ReadPolicy, Step
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import MzplanError, sentence
-from mzplan.model.durations import seconds
+from mzplan.model.times import seconds
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 

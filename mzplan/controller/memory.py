@@ -25,8 +25,7 @@ from mzplan.controller.types import (
 )
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, error
-from mzplan.model.run_facts import Versions
-from mzplan.model.state import Counters, Status
+from mzplan.model.observed import Counters, Status, Versions
 from mzplan.schema.columns import CHANGE, DELETE
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.source_columns import keys_of

@@ -12,10 +12,18 @@ from mzplan.controller.executor import Measured, QueryReport
 from mzplan.controller.reconcile import Decision, Desired, Memory
 from mzplan.controller.types import Step
 from mzplan.model.address import Address
-from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.run_facts import RunFacts, facts_of
-from mzplan.model.state import Condition, Counters, LagUnit, Observation, PastStep, Status
+from mzplan.model.observed import (
+    Condition,
+    Counters,
+    LagUnit,
+    Observation,
+    PastStep,
+    RunFacts,
+    Status,
+    Verdict,
+    facts_of,
+)
 from mzplan.warehouse.step_record import StepRecord
 
 # What a backlog says, and in which unit that is a lag; the first that is there counts.

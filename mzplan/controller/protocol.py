@@ -39,7 +39,7 @@ from mzplan.controller.types import (
 )
 from mzplan.model.address import Place
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.run_facts import Versions
+from mzplan.model.observed import Versions
 from mzplan.schema.description import Description, InlinedConnection
 
 

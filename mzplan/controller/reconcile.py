@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.model.address import Address
-from mzplan.model.state import Condition
+from mzplan.model.observed import Condition
 from mzplan.schema.description import Description
 
 PATIENCE = 10.0  # times longer, while a fallback runs that a retry would have to stop

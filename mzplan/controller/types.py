@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias, assert_never
 
 from mzplan.controller.reconcile import DEFAULT_PACE, Pace
 from mzplan.model.address import Address, Place
-from mzplan.model.state import Condition, Lease
+from mzplan.model.observed import Condition, Lease
 from mzplan.schema.description import Description
 
 GlobalId: TypeAlias = str

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mzplan.model.printable import one_line
+from mzplan.model.words import one_line
 
 # What a CI sets that it is one, its name here, and where it names who started the run. Forgejo and Gitea
 # call themselves GitHub here.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mzplan.model.history import GitRevision
-from mzplan.model.printable import one_line
+from mzplan.model.words import one_line
 
 WAIT = 3.0  # seconds that git has for all of it
 _MOST = 1 << 16  # bytes that are read of a small file

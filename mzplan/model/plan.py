@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mzplan.model.address import Address, natural_item
-from mzplan.model.canary import Canary
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import Instance, RunnerSettings
-from mzplan.model.state import ResourceState
+from mzplan.model.state import Canary, ResourceState
 from mzplan.model.stored import SPARSE, InstanceName, stored
 
 PLAN_FORMAT_VERSION = "1.0"

@@ -1,4 +1,4 @@
-"""State (committed) and Status (observed)."""
+"""State: what is committed; and what `status` shows of it."""
 
 from __future__ import annotations
 
@@ -7,30 +7,39 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
 from mzplan.model.address import Address, Place, is_valid_name
-from mzplan.model.canary import Canary, Verdict
 from mzplan.model.history import CommitRecord
-from mzplan.model.instants import instant
+from mzplan.model.observed import Awaited, Condition, Observation, Verdict, Versions
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource, RunnerSettings
-from mzplan.model.run_facts import RunFacts, Versions
 from mzplan.model.stored import (
     KEY,
     OPTIONAL,
     SPARSE,
-    FromMinusOne,
     Id,
     InstanceName,
     Positive,
     stored,
     text_like,
 )
+from mzplan.model.times import instant
+
+DEFAULT_WAIT = 60.0  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """A query that goes first. Until it has made progress, which it must within `wait` seconds, the queries
+    that it `holds` run on as they were last accepted. `serial` is that of the commit it was made with (0: it
+    is not committed yet): another one is another attempt."""
+
+    address: Address
+    wait: float
+    holds: tuple[Address, ...] = ()
+    serial: int = field(default=0, metadata=SPARSE)
+
 
 FORMAT_VERSION = 1
 
-Condition = Literal["running", "starting", "paused", "rejected", "failed", "stopped"]
-LagUnit = Literal["records", "rows", "steps", "bytes"]
-PastStep = tuple[int, int | None, int | None]  # its number, when (seconds since the epoch), and its rows
 Time = Annotated[str, text_like(lambda text: instant(text) is not None, "time with its zone")]
-Awaited = Literal["waiting for Spark", "to be started", "in the first batch"]
 
 
 def needed_by(references: Mapping[str, Address]) -> tuple[Address, ...]:
@@ -159,135 +168,6 @@ class State:
     commit: CommitRecord | None = field(default=None, metadata=SPARSE)
     environment: str = field(default="", metadata=SPARSE)
     settings: RunnerSettings | None = field(default=None, metadata=SPARSE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
-    """What a runner has counted of a query since it began to lead, over all of its runs: they never go back,
-    and another runner begins at 0. `batches`: micro-batches that have ended. `rows`: those that they have
-    written to the collection (source) or the target (sink), where that is known. `restarts`: starts but for
-    the first. `retries`: attempts after one that has failed."""
-
-    rows: int = field(default=0, metadata=OPTIONAL)
-    batches: int = field(default=0, metadata=OPTIONAL)
-    restarts: int = field(default=0, metadata=OPTIONAL)
-    retries: int = field(default=0, metadata=OPTIONAL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation(RunFacts):
-    """One streaming query, as its runner observes it: what is known of its run (RunFacts), and besides:
-
-    - `digest`, `generation`: of the description that runs, or ran last. `wanted_digest`, `wanted_generation`:
-      of the committed one that the runner last tried to reach. They differ while a change is pending, was
-      rejected, or has failed.
-    - `query_id`, `run_id`: Spark's ids of the query and of this run; None before the first start.
-    - `lag`: what of the upstream is not read yet, as a number of `lag_unit`; None where that is unknown. Of a
-      query that does not run: what waits for it.
-    - `backlog`: what the upstream says of what waits, by name: `records`; `steps` that are durable, and the
-      `rows` in them; of a log that it keeps for the query `lag_bytes` still to be read and `retained_bytes`
-      kept. None for an upstream that says nothing.
-    - `total_rows`: of all its steps: written to the collection (source) or the target (sink). `last_rows`,
-      `last_batch_at` (seconds since the epoch): of the last step that was recorded.
-    - `last_steps`: that one and a few before it, the newest first.
-    - `warning`: why a running query needs attention.
-    - `error`, `error_code`: why the last attempt failed or was rejected. `failures`: how many attempts have
-      failed in a row; `retry_at` (seconds since the epoch) when the next one is due, None for none.
-    - `at_fault`: the connection that does not answer, or refuses, while the query needs it; `fault` says how;
-      `fault_fix` what mends it, where a server has answered.
-    - `quiet_since`: seconds since the Unix epoch. Set while one micro-batch takes longer than a minute: the
-      time when the one before it ended.
-    - `upstream`: the identity of what the query reads (for Kafka: cluster, topic and number of partitions).
-    - `held`: what the query waits for, in words: a canary (meanwhile its last accepted description runs), or
-      the runner of another instance (it starts here once that one has stopped it).
-    """
-
-    address: Address = field(metadata=KEY)
-    generation: int
-    digest: str
-    wanted_digest: str
-    wanted_generation: int
-    condition: Condition
-    query_id: str | None = None
-    run_id: str | None = None
-    lag: int | None = None
-    lag_unit: LagUnit | None = None
-    backlog: Mapping[str, int] | None = None
-    warning: str | None = None
-    quiet_since: float | None = None
-    error: str | None = None
-    error_code: str | None = None
-    failures: int = field(default=0, metadata=OPTIONAL)
-    upstream: Mapping[str, Any] | None = None
-    held: str | None = None
-    total_rows: int | None = None
-    last_rows: int | None = None
-    last_batch_at: float | None = None
-    last_steps: tuple[PastStep, ...] = field(default=(), metadata=SPARSE)
-    retry_at: float | None = None
-    at_fault: Address | None = None
-    fault: str | None = None
-    fault_fix: str | None = field(default=None, metadata=SPARSE)
-    counters: Counters | None = field(default=None, metadata=SPARSE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """What the runner of an instance observes. `serial` is the newest state serial it has taken in;
-    `heartbeat` is seconds since the Unix epoch, UTC; `secrets` are digests of the values that queries run
-    with, by reference, and `rotated` the references that had another value at the runner's last look;
-    `canaries` are verdicts on those that went first;
-    `foreign` are queries in its application that it has not started, by name. `handed` counts the values that
-    commands have handed to this runner, and that it uses. `opening_since`: since when its Spark starts
-    (seconds since the epoch), None once it runs; `opened_in`: how many seconds that has taken. `versions`:
-    of the runner, None until its Spark runs, and of one that has none."""
-
-    instance: InstanceName
-    epoch: int
-    heartbeat: float
-    serial: FromMinusOne
-    observations: Mapping[Address, Observation] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict, metadata=OPTIONAL)
-    rotated: tuple[str, ...] = field(default=(), metadata=SPARSE)
-    canaries: Mapping[Address, Verdict] = field(default_factory=dict, metadata=SPARSE)
-    foreign: tuple[str, ...] = field(default=(), metadata=SPARSE)
-    handed: int = field(default=0, metadata=SPARSE)
-    opening_since: float | None = field(default=None, metadata=SPARSE)
-    opened_in: float | None = field(default=None, metadata=SPARSE)
-    versions: Versions | None = field(default=None, metadata=SPARSE)
-
-    def awaits(self, address: Address) -> Awaited:
-        """What a query that is starting has come to."""
-        if self.opening_since is not None:
-            return "waiting for Spark"
-        seen = self.observations.get(address)
-        if seen is None or seen.run_id is None:
-            return "to be started"
-        runs = (seen.generation, seen.digest) == (seen.wanted_generation, seen.wanted_digest)
-        return "in the first batch" if runs else "to be started"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
-    """Which runner leads an instance. `heartbeat` in seconds since the epoch, `ttl` in seconds.
-
-    A lease has lapsed when `heartbeat + ttl` is past, when it was released, or when its owner is known
-    to be dead (same host and `pid_space`, no such process). `pid_space` says where the pid means something:
-    a boot of a machine and a namespace of pids; "" in older files, and where the system has none.
-    Whoever takes it over has a higher `epoch`, the fencing token: one sequence for all instances of the
-    project.
-    """
-
-    instance: InstanceName
-    epoch: int
-    owner: str
-    host: str
-    pid: int
-    pid_started: float
-    heartbeat: float
-    ttl: float
-    released: bool = field(default=False, metadata=OPTIONAL)
-    pid_space: str = field(default="", metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

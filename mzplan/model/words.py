@@ -1,8 +1,10 @@
-"""Words around numbers, in texts for people; and what no text may hold."""
+"""Texts for people: words around numbers, text that is safe to print, and the nearest of some words."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 _UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
@@ -32,3 +34,97 @@ def unusable_character(text: str) -> str:
     """The first control character or half surrogate pair of a text; "" when there is none."""
     bad = _UNUSABLE.search(text)
     return bad.group() if bad else ""
+
+
+# Default_Ignorable_Code_Point of Unicode 17.0 (DerivedCoreProperties.txt), which Python lacks: what a font
+# draws as nothing, letters and marks among it.
+_IGNORABLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+MAX_LINE = 200  # characters
+
+
+def safe(text: str) -> str:
+    """The text with an escape for every character that could move the cursor, or hide or reorder others."""
+    if text.isprintable() and not _IGNORABLE.search(text):
+        return text
+    return "".join(escaped(char) for char in text)
+
+
+def escaped(char: str) -> str:
+    """One character, or its escape."""
+    # Not printable: controls, format characters such as those that change the direction of text, lone
+    # surrogates, separators but for the space, and what Unicode has not assigned.
+    if char.isprintable() and not _IGNORABLE.match(char):
+        return char
+    code = ord(char)
+    return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char) or (
+        f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    )
+
+
+def one_line(text: str, most: int = MAX_LINE) -> str:
+    """At most so many characters of a text, safe to print."""
+    text = safe(text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+_MAX_CELLS = 200_000  # of edit-distance tables for one word, so that 100,000 names stay quick
+_MAX_LENGTH = 200
+
+
+def nearest(word: object, candidates: Iterable[str]) -> str | None:
+    """The candidate that `word` was probably meant to be, or None when nothing is near.
+
+    Near is: the same but for case and separators, or at most a third of the letters changed
+    (a swap of neighbours counts once).
+    """
+    if not isinstance(word, str) or not word or len(word) > _MAX_LENGTH:
+        return None
+    wanted = _plain(word)
+    best: str | None = None
+    best_distance = max(1, len(wanted) // 3) + 1
+    cells, letters = 0, set(wanted)
+    for candidate in candidates:
+        plain = _plain(candidate)
+        if plain == wanted:
+            return candidate
+        if abs(len(plain) - len(wanted)) >= best_distance or cells >= _MAX_CELLS:
+            continue
+        # An edit changes at most two letters of the sets.
+        if len(letters ^ set(plain)) > 2 * (best_distance - 1):
+            continue
+        cells += len(wanted) * len(plain)
+        distance = _distance(wanted, plain, best_distance)
+        if distance < best_distance:
+            best, best_distance = candidate, distance
+    return best
+
+
+def did_you_mean(word: object, candidates: Iterable[str], show: Callable[[str], str] = str) -> str:
+    """`did you mean kafka?`, the word written by `show`; "" when nothing is near."""
+    found = nearest(word, candidates)
+    return f"did you mean {show(found)}?" if found is not None else ""
+
+
+@lru_cache(maxsize=100_000)
+def _plain(word: str) -> str:
+    return word.casefold().replace("-", "").replace("_", "").replace(" ", "")
+
+
+def _distance(left: str, right: str, limit: int) -> int:
+    """The optimal string alignment distance; `limit` as soon as it can't be below that."""
+    before: list[int] = []
+    previous = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        current = [i]
+        for j, b in enumerate(right, 1):
+            cost = min(previous[j] + 1, current[-1] + 1, previous[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
+                cost = min(cost, before[j - 2] + 1)
+            current.append(cost)
+        if min(current) >= limit:
+            return limit
+        before, previous = previous, current
+    return min(previous[-1], limit)

@@ -16,9 +16,10 @@ from mzplan.host.local_folder import refuse_unused
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.history import CommitRecord
+from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
-from mzplan.model.state import Observation, State, Status
+from mzplan.model.state import State
 from mzplan.operations.follower import Follower, resumed_queries
 from mzplan.operations.history import record_of, record_outcome
 from mzplan.operations.plan import plan_configuration, validate
@@ -26,8 +27,7 @@ from mzplan.operations.project import Outcome, Project, Reporter, Runners, commi
 from mzplan.operations.status import find_drift
 from mzplan.schema.description import packages_of
 from mzplan.secrets.command_guards import AsWritten
-from mzplan.secrets.handed import Handed
-from mzplan.secrets.policy import Guard
+from mzplan.secrets.policy import Guard, Handed
 from mzplan.store.limits import limiting
 from mzplan.store.store import Store, digest_of_state
 

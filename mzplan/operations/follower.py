@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import MzplanError
+from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
-from mzplan.model.state import Observation, ResourceState, State, Status
+from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import Outcome, OutcomeStatus, Reporter
 from mzplan.store.newest_status import NewestStatus
 from mzplan.store.store import Store

@@ -13,9 +13,9 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.history import CommitOutcome, CommitRecord, CommitStatus, HistoryEntry, QueryOutcome
 from mzplan.model.plan import Plan
-from mzplan.model.printable import one_line
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import State
+from mzplan.model.words import one_line
 from mzplan.operations.project import Outcome, Project, Reporter
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.manual_changes import plan_between

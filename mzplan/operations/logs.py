@@ -14,7 +14,8 @@ from pathlib import Path
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.model.state import Lease, ResourceState, State
+from mzplan.model.observed import Lease
+from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import TO_RUN, Project
 
 # A line of the runner's (2026-01-31T10:00:00.123Z INFO mzplan.runner: …), or of Spark's, in local time.

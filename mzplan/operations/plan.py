@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.durations import shortest
+from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
-from mzplan.model.state import ResourceState, State, Status
+from mzplan.model.state import ResourceState, State
+from mzplan.model.times import shortest
 from mzplan.model.words import count, size
 from mzplan.operations.project import Project, Reporter, Runners, read_state
 from mzplan.operations.status import find_drift

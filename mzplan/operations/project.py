@@ -14,14 +14,13 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import Configuration, Instance, ProjectSettings
 from mzplan.model.state import ResourceState, State
-from mzplan.model.suggestions import did_you_mean
-from mzplan.model.words import count
+from mzplan.model.words import count, did_you_mean
 from mzplan.store.backends.backend import CommittedError
 from mzplan.store.store import Store, misplaced_state, open_store
 
 if TYPE_CHECKING:
     from mzplan.config import FilesRead
-    from mzplan.secrets.handed import Handed
+    from mzplan.secrets.policy import Handed
 
 
 _AS_WRITTEN: Mapping[str, bytes] = {}

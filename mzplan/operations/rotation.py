@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.graph import DependencyGraph
-from mzplan.model.state import State, Status
+from mzplan.model.observed import Status
+from mzplan.model.state import State
 from mzplan.schema.kinds import resource_kind
-from mzplan.secrets.digests import is_comparable, is_same_secret
-from mzplan.secrets.keys import VARIABLE
+from mzplan.secrets.digests import VARIABLE, is_comparable, is_same_secret
 from mzplan.secrets.references import Secrets
 
 

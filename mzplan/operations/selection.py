@@ -9,9 +9,9 @@ from itertools import takewhile
 
 from mzplan.model.address import Address, is_glob, natural
 from mzplan.model.diagnostics import ExitCode, error
-from mzplan.model.state import Condition, ResourceState, State
-from mzplan.model.suggestions import nearest
-from mzplan.model.words import count, label_value
+from mzplan.model.observed import Condition
+from mzplan.model.state import ResourceState, State
+from mzplan.model.words import count, label_value, nearest
 from mzplan.operations.project import unknown_address
 from mzplan.operations.reached import users_of
 

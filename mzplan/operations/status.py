@@ -9,16 +9,15 @@ from dataclasses import replace
 
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import MzplanError
+from mzplan.model.observed import Condition, Status
 from mzplan.model.plan import DriftItem
 from mzplan.model.state import (
-    Condition,
     DroppedStorage,
     InstanceStatus,
     ProjectStatus,
     QueryStatus,
     ResourceState,
     State,
-    Status,
 )
 from mzplan.operations.project import Project
 from mzplan.operations.selection import ALL, Selection, choose

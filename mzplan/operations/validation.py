@@ -24,8 +24,7 @@ from mzplan.operations.reached import unused
 from mzplan.plan.stages import is_validated
 from mzplan.schema.description import Description, as_description, describe, references_of
 from mzplan.schema.kinds import resource_kind
-from mzplan.secrets.handed import NOTHING_HANDED, Handed
-from mzplan.secrets.policy import NOT_COMMITTED, Guard
+from mzplan.secrets.policy import NOT_COMMITTED, NOTHING_HANDED, Guard, Handed
 from mzplan.secrets.references import REFERENCE
 from mzplan.store.proposals import new_proposal_id
 from mzplan.store.store import Store

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mzplan.model.address import Address, natural
-from mzplan.model.canary import Canary, Verdict
 from mzplan.model.graph import DependencyGraph
+from mzplan.model.observed import Status, Verdict
 from mzplan.model.plan import Change, Plan
-from mzplan.model.state import ResourceState, State, Status
+from mzplan.model.state import Canary, ResourceState, State
 
 Group = tuple[str, Address | None]  # an instance, and a connection that a query has there (None: without one)
 

@@ -13,10 +13,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.address import natural
-from mzplan.model.durations import shortest
 from mzplan.model.plan import Effect, FieldChange
 from mzplan.model.resources import Body, Instance, RunnerSettings
 from mzplan.model.state import ResourceState, State
+from mzplan.model.times import shortest
 from mzplan.schema.columns import Column, DdlError, parse_columns
 from mzplan.schema.kinds import EditKind, ResourceKind, resource_kind
 

@@ -13,11 +13,10 @@ from typing import Any
 
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error
-from mzplan.model.edits import PropertyEdit, edited
 from mzplan.model.graph import DependencyGraph
-from mzplan.model.resources import Resource
+from mzplan.model.resources import PropertyEdit, Resource, edited
 from mzplan.model.state import ResourceState
-from mzplan.model.suggestions import did_you_mean
+from mzplan.model.words import did_you_mean
 from mzplan.plan.comparison import same_body
 from mzplan.plan.moves import earlier_address
 from mzplan.schema.kinds import resource_kind

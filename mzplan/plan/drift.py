@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from mzplan.model.address import Address, natural, natural_item
-from mzplan.model.durations import seconds
+from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import DriftItem, Pending
-from mzplan.model.state import Observation, ResourceState, State, Status
+from mzplan.model.state import ResourceState, State
+from mzplan.model.times import seconds
 from mzplan.schema.description import DIGEST_VERSION, digest_of
 from mzplan.schema.kinds import resource_kind
 

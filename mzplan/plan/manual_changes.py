@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error
 from mzplan.model.graph import DependencyGraph
+from mzplan.model.observed import Status
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.resources import Configuration, RunnerSettings
-from mzplan.model.state import ResourceState, State, Status
-from mzplan.model.suggestions import did_you_mean
+from mzplan.model.state import ResourceState, State
+from mzplan.model.words import did_you_mean
 from mzplan.plan.causes import backfill_reason
 from mzplan.plan.drift import find_pending
 from mzplan.plan.guards import check_changes

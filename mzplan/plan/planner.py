@@ -13,9 +13,10 @@ from typing import Any
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.graph import DependencyGraph
+from mzplan.model.observed import Status
 from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource, RunnerSettings
-from mzplan.model.state import ResourceState, State, Status, needed_by
+from mzplan.model.state import ResourceState, State, needed_by
 from mzplan.plan.canaries import held_back
 from mzplan.plan.causes import Causes, Dependencies, Reached, reason_for, ways_to, weigh_references
 from mzplan.plan.comparison import compare_resources, settings_changes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mzplan.model.address import Address
-from mzplan.model.state import Observation
+from mzplan.model.observed import Observation
 
 
 def render_resumed(address: Address, seen: Observation) -> str:

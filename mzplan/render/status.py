@@ -9,10 +9,9 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.address import natural, natural_item
-from mzplan.model.canary import Canary, Verdict
 from mzplan.model.codec import encode
-from mzplan.model.run_facts import MEASURES
-from mzplan.model.state import DroppedStorage, InstanceStatus, Observation, ProjectStatus, QueryStatus
+from mzplan.model.observed import MEASURES, Observation, Verdict
+from mzplan.model.state import Canary, DroppedStorage, InstanceStatus, ProjectStatus, QueryStatus
 from mzplan.model.words import count, size
 from mzplan.render.text import Paint, paragraph, safe
 

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mzplan.model.printable import escaped, safe
+from mzplan.model.words import escaped, safe
 
 if TYPE_CHECKING:
     from mzplan.model.plan import FieldChange

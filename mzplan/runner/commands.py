@@ -22,9 +22,9 @@ from mzplan.controller.types import (
     StorageParameters,
 )
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.durations import seconds
 from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import State
+from mzplan.model.times import seconds
 from mzplan.schema.description import describe
 from mzplan.schema.kinds import resource_kind
 

@@ -18,8 +18,8 @@ from mzplan.host.processes import is_alive, send, started_at
 from mzplan.model.codec import decode
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.json_text import parse
+from mzplan.model.observed import Lease
 from mzplan.model.resources import STATE_CONFIG_VARIABLE, ProjectSettings
-from mzplan.model.state import Lease
 from mzplan.runner.wake import listening, runtime_folder
 from mzplan.secrets.policy import POLICY_VARIABLE
 from mzplan.store.leases import is_of_here

@@ -23,9 +23,9 @@ from mzplan.controller.reconcile import Key, key_of, runs
 from mzplan.controller.types import Held, InstanceId
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
-from mzplan.model.canary import Canary, Verdict
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.state import State
+from mzplan.model.observed import Verdict
+from mzplan.model.state import Canary, State
 from mzplan.schema.description import Description
 from mzplan.store.store import Store
 

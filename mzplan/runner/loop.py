@@ -18,8 +18,8 @@ from mzplan.controller.types import NotAttachedError, StorageError
 from mzplan.controller.watches import Watches
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
-from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import MzplanError
+from mzplan.model.observed import Verdict
 from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import State
 from mzplan.runner.answers import Answering

@@ -28,8 +28,9 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import write_durably
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.observed import Lease
 from mzplan.model.resources import MetricsPlace, ProjectSettings, RunnerSettings
-from mzplan.model.state import Lease, State
+from mzplan.model.state import State
 from mzplan.runner.beside import Beside
 from mzplan.runner.embedded import PACKAGES_VARIABLE
 from mzplan.runner.gates import Gates, gates_of
@@ -40,7 +41,7 @@ from mzplan.runner.run_events.reporting import RunEvents, run_events_of
 from mzplan.runner.values import HandedValues
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.schema.description import packages_of
-from mzplan.secrets.keys import own_key
+from mzplan.secrets.digests import own_key
 from mzplan.secrets.policy import Committed, Guard, Policy
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.remote import RemoteSecrets

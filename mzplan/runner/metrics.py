@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, get_args
 
+from mzplan.model.observed import MEASURES, Condition, Observation, Status
 from mzplan.model.plan import DriftItem
 from mzplan.model.resources import MetricsPlace
-from mzplan.model.run_facts import MEASURES
-from mzplan.model.state import Condition, Observation, State, Status
+from mzplan.model.state import State
 from mzplan.runner.loop import Runner
 from mzplan.warehouse.paths import local_path
 

@@ -14,10 +14,8 @@ from mzplan.controller.protocol import StorageController
 from mzplan.controller.watches import Watches
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
-from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.recent import EVERY, Recent, sampled
-from mzplan.model.state import Lease, Observation, Status
+from mzplan.model.observed import SAMPLED_EVERY, Lease, Observation, Recent, Status, Verdict, sampled
 from mzplan.runner.gates import Gates
 from mzplan.store.store import Store
 
@@ -105,7 +103,7 @@ class StatusWriter:
     def record(self) -> None:
         """A sample of each query in each minute, beside the Status: for people, nothing depends on it."""
         now = self._clock()
-        if self.observed is None or now - self._recorded_at < EVERY:
+        if self.observed is None or now - self._recorded_at < SAMPLED_EVERY:
             return
         self._recorded_at = now
         if self._recent is None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping
 
-from mzplan.secrets.handed import Handed
-from mzplan.secrets.policy import Flow
+from mzplan.secrets.policy import Flow, Handed
 
 _KEPT = 8  # proposals, and commits, whose values are kept: a killed command does not come back for its own
 

@@ -22,8 +22,7 @@ from pathlib import Path
 from mzplan.host.files import make_private_folder
 from mzplan.host.local_folder import FOLDER, runtime_file, why_foreign, why_unused
 from mzplan.model.resources import ProjectSettings
-from mzplan.secrets.handed import Handed
-from mzplan.secrets.policy import Flow
+from mzplan.secrets.policy import Flow, Handed
 
 log = logging.getLogger("mzplan.wake")
 _LIMIT = 16 << 20  # bytes of one message

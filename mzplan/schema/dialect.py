@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from mzplan.model.suggestions import did_you_mean
+from mzplan.model.words import did_you_mean
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError

@@ -13,7 +13,6 @@ from typing import Any
 
 from mzplan.model.address import KINDS, Kind
 from mzplan.schema.kinds import Json, load_schema, resource_kind, types_of
-from mzplan.schema.written import written_schema
 
 PIPELINE, PROJECT = "pipeline.json", "project.json"
 DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -183,3 +182,21 @@ def modeline(place: str) -> str:
     """The comment by which an editor finds a file's schema: the first line of the file. `place`: a path from
     the file's folder, or a URL."""
     return f"# yaml-language-server: $schema={place}"
+
+
+def written_schema(name: str) -> Json:
+    """`"source.kafka"` → its schema as files keep to it: with `for_each`, and a connection written inside;
+    a connection has `defaults`. mzplan.config turns these into what the schema without them says. Raises
+    KeyError as `load_schema`."""
+    schema = load_schema(name)
+    kind = name.partition(".")[0]
+    if kind == "project":
+        return schema
+    properties: dict[str, Any] = {
+        **schema["properties"],
+        **load_schema("defaults" if kind == "connection" else "for_each")["properties"],
+    }
+    connection = properties.get("connection", {})
+    if "x-reference" in connection:  # by its name, or written out: see mzplan.config.declarations
+        properties["connection"] = {**connection, "type": ["string", "object"]}
+    return {**schema, "properties": properties}

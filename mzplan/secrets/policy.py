@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.model.printable import escaped
+from mzplan.model.words import escaped
 
 POLICY_VARIABLE = "MZPLAN_POLICY"
 _MOST_BYTES = 1 << 20
@@ -264,3 +264,18 @@ def shown_route(route: Route) -> str:
 def _quoted(text: str) -> str:
     shown = "".join(c if escaped(c) == c and c not in '"\\' else f"\\U{ord(c):08x}" for c in text)
     return f'"{shown}"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handed:
+    """`values` of `${env:NAME}` references, by name; `flows`: where a command that commits sends secrets.
+    `proposal`: the id of the one for whose validation alone the values are. `state`: the digest of the state
+    with whose commit they are taken over (Store.serial_digest). Neither: they are used from now on."""
+
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    flows: Collection[Flow] = ()
+    proposal: str = ""
+    state: str = ""
+
+
+NOTHING_HANDED = Handed()

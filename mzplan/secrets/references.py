@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.files import read_secret
-from mzplan.secrets.own_logins import require_no_login
+from mzplan.secrets.logins import require_no_login
 from mzplan.secrets.providers import Provider, RemoteProvider, find_provider
 from mzplan.secrets.resolved import remember
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mzplan.secrets.files import read_secret
-from mzplan.secrets.own_logins import (
+from mzplan.secrets.logins import (
     KUBERNETES_ROLE,
     SECRET_ID,
     SECRET_ID_FILE,

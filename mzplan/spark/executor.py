@@ -28,8 +28,7 @@ from mzplan.controller.executor import CheckResult, ExecutorContext, Measured, Q
 from mzplan.host.spark_lines import line_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.model.run_facts import Versions
-from mzplan.model.state import Counters
+from mzplan.model.observed import Counters, Versions
 from mzplan.schema.description import Description, InlinedConnection, writes_all
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures

@@ -11,7 +11,7 @@ from typing import Any
 
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.model.run_facts import Versions
+from mzplan.model.observed import Versions
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.progress import Progress

@@ -17,7 +17,7 @@ from mzplan.connectors.frames.progress import WRITTEN, oldest_of
 from mzplan.connectors.frames.row_hash import of_progress
 from mzplan.controller.executor import QueryName
 from mzplan.model.address import Address
-from mzplan.model.state import Counters
+from mzplan.model.observed import Counters
 from mzplan.spark.latency import Latencies, ended
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.replay import collection_hash

@@ -22,7 +22,7 @@ from mzplan.connectors.frames.progress import oldest, with_time
 from mzplan.connectors.frames.row_hash import observed
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.durations import milliseconds
+from mzplan.model.times import milliseconds
 from mzplan.spark.collections import table_at
 from mzplan.spark.projection import outputs_of, project
 from mzplan.warehouse.checkpoints import Checkpoint, is_untouched

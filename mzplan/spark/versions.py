@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.host.spark_lines import LINES, NEWEST, SparkLine
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.model.run_facts import Versions
+from mzplan.model.observed import Versions
 from mzplan.model.words import count
 from mzplan.secrets.resolved import shortened
 from mzplan.warehouse.checkpoints import Checkpoint

@@ -22,9 +22,9 @@ from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.history import CommitOutcome, CommitRecord
 from mzplan.model.json_text import parse
-from mzplan.model.recent import Recent
+from mzplan.model.observed import Lease, Recent, Status
 from mzplan.model.resources import Instance
-from mzplan.model.state import FORMAT_VERSION, Lease, ResourceState, State, Status
+from mzplan.model.state import FORMAT_VERSION, ResourceState, State
 from mzplan.model.stored import Positive
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import is_type

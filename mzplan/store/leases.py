@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mzplan.host.processes import is_alive, pid_space, started_at
 from mzplan.model.address import is_valid_name
-from mzplan.model.state import Lease
+from mzplan.model.observed import Lease
 from mzplan.store.backends.backend import Backend, Blob, ConflictError, misplaced_error
 from mzplan.store.epochs import next_epoch
 from mzplan.store.formats import decode_lease, encode_lease

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mzplan.model.state import Status
+from mzplan.model.observed import Status
 from mzplan.store.store import Store
 
 

@@ -20,9 +20,9 @@ from mzplan.host.processes import pid_space, started_at
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.history import CommitOutcome, HistoryEntry
-from mzplan.model.recent import Recent
+from mzplan.model.observed import Recent, Status
 from mzplan.model.resources import ProjectSettings
-from mzplan.model.state import State, Status
+from mzplan.model.state import State
 from mzplan.schema.description import Description
 from mzplan.store.backends.backend import (
     ANY,

@@ -32,7 +32,7 @@ from mzplan.host.files import UnfitError
 from mzplan.host.guarded import GuardedFolder
 from mzplan.model.address import ID, Place
 from mzplan.model.codec import decode, encode
-from mzplan.model.run_facts import Versions
+from mzplan.model.observed import Versions
 from mzplan.warehouse.backfills import Backfills
 from mzplan.warehouse.begun import History
 from mzplan.warehouse.checkpoint_log import CheckpointLog

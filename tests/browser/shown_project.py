@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from mzplan.model.address import Address
-from mzplan.model.state import Status
+from mzplan.model.observed import Status
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.unit.cli_runs import mzplan

@@ -26,8 +26,9 @@ from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.history import CommitOutcome, CommitRecord
+from mzplan.model.observed import Status
 from mzplan.model.resources import Instance
-from mzplan.model.state import ResourceState, State, Status
+from mzplan.model.state import ResourceState, State
 from mzplan.store.backends.backend import ConflictError, LockInfo
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.formats import decode_state, encode_state

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from mzplan.host.failpoints import Failpoint
-from mzplan.model.instants import instant_text
+from mzplan.model.times import instant_text
 from tests.faults.doomed import Doomed
 from tests.support import (
     Project,

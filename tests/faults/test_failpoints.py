@@ -21,7 +21,7 @@ import pytest
 
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.host.failpoints import Failpoint
-from mzplan.model.state import Status
+from mzplan.model.observed import Status
 from mzplan.runner.commands import Command
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store

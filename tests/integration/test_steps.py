@@ -17,7 +17,7 @@ from pyarrow import parquet
 from examples.servers.topics import admin
 from mzplan.connectors.api.protocols import resolve
 from mzplan.connectors.catalogue import Connectors
-from mzplan.model.state import Counters
+from mzplan.model.observed import Counters
 from mzplan.schema.description import Description
 from mzplan.spark.source_verification import SparkUpstream
 from mzplan.warehouse.content_hash import ContentHash, content_hash

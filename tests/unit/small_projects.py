@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from mzplan.model.address import Address
+from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change, Plan
 from mzplan.model.resources import Configuration, Instance, Resource
-from mzplan.model.state import Observation, State, Status
+from mzplan.model.state import State
 from mzplan.plan import apply_changes, build_plan
 from mzplan.schema.kinds import resource_kind
 

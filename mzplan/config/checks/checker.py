@@ -14,13 +14,11 @@ from mzplan.config.checks.secrets import SecretCheck
 from mzplan.config.checks.sinks import check_sink
 from mzplan.config.declared import Declared
 from mzplan.config.defaults import Defaults
-from mzplan.config.findings import Findings, Path
-from mzplan.config.text import kind_of, listed, shown
+from mzplan.config.findings import Findings, Path, kind_of, listed, shown
 from mzplan.model.address import MAX_NAME, Address, is_valid_name, natural
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.edits import PropertyEdit, edited
-from mzplan.model.resources import DEFAULT_INSTANCE, Instance, Resource
-from mzplan.model.suggestions import did_you_mean, nearest
+from mzplan.model.resources import DEFAULT_INSTANCE, Instance, PropertyEdit, Resource, edited
+from mzplan.model.words import did_you_mean, nearest
 from mzplan.schema.kinds import ResourceKind, is_type, resource_kind, types_of
 from mzplan.schema.validators import is_valid
 

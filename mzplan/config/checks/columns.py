@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 
 from mzplan.config.declared import Declared, value_at
-from mzplan.config.findings import Findings, Path
-from mzplan.config.text import listed, shown
-from mzplan.model.suggestions import did_you_mean
+from mzplan.config.findings import Findings, Path, listed, shown
+from mzplan.model.words import did_you_mean
 from mzplan.schema.columns import CHANGE, TYPE_NAMES, Column, DdlError, check_storable, parse_columns
 from mzplan.schema.kinds import ResourceKind
 from mzplan.schema.source_columns import columns_of, default_ddl, included_columns, keys_of, record_columns

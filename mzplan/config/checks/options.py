@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mzplan.config.declared import Declared
-from mzplan.config.findings import Findings
-from mzplan.config.text import shown
+from mzplan.config.findings import Findings, shown
 from mzplan.model.address import Address, is_valid_name
-from mzplan.model.suggestions import did_you_mean
+from mzplan.model.words import did_you_mean
 from mzplan.schema.kinds import ResourceKind
 
 

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from mzplan.config.declared import Declared
-from mzplan.config.findings import HERE, Findings, Path
-from mzplan.config.text import kind_of, listed, shown
+from mzplan.config.findings import HERE, Findings, Path, kind_of, listed, shown
 from mzplan.model.address import KINDS, Address, Kind, natural
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import Resource
-from mzplan.model.suggestions import nearest
+from mzplan.model.words import nearest
 from mzplan.schema.kinds import Reference, ResourceKind, resource_kind, types_of
 
 

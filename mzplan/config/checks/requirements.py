@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mzplan.config.text import shown
-from mzplan.model.suggestions import did_you_mean
+from mzplan.config.findings import shown
+from mzplan.model.words import did_you_mean
 from mzplan.schema.kinds import Json
 from mzplan.secrets.references import is_reference, references_in
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mzplan.config.findings import Findings, Location, Path
-from mzplan.config.text import LIKE_A_REFERENCE, listed, shown
+from mzplan.config.findings import LIKE_A_REFERENCE, Findings, Location, Path, listed, shown
 from mzplan.schema.kinds import is_sensitive, takes_secret, walk_properties
 from mzplan.secrets.logins import holds_login
 from mzplan.secrets.references import is_reference, placed_references, written

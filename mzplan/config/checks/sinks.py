@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.config.declared import Declared
-from mzplan.config.findings import Findings, Path
-from mzplan.config.text import listed, shown
+from mzplan.config.findings import Findings, Path, listed, shown
 from mzplan.model.address import Address
 from mzplan.schema.columns import CHANGE, POSITION, DdlError
 from mzplan.schema.kinds import resource_kind

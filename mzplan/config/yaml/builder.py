@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from mzplan.config.files import SECTIONS
-from mzplan.config.findings import HERE, Findings, Location, Path, SourceFile
-from mzplan.config.text import shown
+from mzplan.config.findings import HERE, Findings, Location, Path, SourceFile, shown
 from mzplan.config.yaml.events import (
     AliasEvent,
     DocumentStartEvent,
@@ -26,8 +25,7 @@ from mzplan.config.yaml.events import (
 )
 from mzplan.config.yaml.scalars import SPECIAL_START, TAGS, ScalarError, resolve, resolve_tagged
 from mzplan.model.address import Address, is_valid_name
-from mzplan.model.suggestions import did_you_mean
-from mzplan.model.words import unusable_character
+from mzplan.model.words import did_you_mean, unusable_character
 
 MAX_DEPTH = 64
 # Keys and values of all files of a project; and of these, those that aliases and merges repeat in one file.

@@ -1,6 +1,6 @@
 """The YAML parser's events, one by one or by the path of each value; its errors in plain words.
 
-The only module that reads with yaml (`documents` writes with it).
+The only module that uses yaml.
 """
 
 from __future__ import annotations
@@ -261,3 +261,11 @@ def explain(failure: YamlError) -> Explanation:
         return Explanation(_Words("Broken YAML", detail, hint), Span(0, 0, 0, 1))
     span = Span(mark.line, mark.column, mark.line, mark.column + 1)
     return Explanation(_Words("Broken YAML", detail, hint), span)
+
+
+def document(value: Any) -> str:
+    """The value in block style, in its own order, ending in a newline."""
+    text: str = yaml.safe_dump(
+        value, sort_keys=False, allow_unicode=True, default_flow_style=False, width=100
+    )
+    return text

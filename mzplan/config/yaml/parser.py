@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from mzplan.config.files import MAX_TOTAL_BYTES, ReadError, read_bytes
-from mzplan.config.findings import Findings, Location, SourceFile, Span
-from mzplan.config.text import LINE_BREAK
+from mzplan.config.findings import LINE_BREAK, Findings, Location, SourceFile, Span
 from mzplan.config.yaml.builder import Builder, Document, StopError
 from mzplan.config.yaml.events import YamlError, explain
 

@@ -14,13 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from mzplan.config.findings import Findings, SourceFile
-from mzplan.config.text import LINE_BREAK
+from mzplan.config.findings import LINE_BREAK, Findings, SourceFile
 from mzplan.config.yaml.builder import Builder, StopError
 from mzplan.config.yaml.events import YamlError
-from mzplan.config.yaml.nodes import Entry, Node, compose, properties_before
+from mzplan.config.yaml.positions import Entry, Node, compose, properties_before
 from mzplan.config.yaml.scalars import ScalarError, resolve
-from mzplan.model.edits import PropertyEdit, edited
+from mzplan.model.resources import PropertyEdit, edited
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@+-]*(?::[A-Za-z0-9_./@+-]+)*")
 # Up to the comma between two entries of a flow collection; comments may stand before it.

@@ -7,8 +7,8 @@ from typing import Any
 from mzplan.connectors.api.capabilities import ReadsTimes
 from mzplan.connectors.api.protocols import ResolvedQuery, SourceConnector
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
-from mzplan.model.instants import instant
 from mzplan.model.state import Backfill
+from mzplan.model.times import instant
 from mzplan.warehouse.checkpoints import Checkpoint
 
 

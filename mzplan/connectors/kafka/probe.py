@@ -21,8 +21,8 @@ from mzplan.connectors.api.probes import Memo, fingerprint
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Probe, ResolvedQuery
 from mzplan.connectors.kafka.options import client_body, librdkafka_options
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
-from mzplan.model.instants import instant, instant_text
-from mzplan.model.suggestions import nearest
+from mzplan.model.times import instant, instant_text
+from mzplan.model.words import nearest
 
 # Seconds that a client is kept after it was made, and so is a failure to reach a cluster.
 _KEEP_CLIENT_S = 60.0

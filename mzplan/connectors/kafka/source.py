@@ -22,7 +22,7 @@ from mzplan.connectors.kafka.options import client_body, consumer_options, write
 from mzplan.connectors.kafka.probe import KafkaProbe, compare_upstreams, route
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.instants import instant
+from mzplan.model.times import instant
 from mzplan.schema.columns import Column
 from mzplan.schema.source_columns import included_columns, record_columns
 from mzplan.warehouse.foreign_query import Left

@@ -30,7 +30,7 @@ from mzplan.connectors.kafka.step_record import EMPTY, UNKNOWN, StepRecord
 from mzplan.connectors.kafka.transaction import CHANGED, StopError, Transaction
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.durations import milliseconds
+from mzplan.model.times import milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

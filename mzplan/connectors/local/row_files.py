@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 from mzplan.connectors.local.row_values import ValueFormError, converter
 from mzplan.endpoints.arrays import build
 from mzplan.endpoints.arrow import FitError, arrow_schema, fit
-from mzplan.model.suggestions import did_you_mean
+from mzplan.model.words import did_you_mean
 from mzplan.schema.columns import Column
 
 if TYPE_CHECKING:

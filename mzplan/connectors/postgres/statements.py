@@ -10,7 +10,7 @@ from typing import Any
 
 from mzplan.connectors.postgres.types import literal, shown
 from mzplan.model.diagnostics import error
-from mzplan.model.printable import safe
+from mzplan.model.words import safe
 from mzplan.secrets.references import references_in
 
 TableName = tuple[str, str]

@@ -264,7 +264,7 @@ def quoted(name: str) -> str:
 def shown(name: str) -> str:
     """An identifier for a statement that a person reads: quoted where it must be, and nothing in it that a
     terminal would take for a command."""
-    from mzplan.model.printable import safe  # here: executors get this module, and no other for it
+    from mzplan.model.words import safe  # here: executors get this module, and no other for it
 
     if safe(name) != name:
         parts = (f"\\+{ord(c):06X}" if safe(c) != c or c == "\\" else c for c in name)

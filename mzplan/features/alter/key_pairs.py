@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.host.guarded import GuardedFolder
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.model.edits import PropertyEdit
-from mzplan.model.resources import Body
+from mzplan.model.resources import Body, PropertyEdit
 from mzplan.secrets.references import Secrets
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from mzplan.features.alter.sql.statements import (
 )
 from mzplan.model.address import Address, Kind, is_valid_name
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
-from mzplan.model.edits import PropertyEdit, edited
-from mzplan.model.resources import Body, Resource
-from mzplan.model.suggestions import did_you_mean
+from mzplan.model.resources import Body, PropertyEdit, Resource, edited
+from mzplan.model.words import did_you_mean
 from mzplan.schema.kinds import ResourceKind, resource_kind, types_of
 
 if TYPE_CHECKING:

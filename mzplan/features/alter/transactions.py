@@ -15,9 +15,8 @@ from mzplan.features.alter.sql.locations import point
 from mzplan.features.alter.sql.statements import At, Edit
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.edits import PropertyEdit, edited
 from mzplan.model.graph import DependencyGraph
-from mzplan.model.resources import Configuration, Resource, RunnerSettings
+from mzplan.model.resources import Configuration, PropertyEdit, Resource, RunnerSettings, edited
 from mzplan.model.state import State
 from mzplan.model.words import count
 from mzplan.operations.project import Project

@@ -48,7 +48,7 @@ def command_append(
     Needs no runner: what is appended is read when one runs. All of a file or, on any mistake, nothing.
     """
     from mzplan.features.append.append import Rows, append
-    from mzplan.secrets.handed import NOTHING_HANDED
+    from mzplan.secrets.policy import NOTHING_HANDED
 
     project = invocation.project()
     name, data = _read(file)

@@ -9,9 +9,10 @@ from mzplan.connectors.catalogue import find_connector
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.graph import DependencyGraph
-from mzplan.model.instants import instant_text
+from mzplan.model.observed import Status
 from mzplan.model.plan import Change, Plan
-from mzplan.model.state import Backfill, ResourceState, State, Status
+from mzplan.model.state import Backfill, ResourceState, State
+from mzplan.model.times import instant_text
 from mzplan.model.words import count
 from mzplan.plan.causes import backfill_reason
 from mzplan.plan.manual_changes import committed, plan_of

@@ -11,7 +11,7 @@ from mzplan.cli.apply import auto_option, carry_out_plan, message_option, wait_o
 from mzplan.cli.arguments import QUERY, TIME
 from mzplan.cli.context import Invocation, command
 from mzplan.model.address import Address
-from mzplan.model.instants import instant_text
+from mzplan.model.times import instant_text
 
 if TYPE_CHECKING:
     from mzplan.model.plan import Plan

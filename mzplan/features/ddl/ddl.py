@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from mzplan.connectors.api.ddl import Ddl
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
-from mzplan.model.suggestions import did_you_mean
+from mzplan.model.words import did_you_mean
 from mzplan.operations.plan import validate
 from mzplan.operations.project import Project, Reporter
 from mzplan.plan.planner import wanted_state

@@ -11,7 +11,7 @@ import click
 from mzplan.cli.arguments import selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.model.diagnostics import ExitCode
-from mzplan.model.durations import DURATION_FORM, seconds
+from mzplan.model.times import DURATION_FORM, seconds
 from mzplan.render.text import safe
 
 if TYPE_CHECKING:

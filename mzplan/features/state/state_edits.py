@@ -17,7 +17,7 @@ from mzplan.model.state import State
 from mzplan.operations.apply import LOCK_WAIT, refuse
 from mzplan.operations.history import no_serial, record_of, record_outcome
 from mzplan.operations.project import Project, Reporter, Runners, committing, read_state
-from mzplan.secrets.handed import NOTHING_HANDED
+from mzplan.secrets.policy import NOTHING_HANDED
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.formats import decode_state, encode_state
 from mzplan.store.store import Store, serial_key

@@ -15,9 +15,9 @@ from starlette.concurrency import run_in_threadpool
 
 from mzplan.features.ui.overview import Overview, OverviewReader
 from mzplan.features.ui.samples import EVERY, Samples
-from mzplan.model import recent
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.observed import SAMPLED_EVERY
 from mzplan.model.state import QueryStatus
 from mzplan.render.status import COLUMNS, condition, row
 
@@ -120,7 +120,7 @@ class Follower:
 
     def _sample(self, overview: Overview) -> None:
         now = time.time()
-        if now - self._recalled >= recent.EVERY:
+        if now - self._recalled >= SAMPLED_EVERY:
             self._recalled = now
             with contextlib.suppress(MzplanError):  # what is only drawn hides nothing else
                 self.samples.recalled = self._reader.recent()

@@ -13,8 +13,8 @@ from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.history import HistoryEntry
+from mzplan.model.observed import Recent
 from mzplan.model.plan import DriftItem, Pending
-from mzplan.model.recent import Recent
 from mzplan.model.state import ProjectStatus, QueryStatus, ResourceState, State
 from mzplan.operations.project import Project
 from mzplan.operations.status import find_drift, status_of_project
@@ -116,7 +116,7 @@ class OverviewReader:
 def declaration(resource: ResourceState) -> str:
     """A committed resource as a file would declare it: YAML, with secrets as their references."""
     from mzplan.config.files import SECTIONS
-    from mzplan.config.yaml.documents import document
+    from mzplan.config.yaml.events import document
 
     section = next(name for name, kind in SECTIONS.items() if kind == resource.address.kind)
     return document({section: {resource.address.name: dict(resource.body)}})

@@ -11,8 +11,8 @@ from mzplan.features.ui.overview import Overview, declaration
 from mzplan.features.ui.plots import plot
 from mzplan.features.ui.samples import Samples
 from mzplan.model.address import Address
-from mzplan.model.run_facts import MEASURES
-from mzplan.model.state import Condition, Observation, QueryStatus, ResourceState
+from mzplan.model.observed import MEASURES, Condition, Observation
+from mzplan.model.state import QueryStatus, ResourceState
 from mzplan.model.words import count
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.status import COLUMNS, condition, notes, row

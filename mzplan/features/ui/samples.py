@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Iterable
 
 from mzplan.model.address import Address
-from mzplan.model.recent import KEPT as MINUTES
-from mzplan.model.recent import Recent
-from mzplan.model.state import Condition, QueryStatus
+from mzplan.model.observed import SAMPLES_KEPT as MINUTES
+from mzplan.model.observed import Condition, Recent
+from mzplan.model.state import QueryStatus
 
 EVERY = 10.0  # seconds between two samples
 KEPT = 360  # samples of each query: an hour

@@ -13,8 +13,8 @@ from confluent_kafka import Producer, TopicPartition
 from examples.servers.topics import admin
 from mzplan.connectors.api.protocols import resolve
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.instants import instant_text
 from mzplan.model.state import Backfill
+from mzplan.model.times import instant_text
 from mzplan.spark.source_verification import open_upstream
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.replay import collection_batches

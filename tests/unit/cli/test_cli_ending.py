@@ -18,7 +18,7 @@ import pytest
 
 from mzplan.host import files
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
-from mzplan.model.state import Lease
+from mzplan.model.observed import Lease
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.unit.cli_runner import following

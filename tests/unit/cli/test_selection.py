@@ -18,7 +18,8 @@ from mzplan.cli.context import Invocation
 from mzplan.cli.main import cli
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.state import Condition, Observation, ProjectStatus, QueryStatus
+from mzplan.model.observed import Condition, Observation
+from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.operations.selection import Selection, choose
 from mzplan.render.status import in_order, status_to_json
 from tests.unit.cli_runner import following

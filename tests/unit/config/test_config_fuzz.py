@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mzplan.config import load_configuration, load_project
 from mzplan.config.yaml.scalars import ScalarError, resolve
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.suggestions import nearest
+from mzplan.model.words import nearest
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.schema.columns import DdlError, canonical, parse_columns
 from mzplan.schema.expressions import parse_select, parse_where

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mzplan.config.edits import edit_resource
 from mzplan.config.yaml.text_edits import CantRewriteError, rewrite
 from mzplan.model.address import Address
-from mzplan.model.edits import PropertyEdit, edited
+from mzplan.model.resources import PropertyEdit, edited
 from tests.unit.config_files import write
 
 BLOCK = """\

@@ -4,7 +4,7 @@ import click
 import pytest
 
 from mzplan.cli.arguments import DURATION
-from mzplan.model.durations import milliseconds, seconds
+from mzplan.model.times import milliseconds, seconds
 
 
 @pytest.mark.parametrize(

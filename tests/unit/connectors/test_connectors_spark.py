@@ -13,7 +13,8 @@ import pytest
 from mzplan.controller.executor import ExecutorContext, QueryName
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.model.state import Observation, ProjectStatus, QueryStatus, ResourceState
+from mzplan.model.observed import Observation
+from mzplan.model.state import ProjectStatus, QueryStatus, ResourceState
 from mzplan.render.status import render_status, status_to_json
 from mzplan.spark import failures
 from mzplan.spark.executor import SparkExecutor

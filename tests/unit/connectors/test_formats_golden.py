@@ -18,12 +18,12 @@ import pytest
 
 from mzplan.features.state.migration import collect_records, read_records, write_records
 from mzplan.model.address import Address
-from mzplan.model.canary import Canary, Verdict
 from mzplan.model.diagnostics import Diagnostic, ExitCode, SourceRange
 from mzplan.model.history import CommitOutcome, CommitRecord, GitRevision, QueryOutcome
+from mzplan.model.observed import Lease, Observation, Status, Verdict
 from mzplan.model.plan import Change, DriftItem, FieldChange, Pending, Plan
 from mzplan.model.resources import Instance
-from mzplan.model.state import Forgotten, Lease, Observation, ResourceState, State, Status
+from mzplan.model.state import Canary, Forgotten, ResourceState, State
 from mzplan.operations.alter_journal import Journal
 from mzplan.plan.file import decode_plan, encode_plan
 from mzplan.schema.description import Description, InlinedConnection, SourceRead

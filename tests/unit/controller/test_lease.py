@@ -16,7 +16,7 @@ import pytest
 from mzplan.controller.instances import LeaseKeeper
 from mzplan.host.processes import pid_space
 from mzplan.model.diagnostics import error
-from mzplan.model.state import Lease
+from mzplan.model.observed import Lease
 from mzplan.store.backends.backend import Blob
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.formats import decode_lease, encode_lease

@@ -17,8 +17,8 @@ from mzplan.host.spark_lines import LINES, NEWEST, OLDEST
 from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.run_facts import Versions
-from mzplan.model.state import Instance, Observation, State, Status
+from mzplan.model.observed import Observation, Status, Versions
+from mzplan.model.state import Instance, State
 from mzplan.operations import plan as planned
 from mzplan.spark.versions import require_features, require_readable, take_over
 from mzplan.warehouse.checkpoints import Checkpoint

@@ -6,7 +6,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from mzplan.model.instants import instant, instant_text
+from mzplan.model.times import instant, instant_text
 from mzplan.schema.validators import is_valid
 
 SOURCE = {"connection": "k", "topic": "t", "format": {"type": "raw"}}

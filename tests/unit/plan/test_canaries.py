@@ -19,11 +19,11 @@ from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.features.state.edit_plans import plan_move, plan_rollback
 from mzplan.model.address import Address
-from mzplan.model.canary import Canary, Verdict
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.observed import Status, Verdict
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration, Instance
-from mzplan.model.state import State, Status
+from mzplan.model.state import Canary, State
 from mzplan.plan import build_plan
 from mzplan.plan.canaries import canaries_after, choose_canaries, held_back, without_passed
 from mzplan.plan.drift import drift_between

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from mzplan.model.address import Address
+from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change, Plan
-from mzplan.model.state import Observation, ResourceState, State, Status
+from mzplan.model.state import ResourceState, State
 from mzplan.operations import follower
 from mzplan.operations.follower import resumed_queries
 from mzplan.operations.project import Outcome

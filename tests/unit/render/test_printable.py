@@ -11,7 +11,7 @@ import pytest
 
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import DriftItem, Pending
-from mzplan.model.printable import safe
+from mzplan.model.words import safe
 from mzplan.plan import build_plan
 from mzplan.render.diagnostics import diagnostics_to_json, render_diagnostics
 from mzplan.render.html import element

@@ -13,8 +13,8 @@ from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.observations import QueryState, observe
 from mzplan.controller.reconcile import Decision, Memory
 from mzplan.features.ui.resource_page import measures
-from mzplan.model.run_facts import MEASURES, RunFacts, Versions, facts_of
-from mzplan.model.state import ProjectStatus, QueryStatus, Status
+from mzplan.model.observed import MEASURES, RunFacts, Status, Versions, facts_of
+from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.render.status import status_to_json
 from mzplan.runner.metrics import _HELP
 from mzplan.store.formats import decode_status, encode_status

@@ -17,11 +17,10 @@ from mzplan.controller.executor import CheckResult, QueryName
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
-from mzplan.model.canary import Canary
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
-from mzplan.model.recent import Recent, sampled
+from mzplan.model.observed import Observation, Recent, Status, sampled
 from mzplan.model.resources import Instance
-from mzplan.model.state import Forgotten, Observation, ResourceState, State, Status
+from mzplan.model.state import Canary, Forgotten, ResourceState, State
 from mzplan.schema.description import Description, describe, digest_of
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.leases import is_live

@@ -14,8 +14,9 @@ from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.observed import Observation, Status
 from mzplan.model.resources import Instance
-from mzplan.model.state import Observation, State, Status
+from mzplan.model.state import State
 from mzplan.runner.loop import Runner
 from mzplan.schema.description import Description, digest_of
 from mzplan.secrets.references import Secrets

@@ -16,8 +16,9 @@ from mzplan.config import load_project
 from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
+from mzplan.model.observed import Counters, Observation, Status
 from mzplan.model.resources import MetricsPlace, Retries
-from mzplan.model.state import Counters, Observation, ProjectStatus, QueryStatus, Status
+from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.operations.follower import Follower
 from mzplan.plan.drift import drift_between, drift_of_instance
 from mzplan.render.status import status_to_json

@@ -20,7 +20,7 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.runner import embedded, main
 from mzplan.runner.values import HandedValues
 from mzplan.runner.wake import WakeListener, send_wake
-from mzplan.secrets.handed import NOTHING_HANDED
+from mzplan.secrets.policy import NOTHING_HANDED
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store, open_store
 from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state

@@ -20,7 +20,8 @@ from mzplan.controller.reconcile import Decision, Desired, Memory
 from mzplan.controller.watches import ConnectionWatch, Sampler
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, sentence
-from mzplan.model.state import InstanceStatus, Observation, ProjectStatus, QueryStatus, Status
+from mzplan.model.observed import Observation, Status
+from mzplan.model.state import InstanceStatus, ProjectStatus, QueryStatus
 from mzplan.operations.follower import Follower
 from mzplan.operations.logs import entries, mention
 from mzplan.operations.status import read_project_status, repair_of

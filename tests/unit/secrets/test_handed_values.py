@@ -20,7 +20,7 @@ from mzplan.runner.loop import Runner
 from mzplan.runner.values import HandedValues
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.schema.description import Description, references_of
-from mzplan.secrets.handed import Handed
+from mzplan.secrets.policy import Handed
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.state import Lease
+from mzplan.model.observed import Lease
 from mzplan.schema.description import describe
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.formats import encode_lease

@@ -22,7 +22,7 @@ from mzplan.host import local_folder
 from mzplan.model.diagnostics import MzplanError
 from mzplan.operations import alter_journal
 from mzplan.runner import embedded, wake
-from mzplan.secrets.handed import Handed
+from mzplan.secrets.policy import Handed
 from mzplan.store.store import open_store
 from tests.unit.cli_runs import Ran, run, write
 

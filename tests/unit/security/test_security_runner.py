@@ -25,16 +25,16 @@ from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.observed import Status
 from mzplan.model.resources import ProjectSettings, Resource, RunnerSettings
-from mzplan.model.state import State, Status
+from mzplan.model.state import State
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
 from mzplan.runner.values import HandedValues
 from mzplan.runner.wake import WakeListener, send_wake
 from mzplan.schema.conformity import fault_of
 from mzplan.schema.description import Description, as_description, describe
-from mzplan.secrets.handed import NOTHING_HANDED, Handed
-from mzplan.secrets.policy import Committed, Flow, Guard, Policy, read_policy
+from mzplan.secrets.policy import NOTHING_HANDED, Committed, Flow, Guard, Handed, Policy, read_policy
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store

@@ -14,9 +14,8 @@ import pytest
 
 from mzplan.cli.output import Output
 from mzplan.model.address import Address
-from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.state import Observation, Status
+from mzplan.model.observed import Observation, Status, Verdict
 from mzplan.render.diagnostics import diagnostics_to_json, render_diagnostics
 from mzplan.runner.logs import JsonFormatter, TextFormatter, configure_logging
 from mzplan.secrets import resolved

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mzplan.model.address import Address
-from mzplan.model.state import Counters
+from mzplan.model.observed import Counters
 from mzplan.spark import step_recorder
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.warehouse.content_hash import ContentHash

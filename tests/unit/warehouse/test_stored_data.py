@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mzplan.model.address import Address
-from mzplan.model.durations import shortest
 from mzplan.model.state import DroppedStorage, ProjectStatus
+from mzplan.model.times import shortest
 from mzplan.render.status import render_status
 from tests.unit.cli_runs import Ran, apply, mzplan, write
 

@@ -10,8 +10,8 @@ from mzplan.features.alter.sql.locations import point
 from mzplan.features.alter.sql.statements import Action, Alter, At, Option, Value
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode
-from mzplan.model.edits import PropertyEdit
-from mzplan.model.suggestions import did_you_mean
+from mzplan.model.resources import PropertyEdit
+from mzplan.model.words import did_you_mean
 from mzplan.schema.kinds import ResourceKind, SqlOption
 from mzplan.secrets.logins import has_login
 from mzplan.secrets.references import is_reference

@@ -24,8 +24,7 @@ from mzplan.features.alter.sql.statements import (
 )
 from mzplan.model.address import Kind
 from mzplan.model.diagnostics import ExitCode, MzplanError
-from mzplan.model.printable import safe
-from mzplan.model.suggestions import did_you_mean
+from mzplan.model.words import did_you_mean, safe
 
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree

@@ -11,7 +11,8 @@ import pytest
 from mzplan.controller.executor import CheckResult
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.state import Observation, ResourceState, State, Status
+from mzplan.model.observed import Observation, Status
+from mzplan.model.state import ResourceState, State
 from mzplan.operations.follower import Follower
 from mzplan.schema.description import Description
 from tests.unit.cli_runner import following

@@ -14,7 +14,7 @@ import pytest
 from mzplan.features.alter.key_pairs import NewKeys
 from mzplan.host import files
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.edits import PropertyEdit
+from mzplan.model.resources import PropertyEdit
 from tests.unit.cli_runs import Ran, run
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJJeD2CCNe3j7MDdajOWigJ+7H6r+e/usFpRIGat6Pij"

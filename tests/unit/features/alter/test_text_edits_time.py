@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mzplan.config.yaml.text_edits import rewrite
-from mzplan.model.edits import PropertyEdit
+from mzplan.model.resources import PropertyEdit
 
 
 def test_a_comment_of_many_marks_is_passed_once() -> None:

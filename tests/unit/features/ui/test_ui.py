@@ -26,7 +26,8 @@ from mzplan.features.ui.overview import OverviewReader, origin_of
 from mzplan.features.ui.plots import plot
 from mzplan.features.ui.resource_page import last_steps, measures, resource_page
 from mzplan.features.ui.samples import Samples
-from mzplan.model.state import Counters, QueryStatus
+from mzplan.model.observed import Counters
+from mzplan.model.state import QueryStatus
 from mzplan.operations.project import open_project
 from mzplan.render.html import joined
 from tests.browser.shown_project import HOSTILE, ShownProject, troubled, troubled_project

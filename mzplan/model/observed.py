@@ -1,0 +1,265 @@
+"""What runners observe: of their queries, of themselves, and of the last hour, minute by minute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple
+
+from mzplan.model.address import Address
+from mzplan.model.stored import (
+    KEY,
+    OPTIONAL,
+    SPARSE,
+    FromMinusOne,
+    InstanceName,
+)
+
+DIGITS = 3  # of a measure, after the point
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """The releases that a runner is made of: `kafka` is that of Spark's connector for it."""
+
+    mzplan: str
+    spark: str
+    delta: str
+    kafka: str
+
+    def __str__(self) -> str:
+        return f"Spark {self.spark} and Delta {self.delta}"
+
+    def stores_as(self, other: Versions) -> bool:
+        """Whether both write a checkpoint with the same Spark and Delta."""
+        return (self.spark, self.delta, self.kafka) == (other.spark, other.delta, other.kafka)
+
+
+class Measure(NamedTuple):
+    """How a number of seconds is shown. `title`: to people; `help`: by Prometheus."""
+
+    title: str
+    help: str
+
+
+def measure(title: str, help_: str) -> dict[str, Measure]:
+    """The metadata of a field with a Measure."""
+    return {"measure": Measure(title, help_)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What a QueryReport and an Observation say in the same words.
+
+    - `step`: the number of the last finished micro-batch; -1 before the first one.
+    - `input_rows_per_second`, `processed_rows_per_second`: of the last micro-batch.
+    - `left_out`: malformed records that this run has skipped or kept aside (`on_error`).
+    - `resumed`: where this run has gone on: `step`, the last one before it, and `position`, Spark's entry in
+      the offset log after that; None of one that has begun anew. `run_rows`: rows since.
+    - `written_with`: with what its checkpoint was last written, where this run has others and no step yet.
+    - `backfilled`: the serial of the newest backfill that is done; 0 for none.
+    - `batch_seconds`: how long the last micro-batch of this run has taken. `latency_seconds`: how long the
+      oldest record of it was on its way when it ended (docs/how-to/watch-a-runner.md); None where that is
+      not known.
+    """
+
+    step: FromMinusOne = field(default=-1, metadata=OPTIONAL)
+    input_rows_per_second: float = field(default=0.0, metadata=OPTIONAL)
+    processed_rows_per_second: float = field(default=0.0, metadata=OPTIONAL)
+    left_out: int = field(default=0, metadata=OPTIONAL)
+    resumed: Mapping[str, Any] | None = None
+    run_rows: int | None = None
+    written_with: Versions | None = field(default=None, metadata=SPARSE)
+    backfilled: int = field(default=0, metadata=SPARSE)
+    batch_seconds: float | None = field(
+        default=None, metadata=measure("Batch took", "What the last micro-batch has taken.")
+    )
+    latency_seconds: float | None = field(
+        default=None,
+        metadata=measure(
+            "Latency", "How long the oldest record of the last micro-batch was on its way, where known."
+        ),
+    )
+
+
+MEASURES: Mapping[str, Measure] = {
+    one.name: one.metadata["measure"] for one in fields(RunFacts) if "measure" in one.metadata
+}
+
+
+def facts_of(run: RunFacts) -> dict[str, Any]:
+    """The fields of RunFacts, with measures as exact as they are stored."""
+    found = {one.name: getattr(run, one.name) for one in fields(RunFacts)}
+    return found | {name: round(found[name], DIGITS) for name in MEASURES if found[name] is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How a canary ended, as its runner has decided once and for all. `condition`, `reason` and `code` are
+    of a canary that has not passed: rejected before anything was stopped, or failed."""
+
+    serial: int
+    passed: bool
+    condition: Literal["rejected", "failed"] = "failed"
+    reason: str = ""
+    code: str = ""
+
+
+Condition = Literal["running", "starting", "paused", "rejected", "failed", "stopped"]
+
+
+LagUnit = Literal["records", "rows", "steps", "bytes"]
+
+
+PastStep = tuple[int, int | None, int | None]  # its number, when (seconds since the epoch), and its rows
+
+
+Awaited = Literal["waiting for Spark", "to be started", "in the first batch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What a runner has counted of a query since it began to lead, over all of its runs: they never go back,
+    and another runner begins at 0. `batches`: micro-batches that have ended. `rows`: those that they have
+    written to the collection (source) or the target (sink), where that is known. `restarts`: starts but for
+    the first. `retries`: attempts after one that has failed."""
+
+    rows: int = field(default=0, metadata=OPTIONAL)
+    batches: int = field(default=0, metadata=OPTIONAL)
+    restarts: int = field(default=0, metadata=OPTIONAL)
+    retries: int = field(default=0, metadata=OPTIONAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation(RunFacts):
+    """One streaming query, as its runner observes it: what is known of its run (RunFacts), and besides:
+
+    - `digest`, `generation`: of the description that runs, or ran last. `wanted_digest`, `wanted_generation`:
+      of the committed one that the runner last tried to reach. They differ while a change is pending, was
+      rejected, or has failed.
+    - `query_id`, `run_id`: Spark's ids of the query and of this run; None before the first start.
+    - `lag`: what of the upstream is not read yet, as a number of `lag_unit`; None where that is unknown. Of a
+      query that does not run: what waits for it.
+    - `backlog`: what the upstream says of what waits, by name: `records`; `steps` that are durable, and the
+      `rows` in them; of a log that it keeps for the query `lag_bytes` still to be read and `retained_bytes`
+      kept. None for an upstream that says nothing.
+    - `total_rows`: of all its steps: written to the collection (source) or the target (sink). `last_rows`,
+      `last_batch_at` (seconds since the epoch): of the last step that was recorded.
+    - `last_steps`: that one and a few before it, the newest first.
+    - `warning`: why a running query needs attention.
+    - `error`, `error_code`: why the last attempt failed or was rejected. `failures`: how many attempts have
+      failed in a row; `retry_at` (seconds since the epoch) when the next one is due, None for none.
+    - `at_fault`: the connection that does not answer, or refuses, while the query needs it; `fault` says how;
+      `fault_fix` what mends it, where a server has answered.
+    - `quiet_since`: seconds since the Unix epoch. Set while one micro-batch takes longer than a minute: the
+      time when the one before it ended.
+    - `upstream`: the identity of what the query reads (for Kafka: cluster, topic and number of partitions).
+    - `held`: what the query waits for, in words: a canary (meanwhile its last accepted description runs), or
+      the runner of another instance (it starts here once that one has stopped it).
+    """
+
+    address: Address = field(metadata=KEY)
+    generation: int
+    digest: str
+    wanted_digest: str
+    wanted_generation: int
+    condition: Condition
+    query_id: str | None = None
+    run_id: str | None = None
+    lag: int | None = None
+    lag_unit: LagUnit | None = None
+    backlog: Mapping[str, int] | None = None
+    warning: str | None = None
+    quiet_since: float | None = None
+    error: str | None = None
+    error_code: str | None = None
+    failures: int = field(default=0, metadata=OPTIONAL)
+    upstream: Mapping[str, Any] | None = None
+    held: str | None = None
+    total_rows: int | None = None
+    last_rows: int | None = None
+    last_batch_at: float | None = None
+    last_steps: tuple[PastStep, ...] = field(default=(), metadata=SPARSE)
+    retry_at: float | None = None
+    at_fault: Address | None = None
+    fault: str | None = None
+    fault_fix: str | None = field(default=None, metadata=SPARSE)
+    counters: Counters | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What the runner of an instance observes. `serial` is the newest state serial it has taken in;
+    `heartbeat` is seconds since the Unix epoch, UTC; `secrets` are digests of the values that queries run
+    with, by reference, and `rotated` the references that had another value at the runner's last look;
+    `canaries` are verdicts on those that went first;
+    `foreign` are queries in its application that it has not started, by name. `handed` counts the values that
+    commands have handed to this runner, and that it uses. `opening_since`: since when its Spark starts
+    (seconds since the epoch), None once it runs; `opened_in`: how many seconds that has taken. `versions`:
+    of the runner, None until its Spark runs, and of one that has none."""
+
+    instance: InstanceName
+    epoch: int
+    heartbeat: float
+    serial: FromMinusOne
+    observations: Mapping[Address, Observation] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, metadata=OPTIONAL)
+    rotated: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    canaries: Mapping[Address, Verdict] = field(default_factory=dict, metadata=SPARSE)
+    foreign: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    handed: int = field(default=0, metadata=SPARSE)
+    opening_since: float | None = field(default=None, metadata=SPARSE)
+    opened_in: float | None = field(default=None, metadata=SPARSE)
+    versions: Versions | None = field(default=None, metadata=SPARSE)
+
+    def awaits(self, address: Address) -> Awaited:
+        """What a query that is starting has come to."""
+        if self.opening_since is not None:
+            return "waiting for Spark"
+        seen = self.observations.get(address)
+        if seen is None or seen.run_id is None:
+            return "to be started"
+        runs = (seen.generation, seen.digest) == (seen.wanted_generation, seen.wanted_digest)
+        return "in the first batch" if runs else "to be started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Which runner leads an instance. `heartbeat` in seconds since the epoch, `ttl` in seconds.
+
+    A lease has lapsed when `heartbeat + ttl` is past, when it was released, or when its owner is known
+    to be dead (same host and `pid_space`, no such process). `pid_space` says where the pid means something:
+    a boot of a machine and a namespace of pids; "" in older files, and where the system has none.
+    Whoever takes it over has a higher `epoch`, the fencing token: one sequence for all instances of the
+    project.
+    """
+
+    instance: InstanceName
+    epoch: int
+    owner: str
+    host: str
+    pid: int
+    pid_started: float
+    heartbeat: float
+    ttl: float
+    released: bool = field(default=False, metadata=OPTIONAL)
+    pid_space: str = field(default="", metadata=OPTIONAL)
+
+
+SAMPLED_EVERY = 60.0  # seconds between two samples
+SAMPLES_KEPT = 60  # samples of each query
+Sample = tuple[int, float, int | None, Condition]  # seconds since the epoch; rows/s; lag in the query's unit
+Recent = Mapping[Address, tuple[Sample, ...]]  # the oldest first
+
+
+def sampled(recent: Recent, observations: Mapping[Address, Observation], now: float) -> Recent:
+    """With one more sample of each query, at `now` in seconds since the epoch; those that are gone are
+    forgotten, as is what is older than an hour."""
+    oldest = now - SAMPLED_EVERY * SAMPLES_KEPT
+    return {
+        address: (
+            *(sample for sample in recent.get(address, ())[1 - SAMPLES_KEPT :] if oldest <= sample[0] < now),
+            (int(now), seen.input_rows_per_second, seen.lag, seen.condition),
+        )
+        for address, seen in observations.items()
+    }
