@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mzplan.cli.arguments import ADDRESS, DIGEST, DURATION, QUERY, selecting
+from mzplan.cli.arguments import ADDRESS, DIGEST, DURATION, QUERY, policy_option, selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.exit import Declined
 from mzplan.cli.output import is_interactive
-from mzplan.cli.policy import chosen_guard, policy_option
 from mzplan.cli.progress import named_first
 from mzplan.model.address import Address, natural_item
 from mzplan.model.state import DEFAULT_WAIT
@@ -119,7 +118,7 @@ def command_apply(
     """
     from mzplan.operations.apply import apply_configuration, apply_saved
 
-    options = dataclasses.replace(options, chosen=chosen_guard(invocation, policy))
+    options = dataclasses.replace(options, chosen=invocation.guard(policy))
     if planfile is not None:
         if target or replacing:
             raise click.UsageError(
@@ -128,15 +127,11 @@ def command_apply(
         from mzplan.plan.file import read_plan
 
         saved = read_plan(planfile)
-        project = invocation.project(whole=True, remembered=saved.variables)
-        runners = invocation.runners(project, policy)
+        work = invocation.work(whole=True, remembered=saved.variables, policy=policy)
         approve = approval(invocation, True, "apply")
-        return finish(invocation, apply_saved(project, runners, invocation.progress, approve, options, saved))
-    project = invocation.project(whole=True)
+        return finish(invocation, apply_saved(work, approve, options, saved))
     applied = apply_configuration(
-        project,
-        invocation.runners(project, policy),
-        invocation.progress,
+        invocation.work(whole=True, policy=policy),
         approval(invocation, auto_approve, "apply"),
         options,
         targets=target,
@@ -154,19 +149,16 @@ def carry_out_plan(
     message: str,
     live: bool | None = None,
 ) -> int:
-    from mzplan.operations.apply import ApplyOptions, carry_out
+    from mzplan.operations.apply import ApplyOptions, CommitRequest, carry_out
 
-    project = invocation.project()
-    applied = carry_out(
-        project,
-        invocation.runners(project),
-        invocation.progress,
-        name,
-        partial(planned, project),
-        approval(invocation, auto_approve, name),
-        ApplyOptions(allow_replace=True, wait=wait, message=message, live=live),
+    work = invocation.work()
+    request = CommitRequest(
+        command=name,
+        planned=partial(planned, work.project),
+        approve=approval(invocation, auto_approve, name),
+        options=ApplyOptions(allow_replace=True, wait=wait, message=message, live=live),
     )
-    return finish(invocation, applied)
+    return finish(invocation, carry_out(work, request))
 
 
 @command("destroy", changing=True)

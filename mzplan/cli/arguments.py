@@ -284,3 +284,17 @@ EXAMPLE = NameType(_examples)
 SCHEMA = NameType(_schemas)
 INSTANCE = InstanceType()
 ENVIRONMENT = EnvironmentType()
+
+policy_option = click.option(
+    "--policy",
+    metavar="FILE",
+    envvar="MZPLAN_POLICY",
+    help="Which secrets may go to which hosts, whatever the store or the files say (TOML, docs/security.md); "
+    "also as MZPLAN_POLICY.",
+)
+send_secrets_option = click.option(
+    "--send-secrets",
+    is_flag=True,
+    help="Validating from here, send every secret that the files name to where they say: for files that are "
+    "yours, or that you have read. Without it, only where the committed state or --policy sends it.",
+)

@@ -14,13 +14,13 @@ import click
 
 from mzplan.cli.arguments import ENVIRONMENT
 from mzplan.cli.output import Output
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.resources import ENVIRONMENT_VARIABLE, STATE_CONFIG_VARIABLE
 
 if TYPE_CHECKING:
     from mzplan.cli.progress import Progress
-    from mzplan.cli.runners import LocalRunners
-    from mzplan.operations.project import Project
+    from mzplan.operations.project import Project, Work
+    from mzplan.secrets.policy import Guard
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,11 +87,47 @@ class Invocation:
             )
         return project
 
-    def runners(self, project: Project, policy: str | None = None) -> LocalRunners:
-        """The runners of this machine. `policy`: the file of those that are started."""
+    def work(
+        self,
+        *,
+        whole: bool = False,
+        remembered: Mapping[str, Any] | None = None,
+        policy: str | None = None,
+    ) -> Work:
+        """The project as of `project`, with the runners of this machine. `policy`: the file of those that are
+        started."""
         from mzplan.cli.runners import LocalRunners
+        from mzplan.operations.project import Work
 
-        return LocalRunners(project.settings, project.store, self.progress, policy)
+        project = self.project(whole=whole, remembered=remembered)
+        runners = LocalRunners(project.settings, project.store, self.progress, policy)
+        return Work(project, runners, self.progress)
+
+    def guard(self, policy: str | None, send_secrets: bool = False) -> Guard | None:
+        """What the user lets live validation from here send; None: not said. Raises MzplanError MZ105 for a
+        policy that can't be used, and MZ172 for one that the project's files bring."""
+        if policy and send_secrets:
+            raise click.UsageError(
+                "--send-secrets and a policy (--policy, MZPLAN_POLICY) contradict: nothing widens a policy. "
+                "Add to it what may go where, or leave it out: --policy ''."
+            )
+        if send_secrets:
+            from mzplan.secrets.command_guards import AsWritten
+
+            return AsWritten()
+        if not policy:
+            return None
+        from mzplan.secrets.policy import read_policy
+
+        if Path(os.path.realpath(policy)).is_relative_to(self.folder):
+            raise error(
+                "MZ172",
+                f"{policy} is a file of the project",
+                "A policy says where secrets may go, whatever the project's files say: their author must not "
+                "write it, too.",
+                f"name a file outside of {self.folder}: --policy, or the variable MZPLAN_POLICY.",
+            )
+        return read_policy(policy)
 
     def out(self, text: str) -> None:
         """Results, on stdout."""

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from mzplan.cli.apply import canary_options
-from mzplan.cli.arguments import ADDRESS, ADDRESS_OR_FILE, WEB_ADDRESS, selecting
+from mzplan.cli.arguments import (
+    ADDRESS,
+    ADDRESS_OR_FILE,
+    WEB_ADDRESS,
+    policy_option,
+    selecting,
+    send_secrets_option,
+)
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.output import height, redrawn, write_text
-from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan
@@ -80,15 +86,12 @@ def command_plan(
         raise click.UsageError("--send-secrets goes with --live.")
     if html_url is not None and markdown is None:
         raise click.UsageError("--html-url goes with --markdown: the comment has the link.")
-    project = invocation.project(whole=True)
     plan = make_plan(
-        project,
-        invocation.runners(project),
-        invocation.progress,
+        invocation.work(whole=True),
         targets=target,
         replacing=replacing,
         live=live,
-        chosen=chosen_guard(invocation, policy, send_secrets) if live else None,
+        chosen=invocation.guard(policy, send_secrets) if live else None,
         canary=canary,
     )
     errors = [d for d in plan.diagnostics if d.severity == "error"]

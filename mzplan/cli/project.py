@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mzplan.cli.arguments import EXAMPLE
+from mzplan.cli.arguments import EXAMPLE, policy_option, send_secrets_option
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.editors import modelined, refuse_editor_schemas, write_editor_schemas
 from mzplan.cli.known_names import EXAMPLES, examples
-from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
 from mzplan.host.guarded import GuardedFolder
 from mzplan.model.address import natural_item
 from mzplan.model.diagnostics import ExitCode, error
@@ -165,12 +164,11 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
         raise click.UsageError("--send-secrets goes with --live.")
     if not live and not invocation.environment and (names := environment_names(invocation.folder)):
         return _validate_each(invocation, names)
-    project = invocation.project(whole=True)
+    work = invocation.work(whole=True)
     if live:
-        runners, chosen = invocation.runners(project), chosen_guard(invocation, policy, send_secrets)
-        configuration, reached, found = validate_live(project, runners, invocation.progress, chosen)
+        configuration, reached, found = validate_live(work, invocation.guard(policy, send_secrets))
     else:
-        configuration, reached, found = validate(project, invocation.progress), (), ()
+        configuration, reached, found = validate(work.project, work.reporter), (), ()
     # What was not reached is not valid: nobody knows.
     if nothing := all(one.why for one in reached) and any(one.left_out for one in reached):
         from mzplan.operations.reached import nothing_reached

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mzplan.cli.arguments import INSTANCE
+from mzplan.cli.arguments import INSTANCE, policy_option
 from mzplan.cli.context import Invocation, command
-from mzplan.cli.policy import policy_option
 from mzplan.host.extras import RUNNER, require_extra
 from mzplan.host.processes import LOG_FORMAT_VARIABLE
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
@@ -89,14 +88,14 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
     from mzplan.host.local_folder import runtime_file
     from mzplan.secrets.policy import read_policy
 
-    project = invocation.project()
+    work = invocation.work(policy=policy)
+    project = work.project
     if policy:
         read_policy(policy)  # what is wrong with it is said here, not in the runner's log
-    runners = invocation.runners(project, policy)
     shown = []
     for name in _embedded(project.settings, instance):
         before = project.store.leases.leader(name)
-        runners.ensure(project.settings.instances[name])
+        work.runners.ensure(project.settings.instances[name])
         lease = project.store.leases.leader(name)
         pid = lease.pid if lease else 0
         shown.append({"name": name, "pid": pid, "started": before is None})

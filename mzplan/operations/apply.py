@@ -23,13 +23,13 @@ from mzplan.model.state import State
 from mzplan.operations.follower import Follower, resumed_queries
 from mzplan.operations.history import record_of, record_outcome
 from mzplan.operations.plan import plan_configuration, validate
-from mzplan.operations.project import Outcome, Project, Reporter, Runners, committing, read_state
+from mzplan.operations.project import Outcome, Work, committing, read_state
 from mzplan.operations.status import find_drift
 from mzplan.schema.description import packages_of
 from mzplan.secrets.command_guards import AsWritten
 from mzplan.secrets.policy import Guard, Handed
 from mzplan.store.limits import limiting
-from mzplan.store.store import Store, digest_of_state
+from mzplan.store.store import digest_of_state
 
 LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
 
@@ -54,6 +54,19 @@ class ApplyOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRequest:
+    """What a command wants to commit. `planned`: makes its plan of the state, under the lock. `approve`:
+    raises where the plan is not approved. `around`: surrounds the commit of a state with what must be done
+    together with it, or not at all."""
+
+    command: str
+    planned: Callable[[State], Plan]
+    approve: Callable[[Plan], None]
+    options: ApplyOptions
+    around: Callable[[State], AbstractContextManager[None]] = lambda new: nullcontext()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """The result of an apply: its plan, and the outcome of each query. `resumed`: what is seen of those that
     a changed connection has restarted."""
@@ -73,9 +86,7 @@ class Applied:
 
 
 def apply_configuration(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     approve: Callable[[Plan], None],
     options: ApplyOptions,
     *,
@@ -87,18 +98,16 @@ def apply_configuration(
     from mzplan.plan.file import ensure_digest
 
     def planned(state: State) -> Plan:
-        _settle(project, reporter)
-        plan = plan_configuration(project, reporter, state, targets, replacing, canary=options.canary)
+        _settle(work)
+        plan = plan_configuration(work, state, targets, replacing, canary=options.canary)
         ensure_digest(plan, options.digest)
         return plan
 
-    return carry_out(project, runners, reporter, "apply", planned, approve, options)
+    return carry_out(work, CommitRequest(command="apply", planned=planned, approve=approve, options=options))
 
 
 def apply_saved(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     approve: Callable[[Plan], None],
     options: ApplyOptions,
     plan: Plan,
@@ -113,69 +122,59 @@ def apply_saved(
     from mzplan.plan.file import ensure_digest, ensure_environment
     from mzplan.plan.freshness import ensure_as_recomputed
 
-    ensure_environment(plan, project.settings.environment)
+    ensure_environment(plan, work.project.settings.environment)
     ensure_digest(plan, options.digest)
 
     def planned(state: State) -> Plan:
-        _settle(project, reporter)
+        _settle(work)
         then = None
         if plan.lineage == state.lineage and plan.serial != state.serial:
             with suppress(MzplanError):  # without the history the check is only stricter
-                then = project.store.read_serial(plan.serial)
-        fresh = ensure_fresh(plan, replace(state, project=project.settings.project), then)
-        configuration = validate(project, reporter)
+                then = work.store.read_serial(plan.serial)
+        fresh = ensure_fresh(plan, replace(state, project=work.project.settings.project), then)
+        configuration = validate(work.project, work.reporter)
         ensure_declared(fresh, configuration)
         ensure_as_recomputed(fresh, configuration, state)
-        ensure_as_observed(fresh, find_drift(project, state))
+        ensure_as_observed(fresh, find_drift(work.project, state))
         if options.canary is None:
             return fresh
         return replace(fresh, canaries=choose_canaries(fresh, state, options.canary))
 
-    return carry_out(project, runners, reporter, "apply", planned, approve, options)
+    return carry_out(work, CommitRequest(command="apply", planned=planned, approve=approve, options=options))
 
 
-def carry_out(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
-    command: str,
-    planned: Callable[[State], Plan],
-    approve: Callable[[Plan], None],
-    options: ApplyOptions,
-    around: Callable[[State], AbstractContextManager[None]] = lambda new: nullcontext(),
-) -> Applied:
-    """Lock, plan, approve, validate, commit, follow. `around` surrounds the commit of a state with what must
-    be done together with it, or not at all."""
-    refuse_unused(project.settings.directory)
-    store = project.store
+def carry_out(work: Work, request: CommitRequest) -> Applied:
+    """Lock, plan, approve, validate, commit, follow."""
+    refuse_unused(work.directory)
+    store = work.store
     with ExitStack() as held:
-        with reporter.working("waiting for the lock of the state"):
-            held.enter_context(store.lock(command, LOCK_WAIT))
+        with work.reporter.working("waiting for the lock of the state"):
+            held.enter_context(store.lock(request.command, LOCK_WAIT))
         failpoint(Failpoint.APPLY_LOCKED)
-        state = read_state(store, reporter)
-        plan = replace(planned(state), environment=project.settings.environment)
-        refuse(plan, options.allow_replace)
+        state = read_state(store, work.reporter)
+        plan = replace(request.planned(state), environment=work.project.settings.environment)
+        refuse(plan, request.options.allow_replace)
         statuses = store.read_statuses()
         committed = not plan.is_empty
         if committed:
             # Before anybody is asked: what is checked out then is what was planned.
-            record = record_of(project, command, plan, options.message)
-            approve(plan)
-            state = _commit(project, runners, reporter, plan, state, record, options, around)
-        taken = _hand_over(store, runners, state, _touched(plan, state))
+            record = record_of(work.project, request.command, plan, request.options.message)
+            request.approve(plan)
+            state = _commit(work, request, plan, state, record)
+        taken = _hand_over(work, state, _touched(plan, state))
         failpoint(Failpoint.APPLY_WOKEN)
-    applied = _follow(project, runners, reporter, plan, state, statuses, taken, options.wait)
+    applied = _follow(work, plan, state, statuses, taken, request.options.wait)
     if committed:
-        record_outcome(store, reporter, state, applied.outcomes)
+        record_outcome(store, work.reporter, state, applied.outcomes)
     return applied
 
 
-def _settle(project: Project, reporter: Reporter) -> None:
+def _settle(work: Work) -> None:
     """Finish or forget an edit of `alter` that was interrupted. The caller holds the lock of the state."""
     from mzplan.operations.alter_journal import settle_left
 
-    if done := settle_left(project.settings.directory, project.store):
-        reporter.stage(f"notice: {done}")
+    if done := settle_left(work.directory, work.store):
+        work.reporter.stage(f"notice: {done}")
 
 
 def refuse(plan: Plan, allow_replace: bool) -> None:
@@ -201,65 +200,58 @@ def refuse(plan: Plan, allow_replace: bool) -> None:
         )
 
 
-def _commit(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
-    plan: Plan,
-    state: State,
-    record: CommitRecord,
-    options: ApplyOptions,
-    around: Callable[[State], AbstractContextManager[None]],
-) -> State:
+def _commit(work: Work, request: CommitRequest, plan: Plan, state: State, record: CommitRecord) -> State:
     """Validate live, then commit. The caller holds the lock."""
     from mzplan.operations.validation import reach_changed
     from mzplan.plan import apply_changes
     from mzplan.plan.canaries import without_passed
 
-    store = project.store
+    store, options = work.store, request.options
     new = apply_changes(state, plan, record=record)
     if new.canaries:
         new = without_passed(new, store.read_statuses())
     needed, touched, handed = _instances_used(new), _touched(plan, new), _handed(new)
     for name in sorted(needed, key=natural):  # also those that `_follow` starts after the commit
-        runners.require(_instance(new, name))
+        work.runners.require(_instance(new, name))
     for name in sorted(needed & touched, key=natural):  # no Spark is started just to find nothing to stop
-        runners.ensure(_instance(new, name), packages_of(new.resources))
+        work.runners.ensure(_instance(new, name), packages_of(new.resources))
     if options.live is not False:
         # The plan was approved: where secrets go is its user's decision, unless a policy says otherwise.
         here = (options.chosen or AsWritten()) if options.live else None
-        found = reach_changed(project, runners, reporter, plan, new, handed, here=here)
+        found = reach_changed(work, plan, new, handed, here=here)
         if any(d.severity == "error" for d in found):
             raise MzplanError(found)
         for notice in found:
-            reporter.stage(f"{notice.severity}: {notice.summary}")
+            work.reporter.stage(f"{notice.severity}: {notice.summary}")
     failpoint(Failpoint.APPLY_VALIDATED)
     # Before the commit, as a runner may see that before it hears of it; taken over only with this very state.
     for name in sorted(needed | touched, key=natural):
-        runners.wake(_instance(new, name), replace(handed, state=digest_of_state(new)))
-    with limiting(store, new.serial, options.parallelism), around(new), committing(reporter, new.serial):
+        work.runners.wake(_instance(new, name), replace(handed, state=digest_of_state(new)))
+    with (
+        limiting(store, new.serial, options.parallelism),
+        request.around(new),
+        committing(work.reporter, new.serial),
+    ):
         store.commit(new, state)
     failpoint(Failpoint.APPLY_COMMITTED)
     return new
 
 
-def _hand_over(store: Store, runners: Runners, state: State, touched: set[str]) -> dict[str, tuple[int, int]]:
+def _hand_over(work: Work, state: State, touched: set[str]) -> dict[str, tuple[int, int]]:
     """Wake the runners of what is committed, with the values that it has here: also where nothing was to be
     committed, as a query may have failed for want of one. Returns by instance the epoch, and the `handed` of
     its Status, from which on they are in use."""
     taken, handed = {}, _handed(state)
     for name in sorted(_instances_used(state) | touched, key=natural):
-        lease = store.leases.leader(name)
-        number = runners.wake(_instance(state, name), handed)
+        lease = work.store.leases.leader(name)
+        number = work.runners.wake(_instance(state, name), handed)
         if lease is not None and number is not None:
             taken[name] = (lease.epoch, number)
     return taken
 
 
 def _follow(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     plan: Plan,
     state: State,
     statuses: Mapping[str, Status],
@@ -277,14 +269,14 @@ def _follow(
     for name in sorted(needed | left, key=natural):
         instance = _instance(state, name)
         if name in needed:
-            runners.ensure(instance, wait=until - time.monotonic())
-        elif instance.type != "dry" and project.store.leases.leader(name) is None:
+            work.runners.ensure(instance, wait=until - time.monotonic())
+        elif instance.type != "dry" and work.store.leases.leader(name) is None:
             continue  # nothing runs there, and nothing is to run
-        runners.settle(instance, until - time.monotonic())
-        follower = Follower(project.store, state, name, touched, taken.get(name, (0, 0)))
-        outcomes |= follower.follow(wait, reporter, lambda i=instance: runners.ended(i), began)  # type: ignore[misc]
-    with reporter.working("counting what was read since"):
-        resumed = resumed_queries(project.store, state, plan, outcomes, before, until)
+        work.runners.settle(instance, until - time.monotonic())
+        follower = Follower(work.store, state, name, touched, taken.get(name, (0, 0)))
+        outcomes |= follower.follow(wait, work.reporter, lambda i=instance: work.runners.ended(i), began)  # type: ignore[misc]
+    with work.reporter.working("counting what was read since"):
+        resumed = resumed_queries(work.store, state, plan, outcomes, before, until)
     return Applied(
         plan=plan,
         serial=state.serial,

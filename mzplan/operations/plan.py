@@ -15,7 +15,7 @@ from mzplan.model.resources import Configuration
 from mzplan.model.state import ResourceState, State
 from mzplan.model.times import shortest
 from mzplan.model.words import count, size
-from mzplan.operations.project import Project, Reporter, Runners, read_state
+from mzplan.operations.project import Project, Reporter, Work, read_state
 from mzplan.operations.status import find_drift
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _of_some(diagnostic: Diagnostic, names: Sequence[str], number: int) -> Diagn
 
 
 def validate_live(
-    project: Project, runners: Runners, reporter: Reporter, chosen: Guard | None = None
+    work: Work, chosen: Guard | None = None
 ) -> tuple[Configuration, tuple[Reach, ...], tuple[Diagnostic, ...]]:
     """The static checks, and every connection reached: through what uses it, or by itself. Changes nothing.
     `chosen`: what its user lets it send from here (see operations.checks_here).
@@ -69,13 +69,13 @@ def validate_live(
     from mzplan.operations.validation import reach, reach_alone
     from mzplan.plan import apply_changes, build_plan
 
-    configuration = validate(project, reporter)
-    state = read_state(project.store, reporter)
+    configuration = validate(work.project, work.reporter)
+    state = read_state(work.store, work.reporter)
     wanted = apply_changes(state, build_plan(configuration, state))
     queries = [r for r in wanted.resources.values() if r.address in configuration.resources and r.digest]
-    here = guard_to_look(project, state, chosen, "error")
-    found = reach(project, runners, reporter, wanted, queries, here=here)
-    found += reach_alone(project, runners, reporter, wanted, unused(wanted), here=here)
+    here = guard_to_look(work.project, state, chosen, "error")
+    found = reach(work, wanted, queries, here=here)
+    found += reach_alone(work, wanted, unused(wanted), here=here)
     found = by_cause(found)
     if any(d.severity == "error" for d in found):
         raise MzplanError(found)
@@ -83,9 +83,7 @@ def validate_live(
 
 
 def make_plan(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     *,
     targets: Sequence[Address] = (),
     replacing: Sequence[Address] = (),
@@ -97,15 +95,13 @@ def make_plan(
     here, where no runner is alive, with the secrets that `chosen` lets it send), and the findings are among
     the plan's diagnostics. `canary`: one query of
     each connection goes first, and has so many seconds to make progress."""
-    state = read_state(project.store, reporter)
-    plan = plan_configuration(project, reporter, state, targets, replacing, with_drift=True, canary=canary)
-    return validated(project, runners, reporter, state, plan, chosen) if live else plan
+    state = read_state(work.store, work.reporter)
+    plan = plan_configuration(work, state, targets, replacing, with_drift=True, canary=canary)
+    return validated(work, state, plan, chosen) if live else plan
 
 
 def validated(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     state: State,
     plan: Plan,
     chosen: Guard | None = None,
@@ -119,14 +115,13 @@ def validated(
     if any(d.severity == "error" for d in plan.diagnostics):
         return plan
     new = apply_changes(state, plan)
-    here = guard_to_look(project, state, chosen, "warning")
-    found = reach_changed(project, runners, reporter, plan, new, here=here)
+    here = guard_to_look(work.project, state, chosen, "warning")
+    found = reach_changed(work, plan, new, here=here)
     return replace(plan, diagnostics=(*plan.diagnostics, *found))
 
 
 def plan_configuration(
-    project: Project,
-    reporter: Reporter,
+    work: Work,
     state: State,
     targets: Sequence[Address],
     replacing: Sequence[Address],
@@ -142,10 +137,10 @@ def plan_configuration(
     from mzplan.plan import build_plan
     from mzplan.plan.canaries import choose_canaries
 
-    configuration = configuration or validate(project, reporter)
-    statuses = project.store.read_statuses()
-    with reporter.working("planning"):
-        rotations = find_rotations(project.settings.directory, state, statuses)
+    configuration = configuration or validate(work.project, work.reporter)
+    statuses = work.store.read_statuses()
+    with work.reporter.working("planning"):
+        rotations = find_rotations(work.directory, state, statuses)
         plan = build_plan(
             configuration,
             state,
@@ -155,12 +150,12 @@ def plan_configuration(
             rotated=rotations.queries,
         )
         if with_drift:
-            plan = replace(plan, drift=find_drift(project, state, statuses, rotations.queries))
+            plan = replace(plan, drift=find_drift(work.project, state, statuses, rotations.queries))
         if canary is not None:
             plan = replace(plan, canaries=choose_canaries(plan, state, canary))
-    plan = replace(with_stored_data(plan, project, state), environment=project.settings.environment)
-    reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
-    notices = tuple(filter(None, (rotations.notice(), *version_notices(project, state, statuses))))
+    plan = replace(with_stored_data(plan, work.project, state), environment=work.project.settings.environment)
+    work.reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
+    notices = tuple(filter(None, (rotations.notice(), *version_notices(work.project, state, statuses))))
     return replace(plan, diagnostics=(*plan.diagnostics, *notices)) if notices else plan
 
 

@@ -137,6 +137,24 @@ class Project:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a command works with: its project, the runners of this machine, and a reporter of progress."""
+
+    project: Project
+    runners: Runners
+    reporter: Reporter
+
+    @property
+    def store(self) -> Store:
+        return self.project.store
+
+    @property
+    def directory(self) -> str:
+        """The project's folder."""
+        return self.project.settings.directory
+
+
 def open_project(
     directory: str,
     variables: Mapping[str, str] | None = None,

@@ -30,7 +30,7 @@ from mzplan.store.proposals import new_proposal_id
 from mzplan.store.store import Store
 
 if TYPE_CHECKING:
-    from mzplan.operations.project import Project, Reporter, Runners
+    from mzplan.operations.project import Work
 
 ANSWER_WAIT = 60.0  # seconds for a runner to answer a proposal
 
@@ -45,9 +45,7 @@ def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
 
 
 def reach(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     state: State,
     queries: Iterable[ResourceState],
     handed: Handed | None = None,
@@ -68,36 +66,36 @@ def reach(
     for name, resources in sorted(by_instance.items(), key=natural_item):
         instance = state.instances.get(name) or Instance(name=name, type="embedded")
         if instance.type == "dry":
-            reporter.detail(f"instance {name} is dry: its queries reach nothing, so nothing is validated")
+            work.reporter.detail(
+                f"instance {name} is dry: its queries reach nothing, so nothing is validated"
+            )
             continue
         descriptions = tuple(describe(resource, state.resources) for resource in resources)
         number = count(len(descriptions), "query", "queries")
-        lease = project.store.leases.leader(name)
+        lease = work.store.leases.leader(name)
         if lease is not None:
-            reporter.detail(f"its runner is process {lease.pid} on {lease.host}, epoch {lease.epoch}")
-            with reporter.working(f"the runner of instance {name} validates {number}"):
+            work.reporter.detail(f"its runner is process {lease.pid} on {lease.host}, epoch {lease.epoch}")
+            with work.reporter.working(f"the runner of instance {name} validates {number}"):
                 asking = f"Validating {number} on instance {name}"
-                answers = _by_runner(project, runners, reporter, asking, instance, descriptions, handed)
+                answers = _by_runner(work, asking, instance, descriptions, handed)
             left = [d for d in descriptions if here is not None and _is_left_out(d.address, answers)]
             found += [one for one in answers if one.address not in {d.address for d in left}]
             if left and here is not None:
-                reporter.detail(
+                work.reporter.detail(
                     f"{len(left)} of them from here: the runner sends secrets where it is committed"
                 )
-                found += check_here(left, project.settings.directory, state.warehouse, here)
+                found += check_here(left, work.directory, state.warehouse, here)
         elif here is not None:
-            reporter.stage(f"Validating {number} from here: no runner of instance {name} is alive")
-            with reporter.working(f"validating {number} from here"):
-                found += check_here(descriptions, project.settings.directory, state.warehouse, here)
+            work.reporter.stage(f"Validating {number} from here: no runner of instance {name} is alive")
+            with work.reporter.working(f"validating {number} from here"):
+                found += check_here(descriptions, work.directory, state.warehouse, here)
         else:
-            reporter.detail(f"no runner of instance {name} is alive: it will validate before it acts")
+            work.reporter.detail(f"no runner of instance {name} is alive: it will validate before it acts")
     return found
 
 
 def _by_runner(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     asking: str,
     instance: Instance,
     descriptions: tuple[Description, ...],
@@ -106,17 +104,17 @@ def _by_runner(
     announced: list[str] = []
 
     def wake(proposal: str) -> None:
-        heard = runners.wake(instance, replace(handed, proposal=proposal)) is not None
+        heard = work.runners.wake(instance, replace(handed, proposal=proposal)) is not None
         if not announced:
             announced.append(asking + whose_values(descriptions, handed if heard else NOTHING_HANDED))
-            reporter.stage(announced[0])
+            work.reporter.stage(announced[0])
 
     return request_validation(
-        project.store,
+        work.store,
         instance.name,
         descriptions,
         wake=wake,
-        ended=lambda: runners.ended(instance),
+        ended=lambda: work.runners.ended(instance),
     )
 
 
@@ -163,9 +161,7 @@ def _is_left_out(address: Address, answers: Iterable[Diagnostic]) -> bool:
 
 
 def reach_changed(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     plan: Plan,
     new: State,
     handed: Handed | None = None,
@@ -180,9 +176,9 @@ def reach_changed(
         [_dry(name, new) for name in sorted({q.instance for q in queries}, key=natural)] if looks else []
     )
     found = [notice for notice in unreached if notice is not None]
-    found += reach(project, runners, reporter, new, queries, handed, here=here)
+    found += reach(work, new, queries, handed, here=here)
     alone = _changed_alone(plan, new, looks)
-    found += reach_alone(project, runners, reporter, new, alone, handed, here=here)
+    found += reach_alone(work, new, alone, handed, here=here)
     return by_cause(found)
 
 
@@ -217,9 +213,7 @@ def _changed_alone(plan: Plan, new: State, asked: bool) -> list[Address]:
 
 
 def reach_alone(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     state: State,
     connections: Sequence[Address],
     handed: Handed | None = None,
@@ -234,20 +228,20 @@ def reach_alone(
     for address in connections:
         if address not in able:
             type_ = state.resources[address].type
-            reporter.detail(f"{address}: a connection of type {type_} has nothing to reach by itself")
+            work.reporter.detail(f"{address}: a connection of type {type_} has nothing to reach by itself")
     if not able:
         return []
     names = ", ".join(map(str, able))
     asked = tuple(as_description(state.resources[address], state.resources) for address in able)
     if here is not None:
-        reporter.stage(f"Nothing uses {names}: reaching it from here")
-        return check_here(asked, project.settings.directory, state.warehouse, here)
+        work.reporter.stage(f"Nothing uses {names}: reaching it from here")
+        return check_here(asked, work.directory, state.warehouse, here)
     for instance in state.instances.values():
-        if instance.type != "dry" and project.store.leases.leader(instance.name) is not None:
+        if instance.type != "dry" and work.store.leases.leader(instance.name) is not None:
             asking = f"Nothing uses {names}: the runner of instance {instance.name} reaches it"
             handed = handed or values_here(state)
-            return _by_runner(project, runners, reporter, asking, instance, asked, handed)
-    reporter.detail(
+            return _by_runner(work, asking, instance, asked, handed)
+    work.reporter.detail(
         f"nothing uses {names}, and no runner is alive: not reached (--live reaches it from here)"
     )
     return []

@@ -16,12 +16,14 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
-from mzplan.operations.apply import Applied, ApplyOptions, carry_out
+from mzplan.operations.alter_journal import committing, editing, settle, write
+from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_out
 from mzplan.operations.checks_here import by_cause, guard_to_look
 from mzplan.operations.plan import plan_configuration, validated
-from mzplan.operations.project import Project, Reporter, Runners, read_state
+from mzplan.operations.project import Project, Reporter, Work, read_state
 from mzplan.operations.reached import Reach, nothing_reached, reached, users_of
 from mzplan.operations.validation import reach, reach_alone
+from mzplan.plan import apply_changes, build_plan
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.policy import Guard
 
@@ -54,101 +56,108 @@ class Altered:
 
 
 def alter(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
-    text: str,
-    approve: Callable[[Plan, Sequence[FileEdit]], None],
-    options: ApplyOptions,
+    work: Work, text: str, approve: Callable[[Plan, Sequence[FileEdit]], None], options: ApplyOptions
 ) -> Altered:
     """Edit, plan, get approval, validate live, commit, and follow. After a MzplanError files and state are as
     they were; after a crash the next command that reads the files finishes or undoes the edit."""
-    from mzplan.operations.alter_journal import committing, editing, settle, write
-
     statements = parse_statements(text)
     if isinstance(statements[0], ValidateConnection):
-        return _validate(project, runners, reporter, text, statements[0], options.chosen)
-    edits = _edits_of(statements)
-    directory = project.settings.directory
-    wanted = transaction(project, read_state(project.store, reporter), edits, text, options.live)
-    if not wanted.wanted:
-        return Altered(notices=wanted.notices)
-    left_out: tuple[Address, ...] = ()
-    keys = NewKeys(directory)
+        return _validate(work, text, statements[0], options.chosen)
+    alteration = _Alteration(work, text, _edits_of(statements), approve, options)
+    wanted = alteration.wanted
+    return alteration.carry_out() if wanted.wanted else Altered(notices=wanted.notices)
 
-    def planned(state: State) -> Plan:
-        # Read again, now that the locks are held: another command's edit is kept.
-        nonlocal wanted, left_out
-        wanted = transaction(project, state, edits, text, options.live)
-        plan, left_out = _plan(project, reporter, state, wanted, options.canary)
-        if wanted.edits and plan.is_empty and not _errors(plan):
-            approved(plan)
-            write(wanted.edits)  # they change nothing in the state, so nothing is committed
-            making.pop_all()
+
+class _Alteration:
+    """Statements that are carried out. `wanted`: what they request of the state that was read last."""
+
+    def __init__(
+        self,
+        work: Work,
+        text: str,
+        statements: Sequence[Edit],
+        approve: Callable[[Plan, Sequence[FileEdit]], None],
+        options: ApplyOptions,
+    ):
+        self.work, self.text, self.statements, self.options = work, text, statements, options
+        self.ask = approve
+        self.keys = NewKeys(work.directory)
+        self.lock = contextlib.ExitStack()  # of the files
+        self.left_out: tuple[Address, ...] = ()
+        self.wanted = self._read(read_state(work.store, work.reporter))
+
+    def _read(self, state: State) -> Transaction:
+        return transaction(self.work.project, state, self.statements, self.text, self.options.live)
+
+    def carry_out(self) -> Altered:
+        work = self.work
+        with self.lock:
+            self.lock.enter_context(editing(work.directory))
+            if done := settle(work.directory, work.store):
+                work.reporter.detail(done)
+            request = CommitRequest(
+                command="alter",
+                planned=self.planned,
+                approve=self.approve,
+                options=replace(self.options, live=self.wanted.live),
+                around=self.around,
+            )
+            with self.keys:
+                applied = carry_out(work, request)
+        return Altered(
+            edits=self.wanted.edits,
+            plan=applied.plan,
+            applied=applied,
+            left_out=self.left_out,
+            keys=_keys(work.project, self.wanted),
+        )
+
+    def planned(self, state: State) -> Plan:
+        """The plan. All is read again, now that the locks are held: another command's edit is kept."""
+        self.wanted = self._read(state)
+        plan, self.left_out = _plan(self.work, state, self.wanted, self.options.canary)
+        if self.wanted.edits and plan.is_empty and not _errors(plan):
+            self.approve(plan)
+            write(self.wanted.edits)  # they change nothing in the state, so nothing is committed
+            self.keys.keep()
         return plan
 
-    def approved(plan: Plan) -> None:
-        approve(plan, wanted.edits)
-        if wanted.rotated:
-            making.callback(keys.discard)
-            keys.make(wanted.rotated)
+    def approve(self, plan: Plan) -> None:
+        self.ask(plan, self.wanted.edits)
+        self.keys.make(self.wanted.rotated)
 
     @contextlib.contextmanager
-    def around(new: State) -> Iterator[None]:
-        making.pop_all()  # from here on a commit may refer to them
-        with (
-            committing(directory, project.store, wanted.edits, text, new)
-            if wanted.edits
-            else contextlib.nullcontext()
-        ):
+    def around(self, new: State) -> Iterator[None]:
+        """The files are edited if `new` is committed, and left alone if it is not."""
+        self.keys.keep()
+        if self.wanted.edits:
+            with committing(self.work.directory, self.work.store, self.wanted.edits, self.text, new):
+                yield
+        else:
             yield
-        editor.close()  # others may edit while this command follows what it has committed
-
-    with contextlib.ExitStack() as editor, contextlib.ExitStack() as making:
-        editor.enter_context(editing(directory))
-        if done := settle(directory, project.store):
-            reporter.detail(done)
-        carried = replace(options, live=wanted.live)
-        applied = carry_out(project, runners, reporter, "alter", planned, approved, carried, around)
-    return Altered(
-        edits=wanted.edits,
-        plan=applied.plan,
-        applied=applied,
-        left_out=left_out,
-        keys=_keys(project, wanted),
-    )
+        self.lock.close()  # others may edit while this command follows what it has committed
 
 
-def preview(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
-    text: str,
-    live: bool | None = None,
-    canary: float | None = None,
-    chosen: Guard | None = None,
-) -> Altered:
-    """The edits of statements, and their plan. Changes nothing. Where `live`, or a statement, says so, it is
-    validated too, from here with the secrets that `chosen` lets it send."""
+def preview(work: Work, text: str, options: ApplyOptions) -> Altered:
+    """The edits of statements, and their plan. Changes nothing. Where the options, or a statement, say so, it
+    is validated too, from here with the secrets that the options let it send."""
     statements = parse_statements(text)
     if isinstance(statements[0], ValidateConnection):
-        return _validate(project, runners, reporter, text, statements[0], chosen)
-    state = read_state(project.store, reporter)
-    wanted = transaction(project, state, _edits_of(statements), text, live)
+        return _validate(work, text, statements[0], options.chosen)
+    state = read_state(work.store, work.reporter)
+    wanted = transaction(work.project, state, _edits_of(statements), text, options.live)
     if not wanted.wanted:
         return Altered(notices=wanted.notices)
-    plan, left_out = _plan(project, reporter, state, wanted, canary)
+    plan, left_out = _plan(work, state, wanted, options.canary)
     if wanted.live and wanted.rotated:
-        reporter.stage("Nothing is validated: the new keys are made only when the change is applied")
+        work.reporter.stage("Nothing is validated: the new keys are made only when the change is applied")
     elif wanted.live:
-        plan = validated(project, runners, reporter, state, plan, chosen)
+        plan = validated(work, state, plan, options.chosen)
     return Altered(edits=wanted.edits, plan=plan, left_out=left_out)
 
 
 def edit_only(project: Project, reporter: Reporter, text: str) -> Altered:
     """Edit the files and nothing else, for a review. The static checks hold as for `alter`."""
-    from mzplan.operations.alter_journal import editing, settle, write
-
     statements = parse_statements(text)
     if isinstance(statements[0], ValidateConnection):
         raise MzplanError(misused(text, "VALIDATE edits nothing", "leave --no-apply out."))
@@ -160,28 +169,33 @@ def edit_only(project: Project, reporter: Reporter, text: str) -> Altered:
         notices = tuple(n for n in wanted.notices if n.code != "MZ144")  # nothing is applied anyway
         if not wanted.edits:
             return Altered(notices=notices)
-        keys = NewKeys(directory)
-        try:
+        with NewKeys(directory) as keys:
             keys.make(wanted.rotated)
             write(wanted.edits)
-        except BaseException:
-            keys.discard()
-            raise
+            keys.keep()
     return Altered(edits=wanted.edits, notices=notices, keys=_keys(project, wanted))
 
 
-def _validate(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
-    text: str,
-    statement: ValidateConnection,
-    chosen: Guard | None,
-) -> Altered:
-    from mzplan.features.alter.alteration import validate_connection
-
-    reached, notices = validate_connection(project, runners, reporter, text, statement, chosen)
-    return Altered(reached=reached, notices=notices)
+def _validate(work: Work, text: str, statement: ValidateConnection, chosen: Guard | None) -> Altered:
+    """Reach a connection, as the files declare it, through every source and sink that uses it, at any depth;
+    by itself where none does. Changes nothing. `chosen`: see operations.checks_here. Raises MzplanError with
+    every problem, and MZ143 (exit 7) where nothing could be reached."""
+    configuration = work.project.configuration()
+    address = find_named(configuration.resources, text, "connection", statement.name).address
+    state = read_state(work.store, work.reporter)
+    new = apply_changes(state, build_plan(configuration, state))
+    users = users_of(new, address)
+    here = guard_to_look(work.project, state, chosen, "error")
+    if users:
+        problems = by_cause(reach(work, new, users, here=here))
+    else:
+        problems = by_cause(reach_alone(work, new, [address], here=here))
+    if any(d.severity == "error" for d in problems):
+        raise MzplanError(problems)
+    shown = tuple(r for r in reached(new, users) if r.address == address)
+    if all(one.why for one in shown):
+        raise MzplanError(nothing_reached(shown))
+    return Altered(reached=shown, notices=tuple(problems))
 
 
 def _edits_of(statements: Sequence[Edit | ValidateConnection]) -> list[Edit]:
@@ -189,15 +203,11 @@ def _edits_of(statements: Sequence[Edit | ValidateConnection]) -> list[Edit]:
 
 
 def _plan(
-    project: Project, reporter: Reporter, state: State, wanted: Transaction, canary: float | None
+    work: Work, state: State, wanted: Transaction, canary: float | None
 ) -> tuple[Plan, tuple[Address, ...]]:
     """The plan of the transaction, and what else of the files it leaves out."""
-    from mzplan.plan import apply_changes, build_plan
-
     if wanted.targets:
-        plan = plan_configuration(
-            project, reporter, state, wanted.targets, (), wanted.committed, canary=canary
-        )
+        plan = plan_configuration(work, state, wanted.targets, (), wanted.committed, canary=canary)
     else:
         plan = build_plan(wanted.committed, state)
     found = list(wanted.notices)
@@ -220,34 +230,3 @@ def _keys(project: Project, wanted: Transaction) -> tuple[PublicKey, ...]:
 
 def _errors(plan: Plan) -> bool:
     return any(d.severity == "error" for d in plan.diagnostics)
-
-
-def validate_connection(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
-    text: str,
-    statement: ValidateConnection,
-    chosen: Guard | None = None,
-) -> tuple[tuple[Reach, ...], tuple[Diagnostic, ...]]:
-    """Reach a connection through every source and sink that uses it, at any depth; by itself where none
-    does. Changes nothing. `chosen`: see operations.checks_here. Returns what was reached, and warnings.
-    Raises MzplanError with every problem, and MZ143 (exit 7) where nothing could be reached."""
-    from mzplan.plan import apply_changes, build_plan
-
-    configuration = project.configuration()
-    address = find_named(configuration.resources, text, "connection", statement.name).address
-    state = read_state(project.store, reporter)
-    wanted = apply_changes(state, build_plan(configuration, state))
-    users = users_of(wanted, address)
-    here = guard_to_look(project, state, chosen, "error")
-    if users:
-        found = reach(project, runners, reporter, wanted, users, here=here)
-    else:
-        found = reach_alone(project, runners, reporter, wanted, [address], here=here)
-    if any(d.severity == "error" for d in found):
-        raise MzplanError(by_cause(found))
-    shown = tuple(r for r in reached(wanted, users) if r.address == address)
-    if all(one.why for one in shown):
-        raise MzplanError(nothing_reached(shown))
-    return shown, tuple(by_cause(found))

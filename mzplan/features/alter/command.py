@@ -20,9 +20,9 @@ from mzplan.cli.apply import (
     message_option,
     wait_option,
 )
+from mzplan.cli.arguments import policy_option, send_secrets_option
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.plan import show_plan
-from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
 from mzplan.model.address import natural_item
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.words import count
@@ -79,19 +79,13 @@ def command_alter(
     if dry_run and no_apply:
         raise click.UsageError("--dry-run and --no-apply exclude each other.")
     text = _text(statement, file)
-    chosen = chosen_guard(invocation, policy, send_secrets)
-    project = invocation.project(whole=True)
-    runners = invocation.runners(project, policy)
+    options = replace(options, chosen=invocation.guard(policy, send_secrets))
+    work = invocation.work(whole=True, policy=policy)
     if dry_run:
-        previewed = alteration.preview(
-            project, runners, invocation.progress, text, options.live, options.canary, chosen
-        )
-        return _previewed(invocation, previewed)
+        return _previewed(invocation, alteration.preview(work, text, options))
     if no_apply:
-        return _show_edit(invocation, alteration.edit_only(project, invocation.progress, text))
-    approve = _approval(invocation, auto_approve)
-    options = replace(options, chosen=chosen)
-    altered = alteration.alter(project, runners, invocation.progress, text, approve, options)
+        return _show_edit(invocation, alteration.edit_only(work.project, work.reporter, text))
+    altered = alteration.alter(work, text, _approval(invocation, auto_approve), options)
     if altered.applied is None:
         return _show_edit(invocation, altered)
     if invocation.json:

@@ -58,7 +58,7 @@ def key_reference(name: str) -> str:
 
 
 class NewKeys:
-    """The key files that one statement makes, and removes again if it fails."""
+    """The key files that one statement makes. Leaving the context removes them, unless they are kept."""
 
     def __init__(self, directory: str):
         self._folder = GuardedFolder(Path(directory))
@@ -71,8 +71,17 @@ class NewKeys:
             if match is not None and not os.path.lexists(self._folder.path(match[1])):
                 self._make(match[1])
 
-    def discard(self) -> None:
-        """Remove them: the statement failed, so nothing refers to them."""
+    def __enter__(self) -> NewKeys:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._discard()
+
+    def keep(self) -> None:
+        """From now on files or a commit may refer to them."""
+        self._made.clear()
+
+    def _discard(self) -> None:
         for name in self._made:
             with contextlib.suppress(OSError):
                 self._folder.delete(name)
@@ -93,7 +102,7 @@ class NewKeys:
                 self._folder.create(file, half, mode=mode)
                 self._made.append(file)
         except OSError as problem:
-            self.discard()
+            self._discard()
             raise _unwritable(self._folder.path(name), problem) from None
 
 

@@ -50,14 +50,13 @@ def command_append(
     from mzplan.features.append.append import Rows, append
     from mzplan.secrets.policy import NOTHING_HANDED
 
-    project = invocation.project()
+    work = invocation.work()
     name, data = _read(file)
     format_found = _format(name, format_)
     rows = Rows(name=name, data=data, format=format_found, id=id_ or _new_id(), deletes=deletes)
-    appended = append(project, address, rows, invocation.progress, expect=expect_step)
-    runners = invocation.runners(project)
-    for instance in project.settings.instances.values():
-        runners.wake(instance, NOTHING_HANDED)
+    appended = append(work.project, address, rows, work.reporter, expect=expect_step)
+    for instance in work.project.settings.instances.values():
+        work.runners.wake(instance, NOTHING_HANDED)
     if invocation.json:
         invocation.document(
             {

@@ -12,16 +12,14 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
 from mzplan.model.state import State
-from mzplan.operations.apply import Applied, ApplyOptions, carry_out
-from mzplan.operations.project import Project, Reporter, Runners
+from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_out
+from mzplan.operations.project import Project, Work
 from mzplan.warehouse import foreign_query
 from mzplan.warehouse.foreign_query import Left, RefusedError
 
 
 def adopt_foreign(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     address: Address,
     checkpoint: str,
     table: str,
@@ -39,11 +37,11 @@ def adopt_foreign(
     found: list[Left] = []
 
     def planned(state: State) -> Plan:
-        configuration = validate(project, reporter)
+        configuration = validate(work.project, work.reporter)
         plan = plan_adopt(configuration, state, address, id_, 1)
-        _ensure_here(project, address, plan)
-        with reporter.working("looking at the checkpoint and the table"):
-            found.append(_look(project, configuration, address, checkpoint, table))
+        _ensure_here(work.project, address, plan)
+        with work.reporter.working("looking at the checkpoint and the table"):
+            found.append(_look(work.project, configuration, address, checkpoint, table))
         left = found[0]
         reason = f"adopts {left.checkpoint} and {left.table}, after micro-batch {left.done}"
         changes = [replace(c, reason=reason) if c.address == address else c for c in plan.changes]
@@ -51,18 +49,20 @@ def adopt_foreign(
 
     def approved(plan: Plan) -> None:
         approve(plan)
-        warehouse = absolute(project.settings.directory, plan.warehouse)
-        with reporter.working("copying the checkpoint and the table"):
+        warehouse = absolute(work.directory, plan.warehouse)
+        with work.reporter.working("copying the checkpoint and the table"):
             try:
                 foreign_query.copy(found[0], warehouse, id_)
             except (RefusedError, OSError) as problem:
                 raise _refused(address, problem) from None
 
     try:
-        return carry_out(project, runners, reporter, "import", planned, approved, options)
+        return carry_out(
+            work, CommitRequest(command="import", planned=planned, approve=approved, options=options)
+        )
     except BaseException:
         if found:
-            _discard(project, id_)
+            _discard(work.project, id_)
         raise
 
 

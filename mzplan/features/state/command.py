@@ -98,8 +98,7 @@ def state_mv(invocation: Invocation, former: Address, new: Address, message: str
     """Rename a resource: it keeps its checkpoint and collection. Rename it in the files too."""
     from mzplan.features.state.state_edits import move
 
-    project = invocation.project()
-    plan = move(project, invocation.runners(project), invocation.progress, former, new, message)
+    plan = move(invocation.work(), former, new, message)
     return _show_commit(invocation, plan, f"{former} is {new} now. Rename it in the files too.")
 
 
@@ -110,9 +109,8 @@ def state_rm(invocation: Invocation, addresses: tuple[Address, ...], message: st
     """Forget resources: their queries stop, their storage stays, and `import` takes it back."""
     from mzplan.features.state.state_edits import forget
 
-    project = invocation.project()
     given = list(dict.fromkeys(addresses))
-    plan = forget(project, invocation.runners(project), invocation.progress, given, message)
+    plan = forget(invocation.work(), given, message)
     return _show_commit(invocation, plan, f"Forgot {', '.join(map(str, given))}. What is stored stays.")
 
 
@@ -126,7 +124,6 @@ def state_rollback(
     """Commit again the state of an earlier serial (default: the one before)."""
     from mzplan.features.state.state_edits import roll_back
 
-    project = invocation.project()
     asks = approval(invocation, auto_approve, "state rollback")
 
     def approve(plan: Plan, undone: list[HistoryEntry]) -> None:
@@ -136,7 +133,7 @@ def state_rollback(
             invocation.out(render_undone(undone))
         asks(plan)
 
-    plan = roll_back(project, invocation.runners(project), invocation.progress, serial, approve, message)
+    plan = roll_back(invocation.work(), serial, approve, message)
     return _show_commit(invocation, plan, "Change the files too, or the next apply undoes it.")
 
 
@@ -196,11 +193,7 @@ def state_push(invocation: Invocation, file: str, force: bool, message: str | No
     data, name = _read(file)
     rest = beside(file)
     carried = _read(str(rest))[0] if file != "-" and rest.exists() else None
-    project = invocation.project()
-    runners = invocation.runners(project)
-    serial, written = push(
-        project, runners, invocation.progress, data, name, force=force, carried=carried, message=message
-    )
+    serial, written = push(invocation.work(), data, name, force=force, carried=carried, message=message)
     if invocation.json:
         invocation.document({"serial": serial, "written": written})
     else:
@@ -320,13 +313,13 @@ def command_import(
     """
     from mzplan.features.state.state_edits import plan_import
     from mzplan.model.address import ID
-    from mzplan.operations.apply import ApplyOptions, carry_out
+    from mzplan.operations.apply import ApplyOptions, CommitRequest, carry_out
 
     if id_ is not None and not ID.fullmatch(id_):
         raise click.BadParameter(f"{id_!r} is no id: it is the name of a folder.", param_hint="--id")
     if (checkpoint is None) != (table is None):
         raise click.UsageError("--checkpoint and --table go together.")
-    project = invocation.project()
+    work = invocation.work()
     approve = approval(invocation, auto_approve, "import")
     options = ApplyOptions(allow_replace=True, wait=wait, message=message)
     if checkpoint is not None and table is not None:
@@ -334,26 +327,11 @@ def command_import(
 
         if id_ is not None or generation is not None:
             raise click.UsageError("--id and --generation don't go with --checkpoint.")
-        return finish(
-            invocation,
-            adopt_foreign(
-                project,
-                invocation.runners(project),
-                invocation.progress,
-                address,
-                checkpoint,
-                table,
-                approve,
-                options,
-            ),
-        )
-    applied = carry_out(
-        project,
-        invocation.runners(project),
-        invocation.progress,
-        "import",
-        lambda state: plan_import(project, invocation.progress, state, address, id_, generation),
-        approve,
-        options,
+        return finish(invocation, adopt_foreign(work, address, checkpoint, table, approve, options))
+    request = CommitRequest(
+        command="import",
+        planned=lambda state: plan_import(work, state, address, id_, generation),
+        approve=approve,
+        options=options,
     )
-    return finish(invocation, applied)
+    return finish(invocation, carry_out(work, request))

@@ -16,7 +16,7 @@ from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.operations.apply import LOCK_WAIT, refuse
 from mzplan.operations.history import no_serial, record_of, record_outcome
-from mzplan.operations.project import Project, Reporter, Runners, committing, read_state
+from mzplan.operations.project import Project, Reporter, Runners, Work, committing, read_state
 from mzplan.secrets.policy import NOTHING_HANDED
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.formats import decode_state, encode_state
@@ -26,22 +26,18 @@ DAMAGED = frozenset({"MZ030", "MZ032"})
 
 
 def move(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     old: Address,
     new: Address,
     message: str | None = None,
 ) -> Plan:
     """`state mv`: another name for the same thing."""
     why = message if message is not None else f"{old} is {new}"
-    return _edit(project, runners, reporter, "state mv", lambda state: plan_move(state, old, new), why)
+    return _edit(work, "state mv", lambda state: plan_move(state, old, new), why)
 
 
 def forget(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     addresses: list[Address],
     message: str | None = None,
 ) -> Plan:
@@ -51,15 +47,11 @@ def forget(
         return replace(new, forgotten={**new.forgotten, **forgotten_by(plan)})
 
     why = message if message is not None else f"Forgot {', '.join(map(str, addresses))}"
-    return _edit(
-        project, runners, reporter, "state rm", lambda state: plan_forget(state, addresses), why, finish=keep
-    )
+    return _edit(work, "state rm", lambda state: plan_forget(state, addresses), why, finish=keep)
 
 
 def roll_back(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     serial: int | None,
     approve: Callable[[Plan, list[HistoryEntry]], None],
     message: str | None = None,
@@ -71,9 +63,9 @@ def roll_back(
 
     def planned(state: State) -> Plan:
         nonlocal why
-        there = project.store.serials()
+        there = work.store.serials()
         wanted = serial if serial is not None else max((s for s in there if s < state.serial), default=None)
-        then = project.store.read_serial(wanted) if wanted is not None else None
+        then = work.store.read_serial(wanted) if wanted is not None else None
         if then is None or then.lineage != state.lineage:
             shown = f"{there[0]} to {there[-1]}" if there else "none"
             raise error(
@@ -83,7 +75,7 @@ def roll_back(
                 "name one of these; `mzplan history` lists them.",
                 exit_code=ExitCode.REFUSED,
             )
-        undone.extend(e for e in project.store.read_history() if e.serial > then.serial)
+        undone.extend(e for e in work.store.read_history() if e.serial > then.serial)
         if message is None:
             why = f"Back to serial {then.serial}"
         return plan_rollback(state, then)
@@ -91,12 +83,11 @@ def roll_back(
     def approved(plan: Plan) -> None:
         approve(plan, undone)
 
-    return _edit(project, runners, reporter, "state rollback", planned, lambda: why, approve=approved)
+    return _edit(work, "state rollback", planned, lambda: why, approve=approved)
 
 
 def plan_import(
-    project: Project,
-    reporter: Reporter,
+    work: Work,
     state: State,
     address: Address,
     id_: str | None,
@@ -106,7 +97,7 @@ def plan_import(
     `state rm` under this name)."""
     from mzplan.operations.plan import validate
 
-    configuration = validate(project, reporter)
+    configuration = validate(work.project, work.reporter)
     if id_ is None:
         known = {i: g for i, (a, g) in state.forgotten.items() if a == address}
         if len(known) != 1:
@@ -124,7 +115,7 @@ def plan_import(
     if generation is None:
         generation = state.forgotten[id_][1] if id_ in state.forgotten else 1
     plan = plan_adopt(configuration, state, address, id_, generation)
-    _check_storage(project, plan.warehouse, address, id_, generation)
+    _check_storage(work.project, plan.warehouse, address, id_, generation)
     return plan
 
 
@@ -158,9 +149,7 @@ def place_of(project: Project) -> str:
 
 
 def push(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     data: bytes,
     name: str,
     *,
@@ -178,31 +167,31 @@ def push(
     from mzplan.features.state.migration import read_records, refuse_open_edit, write_epoch, write_records
 
     given = decode_state(data, name)
-    refuse_open_edit(project)
-    if given.project != project.settings.project:
+    refuse_open_edit(work.project)
+    if given.project != work.project.settings.project:
         raise error(
             "MZ034",
             "The state belongs to another project",
-            f"{name} is of project {given.project!r}, and this is {project.settings.project!r}.",
+            f"{name} is of project {given.project!r}, and this is {work.project.settings.project!r}.",
             "push it in its own folder.",
             exit_code=ExitCode.REFUSED,
         )
-    store = project.store
+    store = work.store
     store.ensure_own(given, name)
     records = read_records(carried, f"{name}.runners", given.lineage)
     with ExitStack() as held:
-        with reporter.working("waiting for the lock of the state"):
+        with work.reporter.working("waiting for the lock of the state"):
             held.enter_context(store.lock("state push", LOCK_WAIT))
         try:
-            state = read_state(store, reporter)
+            state = read_state(store, work.reporter)
         except MzplanError as problem:
             if not force or problem.diagnostics[0].code not in DAMAGED:
                 raise
             write_epoch(store, records)
-            given = replace(given, commit=record_of(project, "state push", None, message or ""))
-            new = _over_what_is_damaged(store, given, reporter)
-            record_outcome(store, reporter, new, None)
-            _wake(runners, new)
+            given = replace(given, commit=record_of(work.project, "state push", None, message or ""))
+            new = _over_what_is_damaged(store, given, work.reporter)
+            record_outcome(store, work.reporter, new, None)
+            _wake(work.runners, new)
             return new.serial, True
         if state.serial == 0 and not state.lineage:
             new = given
@@ -214,13 +203,13 @@ def push(
             if not force:
                 _check_push(given, state, name)
             write_epoch(store, records)
-            record = record_of(project, "state push", None, message or "")
+            record = record_of(work.project, "state push", None, message or "")
             new = replace(given, serial=max(given.serial, state.serial + 1), commit=record)
-        with committing(reporter, new.serial):
+        with committing(work.reporter, new.serial):
             store.commit(new, state)
         if new is not given:
-            record_outcome(store, reporter, new, None)
-    _wake(runners, new)
+            record_outcome(store, work.reporter, new, None)
+    _wake(work.runners, new)
     return new.serial, True
 
 
@@ -259,9 +248,7 @@ def _check_push(given: State, state: State, name: str) -> None:
 
 
 def _edit(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
+    work: Work,
     command: str,
     planned: Callable[[State], Plan],
     message: str | Callable[[], str],
@@ -272,11 +259,11 @@ def _edit(
     """Plan, refuse, commit, wake. Nothing is started or waited for: runners follow by themselves."""
     from mzplan.plan import apply_changes
 
-    store = project.store
+    store = work.store
     with ExitStack() as held:
-        with reporter.working("waiting for the lock of the state"):
+        with work.reporter.working("waiting for the lock of the state"):
             held.enter_context(store.lock(command, LOCK_WAIT))
-        state = read_state(store, reporter)
+        state = read_state(store, work.reporter)
         plan = planned(state)
         refuse(plan, allow_replace=True)
         if plan.is_empty:
@@ -284,12 +271,12 @@ def _edit(
         if approve is not None:
             approve(plan)
         why = message if isinstance(message, str) else message()
-        new = apply_changes(state, plan, record=record_of(project, command, plan, why))
+        new = apply_changes(state, plan, record=record_of(work.project, command, plan, why))
         new = finish(plan, new) if finish is not None else new
-        with committing(reporter, new.serial):
+        with committing(work.reporter, new.serial):
             store.commit(new, state)
-        record_outcome(store, reporter, new, None)
-    _wake(runners, new)
+        record_outcome(store, work.reporter, new, None)
+    _wake(work.runners, new)
     return plan
 
 

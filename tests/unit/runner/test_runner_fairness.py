@@ -164,7 +164,7 @@ def test_giving_up_a_backfill_asks_no_server(tmp_path: Path, monkeypatch: pytest
     given: list[bool | None] = []
 
     def noted(*arguments: Any) -> Any:
-        given.append(arguments[-1].live)
+        given.append(arguments[-1].options.live)
         raise error("MZ064", "That is enough")
 
     folder = cli_runs.write(tmp_path / "p")
