@@ -35,8 +35,8 @@ MEASURED_EVERY = 10.0  # seconds between two looks at what waits for a query, if
 FRESH_EVERY = 60.0  # and if it does
 # Another upstream or target; offsets that it no longer holds, or steps; a checkpoint and a collection that
 # are gone.
-CHANGED = frozenset({"MZ043", "MZ067", "MZ069", "MZ160", "MZ161"})
-_STORAGE = frozenset({"MZ160", "MZ161"})
+CHANGED = frozenset({"MZ043", "MZ067", "MZ069", "MZ160", "MZ161", "MZ291"})
+_STORAGE = frozenset({"MZ160", "MZ161", "MZ291"})
 
 
 class Sampler(Generic[K, D, R]):

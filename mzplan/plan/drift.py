@@ -26,6 +26,7 @@ LOST = {
     "MZ069": "upstream-changed",
     "MZ160": "checkpoint-missing",
     "MZ161": "collection-missing",
+    "MZ291": "collection-missing",
     "MZ162": "missing-query",
     "MZ194": "collection-missing",
 }

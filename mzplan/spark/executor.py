@@ -407,7 +407,8 @@ class SparkExecutor:
             record_release(self._connectors, self._checkpoint(query), query.description)
         writer = self._writer(spark, query, running, epoch)
         self._progress.expect(str(running.name))
-        self._steps.begins(str(running.name), self._history(query.description))
+        lost = partial(self._end_if_restored, query, running)
+        self._steps.begins(str(running.name), self._history(query.description), lost)
         # A scheduler pool of its own: a backlog here doesn't hold up the other queries.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(query.address))
         writer = writer.queryName(str(running.name))
@@ -457,6 +458,16 @@ class SparkExecutor:
         remember_collection(self._checkpoint(query), collection)
         self._collections.is_written_with(collection, query.columns)
         return collection
+
+    def _end_if_restored(self, query: ResolvedQuery, running: Running) -> None:
+        """End a source whose collection was restored to an older copy: its sinks would read past what comes
+        in the place of the lost steps."""
+        try:
+            ensure_collection(self._checkpoint(query), query.address, self._collection(query.description))
+        except MzplanError as problem:
+            running.fail(problem)
+            with suppress(MzplanError):  # it is busy: its next start is refused
+                running.stop()
 
     def _ensure_table(self, spark: SparkSession, query: ResolvedQuery, collection: str) -> None:
         position, keyed = self._position(query), bool(query.keys)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,6 +73,7 @@ class _Recorded:
     due: bool = True
     ended_at: float | None = None
     problem: str = ""
+    lost: Callable[[], None] = lambda: None
     reported: dict[int, _Reported] = field(default_factory=dict)
 
 
@@ -87,8 +88,10 @@ class StepRecorder:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begins(self, name: str, history: StepHistory) -> None:
-        """A query is about to start: record what it did before, and does from now on."""
+    def begins(self, name: str, history: StepHistory, lost: Callable[[], None] = lambda: None) -> None:
+        """A query is about to start: record what it did before, and does from now on. `lost` is called, on a
+        thread of its own, when a source has done a step that its collection does not hold behind the step
+        before: somebody has restored the table under it."""
         try:
             finished = history.log.committed()
         except OSError as problem:
@@ -105,6 +108,7 @@ class StepRecorder:
         with self._lock:
             query = self._queries.setdefault(name, _Recorded(history, finished, address))
             query.upto, query.due, query.ended_at = max(query.upto, finished), True, None
+            query.lost = lost
             query.latency = None
             query.begun = False  # somebody else may have written since
             query.base, query.rows = finished, 0
@@ -202,6 +206,9 @@ class StepRecorder:
                 query.due = query.ended_at is None
             return
         query.problem = ""
+        recorded = max((record.step for record in query.recent), default=-1)
+        if query.history.is_source and any(step > recorded for step in reported):
+            threading.Thread(target=query.lost, name="lost steps", daemon=True).start()
         with self._lock:
             query.latency = latency if latency is not None else query.latency
             for step in reported:

@@ -12,6 +12,8 @@ from typing import Any
 from mzplan.warehouse.folder import Folder, decoded, delete_checksum, open_folder, read_text
 from mzplan.warehouse.step_record import StepRecord
 
+_MOVED = "mzplanMoved"  # in the settings of a step that only moved the checkpoint
+
 
 class CheckpointLog:
     """What Spark has logged in its checkpoint location. Raises OSError."""
@@ -51,6 +53,19 @@ class CheckpointLog:
         newest = self.newest()
         return newest if newest > self.committed() else None
 
+    def last_written(self) -> int:
+        """The last step that is done and has been written, as far as its offsets are kept; -1: none."""
+        step = self.committed()
+        while step >= 0 and not self.is_written(step):
+            step -= 1
+        return step
+
+    def is_written(self, step: int) -> bool:
+        """Whether Spark has run a step that is done. One that only moved the checkpoint has left nothing
+        anywhere but here; a step whose offsets are not kept any more may be such a one."""
+        lines = self.lines(step)
+        return len(lines) > 1 and _MOVED not in json.loads(lines[1]) and lines != self.lines(step - 1)
+
     def lines(self, step: int) -> list[str]:
         """What is logged of a step's offsets: a version, the batch's settings, a line for each source; none
         where it is not there."""
@@ -78,6 +93,7 @@ class CheckpointLog:
         if len(head) < 2:
             settings = {"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}}
             head = ["v1", json.dumps(settings)]
+        head[1] = _as_moved(head[1])
         commit = self._commits.read(str(done)) if done >= 0 else None
         for log, data in (
             (self._offsets, "\n".join([*head, position]).encode()),
@@ -93,6 +109,7 @@ class CheckpointLog:
         lines, commit = self.lines(step - 1), self._commits.read(str(step - 1))
         if len(lines) != 3 or commit is None:
             raise OSError(f"{self.spark} no longer says where step {step - 1} has ended")
+        lines[1] = _as_moved(lines[1])
         for log, data in ((self._offsets, "\n".join(lines).encode()), (self._commits, commit)):
             delete_checksum(log, str(step))
             log.write(str(step), data)
@@ -129,6 +146,11 @@ class CheckpointLog:
         if follows and before is not None and before.end is not None:
             return before.end, end, began
         return self.offset(step - 1)[0], end, began
+
+
+def _as_moved(settings: str) -> str:
+    """The settings of a step's offsets, with the word that it was not run. Spark reads past it."""
+    return json.dumps({**json.loads(settings), _MOVED: True}, separators=(",", ":"))
 
 
 def _parsed(text: str) -> Any:

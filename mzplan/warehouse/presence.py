@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from mzplan.host.files import UnfitError
 from mzplan.model.address import Address, Place
-from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path, table_id
+from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.folder import ensure_plain, is_there
+from mzplan.warehouse.lost_steps import lost_steps
 from mzplan.warehouse.step_history import StepHistory, given_up
 
 
 def missing_storage(
     warehouse: str, address: Address, place: Place, collection: tuple[Address, str, int]
 ) -> tuple[Diagnostic, ...]:
-    """MZ160, MZ161 and MZ194 for what is gone of a query that has run. `place` is the id and the generation
-    of its checkpoint, `collection` whose it writes or reads. Where it can't be seen, nothing is gone."""
+    """MZ160, MZ161, MZ194 and MZ291 for what is gone of a query that has run. `place` is the id and the
+    generation of its checkpoint, `collection` whose it writes or reads. Where it can't be seen, nothing is
+    gone."""
     found = []
     checkpoint = Checkpoint.of(warehouse, *place)
     owner, id_, generation = collection
@@ -38,6 +41,8 @@ def missing_storage(
             sink = StepHistory(warehouse, place, (id_, generation))
             lost = given_up(sink, StepHistory(warehouse, (id_, generation)))
             found += [_left_behind(address, owner, *lost)] if lost is not None else []
+        elif (missing := lost_steps(CollectionLog(table), checkpoint.log)) is not None:
+            found.append(_collection_restored(address, table, *missing))
     except OSError:
         return tuple(found)
     return tuple(found)
@@ -83,13 +88,16 @@ def require_plain(address: Address, checkpoint: Checkpoint, table: str) -> None:
 
 
 def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> None:
-    """Before a source writes: raise MZ161 where its table is not the one that it has written before."""
+    """Before a source writes: raise MZ161 where its table is not the one that it has written before, and
+    MZ291 where that lacks steps."""
     try:
         known = checkpoint.collection()
         lost = known is not None and not is_there(f"{table}/_delta_log")
         if lost or _is_another(checkpoint, table):
             why = "is not there" if lost else "was removed, and another one was made there"
             raise MzplanError(_collection_gone(address, address, table, why))
+        if known is not None and (missing := lost_steps(CollectionLog(table), checkpoint.log)) is not None:
+            raise MzplanError(_collection_restored(address, table, *missing))
     except OSError:
         return  # Spark will report it
 
@@ -112,4 +120,18 @@ def _collection_gone(address: Address, owner: Address, table: str, why: str) -> 
         detail=f"{table} {why}. Its checkpoint goes on behind what it held.",
         hint=f"put it back from a backup; or begin anew: mzplan apply --replace {owner} --allow-replace.",
         address=address,
+    )
+
+
+def _collection_restored(address: Address, table: str, first: int, last: int) -> Diagnostic:
+    steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    return Diagnostic(
+        code="MZ291",
+        summary=f"The collection of {address} lacks {steps}",
+        detail=f"The checkpoint knows {steps} to be written, and {table} does not hold that: the table was "
+        "restored to an older copy. The source goes on behind, so rows would be missing.",
+        hint=f"put back the copy that holds {steps}; or begin anew: mzplan apply --replace {address} "
+        "--allow-replace.",
+        address=address,
+        exit_code=ExitCode.REFUSED,
     )

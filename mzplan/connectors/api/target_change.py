@@ -22,6 +22,23 @@ def another_target(query: ResolvedQuery, what: str) -> Diagnostic:
     return refused_or_accepted(query, refusal)
 
 
+def lacking_steps(query: ResolvedQuery, target: str, first: int, last: int) -> Diagnostic:
+    """MZ069 for a target without these steps, which the checkpoint knows to be written: it was restored."""
+    steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    refusal = Diagnostic(
+        code="MZ069",
+        summary=f"The target of {query.address} lacks {steps}, which its checkpoint knows to be written",
+        detail=f"{target} does not hold {steps}: it was restored to an older copy. The sink would go on "
+        "behind them, so their rows would be missing",
+        hint="put back the copy that holds them; or, to go on without their rows, say on_target_change: "
+        "accept in the sink; or let it write all rows again: "
+        f"mzplan apply --replace {query.address} --allow-replace (with append, say on_replace: truncate).",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
+    return refused_or_accepted(query, refusal)
+
+
 def refused_or_accepted(query: ResolvedQuery, refusal: Diagnostic) -> Diagnostic:
     """The refusal; or, where the sink accepts it, a notice of what will be done."""
     if query.body.get("on_target_change") != "accept":

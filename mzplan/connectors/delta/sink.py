@@ -15,6 +15,7 @@ from mzplan.connectors.api.protocols import (
     SinkRun,
     empties_target,
 )
+from mzplan.connectors.api.target_change import lacking_steps
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.merges import count_files, is_no_table, merge, merge_small_files
@@ -24,10 +25,12 @@ from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, route, target_problems
 from mzplan.host.files import UnfitError
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, POSITION
+from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.folder import ensure_plain
+from mzplan.warehouse.lost_steps import Held, lost_steps, newest_held
 from mzplan.warehouse.paths import local_path
 
 if TYPE_CHECKING:
@@ -40,11 +43,13 @@ class DeltaSink:
 
     def __init__(self) -> None:
         self._merged: dict[str, int] = {}  # how many files a table has had when these were merged last
+        self._whole: dict[str, Held] = {}  # up to where a table was found to lack nothing
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Whether its folder can be written, and an existing table has the columns of the key."""
+        """Whether its folder can be written, and an existing table has the columns of the key and the steps
+        so far."""
         folder = folder_of(query)
-        found = target_problems(query, folder) or _without_key(query, folder)
+        found = target_problems(query, folder) or _without_key(query, folder) or self._restored(query)
         return Probe(diagnostics=tuple(found))
 
     def route(self, query: ResolvedQuery) -> str:
@@ -63,8 +68,25 @@ class DeltaSink:
         query_id = query.checkpoint.log.query_id() if query.checkpoint else None
         return DeltaContent(query, outputs, query_id, spark)
 
+    def _restored(self, query: ResolvedQuery) -> list[Diagnostic]:
+        """MZ069 for a table without steps that the checkpoint knows to be written; nothing where that
+        can't be seen."""
+        table = self.target_table(query)
+        if table is None or query.checkpoint is None:
+            return []
+        try:
+            log, done = CollectionLog(table), query.checkpoint.log
+            missing = lost_steps(log, done, self._whole.get(table))
+            if missing is None and (held := newest_held(log, done)) is not None:
+                self._whole[table] = held
+        except (OSError, ValueError):  # what is wrong with them, the start says
+            return []
+        return [lacking_steps(query, table, *missing)] if missing is not None else []
+
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         path = folder_of(run.query)
+        if refused := [one for one in self._restored(run.query) if one.severity == "error"]:
+            raise MzplanError(refused)
         use_s3(rows.sparkSession, run.query, path)
         if run.begins and empties_target(run.query):
             # The table has nothing of this generation yet: a crash before its first batch only repeats this.

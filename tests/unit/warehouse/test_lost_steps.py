@@ -1,0 +1,84 @@
+"""Steps that a table has lost, by its log and the checkpoint's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.lost_steps import Held, lost_steps, newest_held
+from tests.stored_steps import StoredSource
+
+
+def stored(folder: Path, steps: int) -> tuple[StoredSource, Checkpoint]:
+    source = StoredSource(folder)
+    checkpoint = Checkpoint.of(str(folder), *source.place)
+    (Path(checkpoint.spark) / "metadata").write_text('{"id":"q"}')
+    for step in range(steps):
+        source.change([{"id": step}])
+    return source, checkpoint
+
+
+def lost(source: StoredSource, checkpoint: Checkpoint) -> tuple[int, int] | None:
+    return lost_steps(CollectionLog(str(source.collection)), checkpoint.log)
+
+
+def remove(source: StoredSource, *versions: int) -> None:
+    for version in versions:
+        (source.collection / "_delta_log" / f"{version:020}.json").unlink()
+
+
+def test_the_end_of_a_table(tmp_path: Path) -> None:
+    source, checkpoint = stored(tmp_path, 4)
+    assert lost(source, checkpoint) is None
+    remove(source, 4)
+    assert lost(source, checkpoint) == (3, 3)
+    remove(source, 2, 3)
+    assert lost(source, checkpoint) == (1, 3)
+    remove(source, 1)
+    assert lost(source, checkpoint) == (0, 3), "only the table itself is there"
+
+
+def test_a_gap_that_later_steps_have_left(tmp_path: Path) -> None:
+    source, checkpoint = stored(tmp_path, 3)
+    remove(source, 2, 3)
+    source.step = 3
+    source.change([{"id": 3}])
+    assert lost(source, checkpoint) == (1, 2)
+    source.alter()  # a version that no query has written
+    log = CollectionLog(str(source.collection))
+    whole = newest_held(log, checkpoint.log)
+    assert whole is not None and (whole.version, whole.step) == (2, 3)
+    for step in range(4, 30):
+        source.change([{"id": step}])
+    assert lost(source, checkpoint) is None, "the newest steps alone are looked at"
+
+    # Who remembers up to where nothing was missing finds a gap, however many steps came behind it.
+    def since(known: Held) -> tuple[int, int] | None:
+        return lost_steps(CollectionLog(str(source.collection)), checkpoint.log, known)
+
+    assert since(whole) is None and since(Held(4, 4)) is None
+    assert since(Held(2, 1)) == since(Held(1, 0)) == (1, 2)
+
+
+def test_what_can_not_be_known(tmp_path: Path) -> None:
+    by_hand, checkpoint = stored(tmp_path / "by hand", 0)
+    by_hand.run([{"id": 1}])  # a query that does not name its steps
+    assert lost(by_hand, checkpoint) is None
+    source, checkpoint = stored(tmp_path / "begun", 1)
+    (Path(checkpoint.spark) / "metadata").unlink()
+    assert lost(source, checkpoint) is None
+    nothing, checkpoint = stored(tmp_path / "nothing", 0)
+    assert lost(nothing, checkpoint) is None
+
+
+def test_steps_that_only_move_the_checkpoint(tmp_path: Path) -> None:
+    source, checkpoint = stored(tmp_path, 1)
+    checkpoint.log.pass_over(1)
+    checkpoint.log.move('{"orders":{"0":7}}')
+    assert checkpoint.log.committed() == 2 and lost(source, checkpoint) is None
+    source.step = 3
+    source.change([{"id": 3}])
+    assert lost(source, checkpoint) is None
+    remove(source, source.version - 1)
+    assert lost(source, checkpoint) == (1, 3)
