@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.figures import say
 from benchmarks.stage import wait_until
-from mzplan.connectors.api.protocols import ResolvedQuery, resolve
+from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.model.address import Address
 from mzplan.operations.project import open_project

@@ -23,7 +23,7 @@ from benchmarks.stage import Stage
 from examples.servers import PostgresServer
 from examples.servers.pgbinaries import find_programs
 from mzplan.connectors.adapter.config import endpoint_config, endpoint_name
-from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.postgres.source.endpoint import PostgresInput, PostgresInputFactory
 from mzplan.connectors.postgres.source.slots import Names
 from mzplan.model.address import Address

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mzplan.connectors.api.capabilities import Adopts
+from mzplan.connectors.api.connector import Adopts
 from mzplan.connectors.api.outputs import canonical_type
 from mzplan.connectors.catalogue import find_connector, own_connectors
 from mzplan.connectors.frames.types import spark_type

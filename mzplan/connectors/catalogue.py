@@ -7,8 +7,7 @@ import threading
 from typing import cast
 
 from mzplan.connectors import console, delta, files, formats, kafka, local, network, postgres
-from mzplan.connectors.api.connector import Connector
-from mzplan.connectors.api.protocols import SinkConnector, SourceConnector
+from mzplan.connectors.api.connector import Connector, SinkConnector, SourceConnector
 from mzplan.endpoints.interface import ReachesServers
 from mzplan.model.address import Kind
 from mzplan.model.diagnostics import error

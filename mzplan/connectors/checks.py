@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mzplan.connectors.api.backfills import check_backfills
-from mzplan.connectors.api.capabilities import Prepares
 from mzplan.connectors.api.outputs import outputs_without_spark
-from mzplan.connectors.api.protocols import (
+from mzplan.connectors.api.queries import (
     Output,
     Probe,
     ResolvedConnection,
@@ -17,7 +15,7 @@ from mzplan.connectors.api.protocols import (
     resolve,
     resolve_connection,
 )
-from mzplan.connectors.api.upstream_change import judge_upstream
+from mzplan.connectors.api.upstreams import check_backfills, judge_upstream
 from mzplan.connectors.catalogue import Connectors, find_connector
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -37,13 +35,10 @@ def prepare_target(
     `check_description`."""
     if description.address.kind != "sink":
         return ()
-    connector = connectors.sink(description.type)
-    if not isinstance(connector, Prepares):
-        return ()
     try:
         with missing_extras_reported():
             query = resolve(description, secrets, directory, warehouse)
-            connector.prepare(query, outputs(query))
+            connectors.sink(description.type).prepare(query, outputs(query))
     except MzplanError as problem:
         return _of(description, problem)
     return ()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.api.connector import Connector
-from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun
-from mzplan.connectors.api.recorded_steps import nothing_recorded
+from mzplan.connectors.api.connector import Connector, SinkConnector
+from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun
+from mzplan.connectors.api.targets import Recorded, nothing_recorded
 from mzplan.schema.columns import POSITION
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-class ConsoleSink:
+class ConsoleSink(SinkConnector):
     """Prints `sink.debug step 3: {"id":1,…}`, one line for each row, at most `rows` of each micro-batch."""
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mzplan.connectors.api.ddl import Ddl
+from mzplan.connectors.api.connector import Ddl
 from mzplan.connectors.api.outputs import outputs_without_spark
-from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.catalogue import find_connector
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets

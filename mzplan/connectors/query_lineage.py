@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mzplan.connectors.api.lineage_names import LineageName, at_path
 from mzplan.connectors.api.outputs import Origin, column_origins, filter_columns, outputs_without_spark
-from mzplan.connectors.api.protocols import Output, ResolvedConnection, ResolvedQuery
+from mzplan.connectors.api.queries import Output, ResolvedConnection, ResolvedQuery
 from mzplan.connectors.catalogue import find_connector
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.kinds import resource_kind

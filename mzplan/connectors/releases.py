@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from mzplan.connectors.api.capabilities import Forgets, Releases
-from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.model.address import Place
 from mzplan.model.codec import decode, encode
@@ -25,7 +24,8 @@ log = logging.getLogger("mzplan.storage")
 
 def record_release(connectors: Connectors, checkpoint: Checkpoint, description: Description) -> None:
     """Record, durably, where a query is about to make something. Raises OSError."""
-    if not isinstance(_connector(connectors, description), Releases | Forgets):
+    of = connectors.source if description.address.kind == "source" else connectors.sink
+    if not of(description.type).leaves:
         return
     left = encode(description)
     if checkpoint.leaves() != left:
@@ -36,8 +36,10 @@ def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> Non
     """Remove from its upstream what a generation that is given up has made there; nothing if it made
     nothing, or that is gone. Raises MzplanError while it can't be removed."""
     description = _recorded(warehouse, place)
-    connector = _connector(Connectors(), description) if description is not None else None
-    if description is None or not isinstance(connector, Releases):
+    if description is None or description.address.kind != "source":
+        return
+    connector = Connectors().source(description.type)
+    if not connector.leaves:
         return
     connector.release(resolve(description, secrets, directory, warehouse))
     log.info("%s g%d: what it made on its upstream is removed", description.address, place[1])
@@ -60,9 +62,10 @@ def remove(warehouse: str, place: Place, secrets: Secrets, directory: str) -> No
 
 def _forget(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
     description = _recorded(warehouse, place)
-    connector = _connector(Connectors(), description) if description is not None else None
-    if description is not None and isinstance(connector, Forgets):
-        connector.forget(resolve(description, secrets, directory, warehouse))
+    if description is not None and description.address.kind == "sink":
+        connector = Connectors().sink(description.type)
+        if connector.leaves:
+            connector.forget(resolve(description, secrets, directory, warehouse))
 
 
 def _recorded(warehouse: str, place: Place) -> Description | None:
@@ -81,8 +84,3 @@ def _recorded(warehouse: str, place: Place) -> Description | None:
     if description.place != place:  # whoever writes the warehouse must not have another one's released
         raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", "It is of another generation.")
     return description
-
-
-def _connector(connectors: Connectors, description: Description) -> object:
-    of = connectors.source if description.address.kind == "source" else connectors.sink
-    return of(description.type)

@@ -70,7 +70,7 @@ class Description:
 
 def references_of(description: Description) -> set[str]:
     """The secret references of a query: its own, and those of its connections at any depth. Only those that
-    stand where one may; others are never resolved (see connectors.api.protocols.resolve)."""
+    stand where one may; others are never resolved (see connectors.api.queries.resolve)."""
     found = resource_kind(description.address.kind, description.type).secret_references(description.body)
     below = list(description.connections.values())
     while below:

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.api.backfills import backfills_to_do, not_begun, range_of_backfill
-from mzplan.connectors.api.capabilities import ReadsTimes
-from mzplan.connectors.api.protocols import ResolvedQuery, SourceConnector
+from mzplan.connectors.api.connector import SourceConnector
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.upstreams import backfills_to_do, not_begun, range_of_backfill
 from mzplan.connectors.formats.dead_letters import DeadLetters
 from mzplan.connectors.frames.merges import append
 from mzplan.host.failpoints import Failpoint, failpoint
@@ -115,7 +115,6 @@ def _write(
     letters: DeadLetters | None,
     step: BackfillStep,
 ) -> None:
-    assert isinstance(connector, ReadsTimes), "its range was found"
     with _as_query(spark, checkpoint):
         rows = connector.replay(spark, query, step.start, step.end, lambda: ())
         if letters is None:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.content import PLACE, Compared, Content, HoldsContent, incomparable
-from mzplan.connectors.api.protocols import ResolvedQuery, SinkConnector, resolve
+from mzplan.connectors.api.connector import SinkConnector
+from mzplan.connectors.api.queries import ResolvedQuery, resolve
+from mzplan.connectors.api.targets import PLACE, Compared, Content, HoldsContent, incomparable
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.types import ddl, quoted, spark_type

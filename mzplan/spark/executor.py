@@ -12,11 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mzplan import __version__
-from mzplan.connectors.api.backfills import backfills_to_do
-from mzplan.connectors.api.capabilities import Compacts, WritesTable
+from mzplan.connectors.api.connector import Side
 from mzplan.connectors.api.outputs import outputs_without_spark
-from mzplan.connectors.api.protocols import Output, ResolvedQuery, Routed, resolve
-from mzplan.connectors.api.upstream_change import take_upstream
+from mzplan.connectors.api.queries import Output, ResolvedQuery, resolve
+from mzplan.connectors.api.upstreams import backfills_to_do, take_upstream
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.checks import check_connection, check_description, prepare_target
 from mzplan.connectors.frames.merges import merge_small_files
@@ -151,7 +150,7 @@ class SparkExecutor:
             query = self._resolve(description, secrets)
         except MzplanError:  # a secret without a value
             return Measured(at=time.time())
-        return measured(self._warehouse, query, self._connector(query))
+        return measured(self._warehouse, query, self._connectors)
 
     def reach(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
         return check_connection(connection, secrets, self._context.directory) or ()
@@ -176,11 +175,10 @@ class SparkExecutor:
 
     def compact(self, description: Description, secrets: Secrets) -> str | None:
         query = self._resolve(description, secrets)
-        connector = self._connector(query)
-        if not isinstance(connector, Compacts):
-            return None
         try:
-            return connector.compact(query, self._session(), self._collections.rewriting)
+            return self._connectors.sink(description.type).compact(
+                query, self._session(), self._collections.rewriting
+            )
         except MzplanError:
             raise
         except Exception as problem:
@@ -269,9 +267,10 @@ class SparkExecutor:
         ours = self._delta_features
         if ours is None:  # it then says so itself
             return
-        connector, collection = self._connector(query), self._collection(query.description)
-        tables = {collection: query.address.kind == "source"}
-        if isinstance(connector, WritesTable) and (target := connector.target_table(query)) is not None:
+        is_source = query.address.kind == "source"
+        tables = {self._collection(query.description): is_source}
+        target = None if is_source else self._connectors.sink(query.description.type).target_table(query)
+        if target is not None:
             tables[target] = True
         for table, writes in tables.items():
             with suppress(OSError, ValueError):  # what can't be seen, the start says
@@ -305,7 +304,7 @@ class SparkExecutor:
             return outputs_without_spark(query)
         return analysed_outputs(spark, query, self._position(query))
 
-    def _connector(self, query: ResolvedQuery) -> Routed:
+    def _connector(self, query: ResolvedQuery) -> Side:
         type_ = query.description.type
         is_source = query.address.kind == "source"
         return self._connectors.source(type_) if is_source else self._connectors.sink(type_)

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
-from mzplan.connectors.api.capabilities import HasBacklog
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.catalogue import Connectors
 from mzplan.controller.executor import Measured
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import MzplanError
 from mzplan.warehouse.step_history import StepHistory, unread
 
 
-def measured(warehouse: str, query: ResolvedQuery, connector: Any) -> Measured:
+def measured(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Measured:
     """Never raises for what a server or the storage did."""
     description = query.description
     source = description.source
@@ -25,9 +24,9 @@ def measured(warehouse: str, query: ResolvedQuery, connector: Any) -> Measured:
     try:
         if source is not None:
             backlog = unread(history, StepHistory(warehouse, source.place))
-        elif isinstance(connector, HasBacklog):
+        else:
             with missing_extras_reported():
-                backlog = connector.backlog(query)
+                backlog = connectors.source(description.type).backlog(query)
         recent = history.index.recent()
     except (OSError, ValueError, MzplanError):
         return Measured(at=at)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.outputs import canonical_type
-from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.frames.types import ddl_of, quoted, spark_type
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.outputs import outputs_without_spark, plain_columns
-from mzplan.connectors.api.protocols import Recorded, ResolvedQuery, SinkConnector, resolve
+from mzplan.connectors.api.queries import ResolvedQuery, resolve
+from mzplan.connectors.api.targets import Recorded
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.types import ddl

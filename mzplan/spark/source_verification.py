@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from mzplan.connectors.api.capabilities import Replays, ReplaysAlone, Upstream
-from mzplan.connectors.api.protocols import ResolvedQuery, resolve
+from mzplan.connectors.api.connector import SourceConnector, Upstream
+from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.formats.dead_letters import WORD
 from mzplan.connectors.frames.row_hash import content_hash
@@ -36,7 +36,8 @@ def open_upstream(description: Description, secrets: Secrets, directory: str, wa
     MzplanError, also for a type that can't do it."""
     query = resolve(description, secrets, directory, warehouse)
     connector = Connectors().source(description.type)
-    if not isinstance(connector, Replays | ReplaysAlone):
+    upstream = connector.upstream(query)
+    if upstream is None and connector.keeps_positions is None:
         raise _not_again(
             "MZ092",
             query,
@@ -50,9 +51,7 @@ def open_upstream(description: Description, secrets: Secrets, directory: str, wa
             "nothing (an older one of the same key, the deletion of a row that was not there): so the "
             "records of a step can't be compared with it.",
         )
-    if isinstance(connector, ReplaysAlone):
-        return connector.upstream(query)
-    return SparkUpstream.open(connector, query)
+    return upstream or SparkUpstream.open(connector, query)
 
 
 def _not_again(code: str, query: ResolvedQuery, why: str) -> MzplanError:
@@ -68,15 +67,17 @@ def _not_again(code: str, query: ResolvedQuery, why: str) -> MzplanError:
 class SparkUpstream:
     """The upstream of one source. Implements mzplan.features.steps.steps.Upstream."""
 
-    def __init__(self, spark: SparkSession, connector: Replays, query: ResolvedQuery, log: CheckpointLog):
+    def __init__(
+        self, spark: SparkSession, connector: SourceConnector, query: ResolvedQuery, log: CheckpointLog
+    ):
         self._spark = spark
         self._connector = connector
         self._query = query
         self._log = log
-        self.keeps_positions = connector.keeps_positions
+        self.keeps_positions = bool(connector.keeps_positions)
 
     @classmethod
-    def open(cls, connector: Replays, query: ResolvedQuery) -> SparkUpstream:
+    def open(cls, connector: SourceConnector, query: ResolvedQuery) -> SparkUpstream:
         """With a Spark session in this process, of a query that has a checkpoint. Raises MzplanError."""
         from mzplan.spark.session import open_session
 

@@ -7,14 +7,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.capabilities import SendsLetters
-from mzplan.connectors.api.protocols import (
-    ResolvedQuery,
-    Rewriting,
-    SinkConnector,
-    SinkRun,
-    SourceConnector,
-)
+from mzplan.connectors.api.connector import SinkConnector, SourceConnector
+from mzplan.connectors.api.queries import ResolvedQuery, Rewriting, SinkRun
 from mzplan.connectors.formats.dead_letters import WORD, DeadLetters
 from mzplan.connectors.frames.changes import CHANGE_FEED, latest_rows, with_change, with_order
 from mzplan.connectors.frames.merges import append, merge
@@ -85,7 +79,6 @@ def letters_of(
     """What keeps a source's malformed records aside, where it says so."""
     if query.body.get("on_error") != WORD:
         return None
-    assert isinstance(connector, SendsLetters), "the schema of no other source has this word"
     return DeadLetters(query, partial(connector.send_letters, query=query), left_out)
 
 

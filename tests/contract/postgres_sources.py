@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mzplan.connectors.adapter.config import endpoint_config, endpoint_name
-from mzplan.connectors.api.protocols import ResolvedQuery, resolve
+from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.postgres.source.endpoint import PostgresInput, PostgresInputFactory
 from mzplan.model.address import Address
 from mzplan.schema.description import Description, InlinedConnection

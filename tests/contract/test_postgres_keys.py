@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from mzplan.connectors.api.outputs import outputs_without_spark
-from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.postgres.sink.connector import PostgresSink
 from mzplan.connectors.postgres.sink.staging import Move
 from mzplan.connectors.postgres.tables import Connection, find_table

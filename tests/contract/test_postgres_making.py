@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mzplan.connectors.api.outputs import outputs_without_spark
-from mzplan.connectors.api.protocols import Output, Probe, ResolvedQuery
+from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.checks import check_description, prepare_target
 from mzplan.connectors.postgres.sink.connector import PostgresSink

@@ -15,7 +15,7 @@ import pytest
 from psycopg.rows import dict_row
 from pyarrow import RecordBatch
 
-from mzplan.connectors.api.protocols import Output
+from mzplan.connectors.api.queries import Output
 from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target

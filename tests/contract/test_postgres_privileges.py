@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from mzplan.connectors.api.outputs import outputs_without_spark
-from mzplan.connectors.api.protocols import ResolvedQuery, resolve
+from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.sink.connector import PostgresSink
 from mzplan.connectors.postgres.sink.definition import key_of

@@ -15,7 +15,7 @@ from confluent_kafka import Producer, TopicPartition
 from pyarrow import parquet
 
 from examples.servers.topics import admin
-from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.model.observed import Counters
 from mzplan.schema.description import Description

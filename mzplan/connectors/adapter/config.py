@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from mzplan.connectors.api.protocols import Output, ResolvedQuery
-from mzplan.connectors.api.repeated_steps import refused
+from mzplan.connectors.api.queries import Output, ResolvedQuery
+from mzplan.connectors.api.targets import refused
 from mzplan.connectors.formats.records import MARK
 from mzplan.endpoints.interface import Closes, DurableInputEndpoint, DurableInputFactory, StepError
 from mzplan.endpoints.replay import DiffersError

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.adapter.config import explained, opened, secret_values
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.endpoints.interface import (
     DurableInputEndpoint,
     DurableInputFactory,

@@ -15,9 +15,9 @@ from mzplan.connectors.adapter.config import (
     secret_values,
 )
 from mzplan.connectors.adapter.source import diagnostics_of
-from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun
-from mzplan.connectors.api.recorded_steps import nothing_recorded
-from mzplan.connectors.api.repeated_steps import warn_repeated
+from mzplan.connectors.api.connector import SinkConnector
+from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun
+from mzplan.connectors.api.targets import Recorded, nothing_recorded, warn_repeated
 from mzplan.connectors.formats.records import MARK
 from mzplan.endpoints.interface import (
     Closes,
@@ -41,7 +41,7 @@ KEPT_STEPS = 100
 _BATCH_ROWS = 20_000
 
 
-class EndpointSink:
+class EndpointSink(SinkConnector):
     """Pushes each micro-batch as a step, its rows in the order of `_position`, which is the same whenever a
     batch is done again: from the driver, or from `parallelism` tasks where the factory says so."""
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mzplan.connectors.adapter.config import endpoint_config, endpoint_name, explained, opened, secret_values
 from mzplan.connectors.adapter.replay import EndpointUpstream
-from mzplan.connectors.api.protocols import Probe, ResolvedQuery
-from mzplan.connectors.api.upstream_change import another_upstream, begin_anew
+from mzplan.connectors.api.connector import SourceConnector
+from mzplan.connectors.api.queries import Probe, ResolvedQuery
+from mzplan.connectors.api.upstreams import another_upstream, begin_anew
 from mzplan.connectors.frames.types import ddl
 from mzplan.endpoints.interface import CountsRows, DurableInputEndpoint, DurableInputFactory, Probes, Step
 from mzplan.model.diagnostics import Diagnostic, ExitCode
@@ -28,13 +29,12 @@ class ChecksUpstream(DurableInputEndpoint, Protocol):
         """Raises an exception whose message is for people; nothing where that is unknown."""
 
 
-class EndpointSource:
+class EndpointSource(SourceConnector):
     """Reads one step in each micro-batch. `connector` is the plug-in, for its probe; None for our own.
     `placed`: the type of `_position`, where the endpoint's batches have all columns, mzplan's own as well."""
 
     position = "STRUCT<step: BIGINT, row: BIGINT>"
     """`row` counts the rows of a step."""
-    guarded = False
 
     def __init__(self, factory: DurableInputFactory, connector: Any = None, *, placed: str | None = None):
         self._factory = factory
@@ -79,7 +79,7 @@ class EndpointSource:
             return diagnostics_of(problem, query)[0]
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
-        """See HasBacklog: the durable steps after those that Spark has seen through, and their rows."""
+        """The durable steps after those that Spark has seen through, and their rows."""
         if query.checkpoint is None:
             return None
         log = query.checkpoint.log
@@ -96,7 +96,7 @@ class EndpointSource:
         return {"steps": len(waiting), **({"rows": rows} if rows is not None else {})}
 
     def upstream(self, query: ResolvedQuery) -> EndpointUpstream:
-        """See ReplaysAlone."""
+        """By the endpoint's own rows."""
         return EndpointUpstream(self._factory, query)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:

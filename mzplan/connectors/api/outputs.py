@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.schema.columns import Column, DdlError, parse_columns
 from mzplan.schema.expressions import parse_select, parse_where
 from mzplan.schema.kinds import resource_kind

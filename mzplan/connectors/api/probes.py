@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S
+from mzplan.connectors.api.queries import PROBE_TIMEOUT_S
 
 Value = TypeVar("Value")
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from mzplan.connectors.api.protocols import ResolvedQuery, SourceConnector
+from mzplan.connectors.api.connector import SourceConnector
+from mzplan.connectors.api.queries import ResolvedQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

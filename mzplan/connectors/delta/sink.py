@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.api.content import Content
-from mzplan.connectors.api.protocols import (
-    Output,
-    Probe,
-    Recorded,
-    ResolvedQuery,
-    Rewriting,
-    SinkRun,
-    empties_target,
-)
-from mzplan.connectors.api.target_change import lacking_steps
+from mzplan.connectors.api.connector import SinkConnector
+from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun, empties_target
+from mzplan.connectors.api.targets import Content, Recorded, lacking_steps
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.merges import count_files, is_no_table, merge, merge_small_files
@@ -38,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-class DeltaSink:
+class DeltaSink(SinkConnector):
     """Writes a Delta table, created when it is missing. A new column of `select` is added to it."""
 
     def __init__(self) -> None:
@@ -56,7 +48,7 @@ class DeltaSink:
         return route(query)
 
     def target_table(self, query: ResolvedQuery) -> str | None:
-        """See WritesTable. With credentials of its connection, only Spark has them."""
+        """With credentials of its connection, only Spark has them."""
         return None if AWS in query.link.connections else folder_of(query)
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
@@ -64,7 +56,7 @@ class DeltaSink:
         return DeltaRecorded(query, query.checkpoint.log.query_id() if query.checkpoint else None)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
-        """See HoldsContent: the newest version of the table."""
+        """The newest version of the table."""
         query_id = query.checkpoint.log.query_id() if query.checkpoint else None
         return DeltaContent(query, outputs, query_id, spark)
 
@@ -110,7 +102,7 @@ class DeltaSink:
         return rows.writeStream.foreachBatch(merge_batch)
 
     def compact(self, query: ResolvedQuery, spark: SparkSession, rewriting: Rewriting) -> str | None:
-        """See Compacts: small files are merged once there are `min_files` more than the last time. Nothing is
+        """Small files are merged once there are `min_files` more than the last time. Nothing is
         vacuumed, for who else reads earlier versions of the table is not known.
 
         A bucket's credentials stay as the running sink has them: to give Spark those of now would close the

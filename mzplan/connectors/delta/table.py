@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.api.content import PLACE, Content, incomparable
-from mzplan.connectors.api.protocols import Output, Recorded, ResolvedQuery
-from mzplan.connectors.api.recorded_steps import held
+from mzplan.connectors.api.queries import Output, ResolvedQuery
+from mzplan.connectors.api.targets import PLACE, Content, Recorded, held, incomparable
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.connector import Connector
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.capabilities import Adopts
+    from mzplan.connectors.api.connector import Adopts, SinkConnector, SourceConnector
     from mzplan.connectors.api.lineage_names import Ends
-    from mzplan.connectors.api.protocols import ResolvedQuery, SinkConnector, SourceConnector
+    from mzplan.connectors.api.queries import ResolvedQuery
 
 
 def _source() -> SourceConnector:

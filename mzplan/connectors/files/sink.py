@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.content import Content
-from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
+from mzplan.connectors.api.connector import SinkConnector
+from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun, empties_target
+from mzplan.connectors.api.targets import Content, Recorded
 from mzplan.connectors.files.manifest import LOG
 from mzplan.connectors.files.written import FilesContent, FilesRecorded
 from mzplan.connectors.frames.progress import with_count
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _NOT_IN_CSV = ("ARRAY", "MAP", "STRUCT", "BINARY")
 
 
-class FilesSink:
+class FilesSink(SinkConnector):
     """Adds files to a folder: exactly once, for readers that follow the list in it."""
 
     def route(self, query: ResolvedQuery) -> str:
@@ -40,7 +41,7 @@ class FilesSink:
         return FilesRecorded(query)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
-        """See HoldsContent: the files that the list names."""
+        """The files that the list names."""
         return FilesContent(query, outputs, spark)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.protocols import Probe, ResolvedQuery
+from mzplan.connectors.api.connector import SourceConnector
+from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.replays import replay
 from mzplan.connectors.formats.parsers import CORRUPT, already_columns, csv_options
 from mzplan.connectors.formats.records import Records, checked, parse_records
 from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, folder_problems, route
-from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.source_columns import record_columns
 from mzplan.warehouse.foreign_query import Left, files_read
 from mzplan.warehouse.paths import absolute, local_path
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
 _PLACE = "_mzplan_place"
 
 
-class FilesSource:
+class FilesSource(SourceConnector):
     """Reads each file of a folder once, line by line, in the order of their modification."""
 
     position = "STRUCT<path: STRING, row_group: BIGINT, row: BIGINT>"
     """`row_group`: the byte at which the task that read the line began; `row` grows along the lines."""
-    guarded = False
     keeps_positions = False
 
     def probe(self, query: ResolvedQuery) -> Probe:
@@ -39,14 +38,6 @@ class FilesSource:
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query)
-
-    def compare(
-        self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
-    ) -> Diagnostic | None:
-        return None
-
-    def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
-        return None
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         body = query.body
@@ -81,7 +72,7 @@ class FilesSource:
         end: Any,
         files: Callable[[], Sequence[str]],
     ) -> DataFrame:
-        """See Replays: the files that were recorded."""
+        """The files that were recorded."""
         return replay(spark, self, query, {}, files())
 
 

@@ -12,7 +12,7 @@ from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.network import server_of_url
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.protocols import ResolvedQuery
+    from mzplan.connectors.api.queries import ResolvedQuery
     from mzplan.model.diagnostics import Diagnostic
 
 

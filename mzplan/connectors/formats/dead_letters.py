@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.lineage_names import LineageName, at_path
-from mzplan.connectors.api.protocols import Probe, ResolvedQuery
+from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.formats.records import DEAD
 from mzplan.connectors.frames.merges import add_missing, append
 from mzplan.connectors.frames.types import quoted

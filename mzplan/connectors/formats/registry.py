@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
-from mzplan.connectors.api.protocols import Output, ResolvedConnection, ResolvedQuery
+from mzplan.connectors.api.queries import Output, ResolvedConnection, ResolvedQuery
 from mzplan.connectors.formats.registry_fit import avro_readable, avro_writable, readable, writable
 from mzplan.connectors.network.registry_client import Subject, latest_version, list_subjects, server_of
 from mzplan.connectors.network.registry_http import RegistryError

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.protocols import Output
+from mzplan.connectors.api.queries import Output
 from mzplan.schema.columns import Column
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.network import server_of_url
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.capabilities import Adopts
+    from mzplan.connectors.api.connector import Adopts, SinkConnector, SourceConnector
     from mzplan.connectors.api.lineage_names import Ends, LineageName
-    from mzplan.connectors.api.protocols import ResolvedQuery, SinkConnector, SourceConnector
+    from mzplan.connectors.api.queries import ResolvedQuery
     from mzplan.model.diagnostics import Diagnostic
 
 

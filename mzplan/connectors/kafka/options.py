@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mzplan.connectors.api.protocols import ResolvedConnection
+from mzplan.connectors.api.queries import ResolvedConnection
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import escaped, java_kafka_options
 from mzplan.connectors.network.aws import librdkafka_options as aws_librdkafka_options

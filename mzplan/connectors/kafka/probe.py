@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from mzplan.connectors.api.capabilities import LastTimes
+from mzplan.connectors.api.connector import LastTimes
 from mzplan.connectors.api.probes import Memo, fingerprint
-from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Probe, ResolvedQuery
+from mzplan.connectors.api.queries import PROBE_TIMEOUT_S, Probe, ResolvedQuery
 from mzplan.connectors.kafka.options import client_body, librdkafka_options
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.times import instant, instant_text

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.content import Content
-from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun
-from mzplan.connectors.api.target_change import unreadable
+from mzplan.connectors.api.connector import SinkConnector
+from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun
+from mzplan.connectors.api.targets import Content, Recorded, unreadable
 from mzplan.connectors.formats.avro.encoder import Encoder
 from mzplan.connectors.formats.records import MARK
 from mzplan.connectors.formats.registry import check_sink, schema_to_write
@@ -40,7 +40,7 @@ _JSON = {
 }
 
 
-class KafkaSink:
+class KafkaSink(SinkConnector):
     """Writes rows to an existing topic: all of them, or the latest of each key in each micro-batch."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class KafkaSink:
         return KafkaRecorded(query)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
-        """See HoldsContent: the records that the topic still keeps."""
+        """The records that the topic still keeps."""
 
         def made(rows: DataFrame, written: ResolvedQuery) -> DataFrame:
             return as_records(rows, written.body.get("key", ()), beside=(POSITION,))

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.capabilities import LastTimes
-from mzplan.connectors.api.protocols import Probe, ResolvedQuery
+from mzplan.connectors.api.connector import LastTimes, SourceConnector
+from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.replays import replay
 from mzplan.connectors.formats import dead_letters
 from mzplan.connectors.formats.avro.stream import decoded
@@ -37,11 +37,11 @@ _EARLIEST = -2  # as an offset in the options of Spark's Kafka source
 _CAME = "_mzplan_came"  # a record's original value, where another form of it is read
 
 
-class KafkaSource:
+class KafkaSource(SourceConnector):
     """Reads a topic from its start, its end or a time on, exactly once into the collection."""
 
     position = "STRUCT<partition: INT, offset: BIGINT, timestamp: TIMESTAMP>"
-    guarded = False
+    moves = True
     keeps_positions = True
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class KafkaSource:
     def reposition(
         self, query: ResolvedQuery, policy: str, position: str | None, last_times: LastTimes
     ) -> str:
-        """See Repositions: in another topic, or in one that has lost records."""
+        """In another topic, or in one that has lost records."""
         return self._probe.reposition(query, policy, position, last_times)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
@@ -108,22 +108,22 @@ class KafkaSource:
         end: Any,
         files: Callable[[], Sequence[str]],
     ) -> DataFrame:
-        """See Replays: by the offsets."""
+        """By the offsets."""
         return replay(spark, self, query, _between(start, end))
 
     def between_times(
         self, query: ResolvedQuery, start: int, end: int, position: str | None
     ) -> tuple[Any, Any]:
-        """See ReadsTimes: by the timestamps of the records. In each partition it ends before the first record
+        """By the timestamps of the records. In each partition it ends before the first record
         of a later time, wherever records of earlier ones come after that."""
         return self._probe.between_times(query, start, end, position)
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
-        """See HasBacklog: the records after the checkpoint's offsets."""
+        """The records after the checkpoint's offsets."""
         return self._probe.backlog(query)
 
     def send_letters(self, records: DataFrame, query: ResolvedQuery) -> None:
-        """See SendsLetters: to the topic of `dead_letter`."""
+        """To the topic of `dead_letter`."""
         options = writer_options(query.link, query.directory, query.body["dead_letter"]["topic"])
         records.write.format("kafka").options(**options).save()
 

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
-from mzplan.connectors.api.protocols import ResolvedQuery, SinkRun
-from mzplan.connectors.api.repeated_steps import refused, unknown_step, warn_repeated
-from mzplan.connectors.api.target_change import another_target
+from mzplan.connectors.api.queries import ResolvedQuery, SinkRun
+from mzplan.connectors.api.targets import another_target, refused, unknown_step, warn_repeated
 from mzplan.connectors.frames.task_code import in_one_task
 from mzplan.connectors.kafka.options import client_body, transaction_options
 from mzplan.connectors.kafka.output import REPORT, task

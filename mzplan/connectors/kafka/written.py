@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from mzplan.connectors.api.content import PLACE, Content, incomparable
-from mzplan.connectors.api.protocols import Recorded, ResolvedQuery
-from mzplan.connectors.api.recorded_steps import nothing_recorded
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.targets import PLACE, Content, Recorded, incomparable, nothing_recorded
 from mzplan.connectors.kafka.options import client_body, consumer_options, librdkafka_options
 from mzplan.connectors.kafka.problems import Problems, transaction_of
 from mzplan.connectors.kafka.step_record import StepRecord

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.connector import Connector
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.protocols import SourceConnector
+    from mzplan.connectors.api.connector import SourceConnector
 
 
 def _source() -> SourceConnector:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from mzplan.connectors.api.connector import Connector
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.protocols import ResolvedQuery
+    from mzplan.connectors.api.queries import ResolvedQuery
 
 _PORTS = {"http": 80, "https": 443}
 

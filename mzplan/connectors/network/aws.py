@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mzplan.connectors.api.probes import fingerprint
-from mzplan.connectors.api.protocols import ResolvedConnection
+from mzplan.connectors.api.queries import ResolvedConnection
 from mzplan.connectors.frames.task_code import OneToken
 from mzplan.model.diagnostics import MzplanError, error
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.network.aws import ROLE, s3a_settings
 from mzplan.host.spark_lines import installed_line
 from mzplan.model.diagnostics import MzplanError, error

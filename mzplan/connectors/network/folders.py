@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mzplan.connectors.api.probes import bounded
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import arrow_filesystem
 from mzplan.connectors.network.aws_spark import as_s3a

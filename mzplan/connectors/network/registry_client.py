@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, ResolvedConnection
+from mzplan.connectors.api.queries import PROBE_TIMEOUT_S, ResolvedConnection
 from mzplan.connectors.network.registry_http import (
     RegistryError,
     Server,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.api.protocols import ResolvedConnection
+from mzplan.connectors.api.queries import ResolvedConnection
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.secrets.files import read_pem_text

@@ -14,9 +14,9 @@ from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.network import server
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.ddl import Ddl
+    from mzplan.connectors.api.connector import Ddl, SinkConnector, SourceConnector
     from mzplan.connectors.api.lineage_names import Ends
-    from mzplan.connectors.api.protocols import Output, ResolvedQuery, SinkConnector, SourceConnector
+    from mzplan.connectors.api.queries import Output, ResolvedQuery
     from mzplan.model.diagnostics import Diagnostic
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, ResolvedConnection, ResolvedQuery
+from mzplan.connectors.api.queries import PROBE_TIMEOUT_S, ResolvedConnection, ResolvedQuery
 from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, Through, through_tunnel, tunnel_elsewhere
 from mzplan.connectors.postgres.elsewhere import Elsewhere
 from mzplan.host.network import libpq_security

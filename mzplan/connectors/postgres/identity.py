@@ -15,8 +15,8 @@ from typing import Any
 
 import psycopg
 
-from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.api.target_change import another_target, refused_or_accepted
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.targets import another_target, refused_or_accepted
 from mzplan.connectors.postgres.problems import diagnose, route
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.connectors.postgres.types import quoted

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from mzplan.connectors.api.probes import Memo, bounded, fingerprint
-from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Probe, ResolvedQuery
+from mzplan.connectors.api.queries import PROBE_TIMEOUT_S, Probe, ResolvedQuery
 from mzplan.connectors.postgres.client import connect, patience, reached
 from mzplan.connectors.postgres.problems import connect_problem, diagnose
 from mzplan.connectors.postgres.tables import Connection

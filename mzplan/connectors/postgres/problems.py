@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mzplan.connectors.api.protocols import ResolvedConnection, ResolvedQuery
-from mzplan.connectors.api.upstream_change import begin_anew
+from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
+from mzplan.connectors.api.upstreams import begin_anew
 from mzplan.connectors.network.tunnels import ROLE, tunnel_problem
 from mzplan.connectors.postgres.types import shown
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, Severity

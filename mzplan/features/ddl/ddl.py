@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mzplan.connectors.api.ddl import Ddl
+from mzplan.connectors.api.connector import Ddl
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.words import did_you_mean

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mzplan.connectors.api.content import Compared
+from mzplan.connectors.api.targets import Compared
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.state import ResourceState, State
@@ -14,7 +14,7 @@ from mzplan.operations.project import Project, Reporter, read_state, unknown_add
 from mzplan.render.text import Paint, safe
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.content import Compared
+    from mzplan.connectors.api.targets import Compared
 
 
 class Comparison(Protocol):

@@ -11,7 +11,7 @@ import asyncssh
 import pytest
 
 from examples.servers.registry import SchemaRegistry
-from mzplan.connectors.api.protocols import Output
+from mzplan.connectors.api.queries import Output
 from mzplan.connectors.checks import check_connection, check_description
 from mzplan.connectors.formats.registry_fit import readable, writable
 from mzplan.connectors.network import tunnels

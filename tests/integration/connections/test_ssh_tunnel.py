@@ -17,7 +17,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from mzplan.connectors.api.protocols import resolve_connection
+from mzplan.connectors.api.queries import resolve_connection
 from mzplan.connectors.checks import check_connection, check_description
 from mzplan.connectors.network import ssh, tunnels
 from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError

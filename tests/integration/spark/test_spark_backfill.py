@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from examples.servers.topics import admin
-from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.api.queries import resolve
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import Backfill
 from mzplan.model.times import instant_text

@@ -164,7 +164,7 @@ def test_delivery_can_change_and_keeps_the_checkpoint(lab: Lab, topic: Make) -> 
 
 @pytest.mark.faults
 def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) -> None:
-    from mzplan.connectors.api.protocols import resolve
+    from mzplan.connectors.api.queries import resolve
     from mzplan.connectors.kafka.options import transaction_options
     from mzplan.connectors.kafka.output import report
     from mzplan.connectors.kafka.step_record import StepRecord

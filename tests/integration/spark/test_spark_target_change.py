@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from examples.servers import KafkaBroker, PostgresServer
-    from mzplan.connectors.api.protocols import SinkRun
+    from mzplan.connectors.api.queries import SinkRun
     from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 

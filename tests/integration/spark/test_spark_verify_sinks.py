@@ -16,7 +16,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyarrow import parquet
 
-from mzplan.connectors.api.content import Compared
+from mzplan.connectors.api.targets import Compared
 from mzplan.connectors.files.manifest import committed_files
 from mzplan.features.steps.steps import Verified, _compare, _with_target
 from mzplan.model.diagnostics import MzplanError

@@ -224,7 +224,7 @@ def test_what_nothing_uses_is_reached_by_itself(servers: Path) -> None:
 def test_from_here_a_checkpoint_on_this_machine_is_looked_at(
     servers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mzplan.connectors.api.protocols import Probe
+    from mzplan.connectors.api.queries import Probe
     from mzplan.connectors.kafka.probe import KafkaProbe
 
     (servers / "pipeline.yaml").write_text(

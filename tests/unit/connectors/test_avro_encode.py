@@ -12,7 +12,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from mzplan.connectors.api.protocols import Output
+from mzplan.connectors.api.queries import Output
 from mzplan.connectors.formats.avro.encoder import Encoder
 from mzplan.connectors.formats.registry_fit import avro_writable
 

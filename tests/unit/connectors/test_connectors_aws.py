@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from mzplan.connectors.api.probes import fingerprint
-from mzplan.connectors.api.protocols import ResolvedConnection, resolve
+from mzplan.connectors.api.queries import ResolvedConnection, resolve
 from mzplan.connectors.checks import check_description
 from mzplan.connectors.kafka.options import client_body, consumer_options, producer_options
 from mzplan.connectors.kafka.options import librdkafka_options as all_librdkafka_options

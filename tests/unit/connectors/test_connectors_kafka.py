@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from mzplan.connectors.api.protocols import ResolvedQuery, resolve
+from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.api.replays import _ONLY_STREAMS
 from mzplan.connectors.kafka import probe
 from mzplan.connectors.kafka.options import consumer_options, jaas, librdkafka_options

@@ -11,7 +11,7 @@ import pytest
 
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.probes import Memo, fingerprint
-from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.types import ddl, longest
 from mzplan.model.address import Address

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.connectors.api.protocols import Output, ResolvedConnection, ResolvedQuery, resolve
+from mzplan.connectors.api.queries import Output, ResolvedConnection, ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import conninfo
 from mzplan.connectors.postgres.problems import connect_problem, reason_of
 from mzplan.connectors.postgres.sink.definition import create_table

@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from mzplan.connectors.api.protocols import ResolvedConnection, ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
 from mzplan.connectors.delta import sink as delta_sink
 from mzplan.connectors.delta.sink import DeltaSink
 from mzplan.model.address import Address

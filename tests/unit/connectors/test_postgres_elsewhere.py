@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mzplan.connectors.api.protocols import ResolvedConnection
+from mzplan.connectors.api.queries import ResolvedConnection
 from mzplan.connectors.postgres.client import conninfo, elsewhere_of
 from mzplan.connectors.postgres.elsewhere import Elsewhere
 from mzplan.connectors.postgres.sink.output import Target

@@ -16,7 +16,7 @@ import mzplan
 from mzplan.connectors.adapter.config import explained
 from mzplan.connectors.adapter.replay import EndpointUpstream
 from mzplan.connectors.adapter.step_reader import ReaderPlan, StepPartition, StepReader
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.local.endpoint import LocalSteps
 from mzplan.endpoints import DurableInputEndpoint, InputConsumer, Step, StepError
 from mzplan.endpoints.replay import DiffersError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.connectors.api.protocols import ResolvedQuery, resolve
+from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.kafka.transactional_writer import compare_target as compare_topic
 from mzplan.connectors.postgres.identity import Written, compare_target
 from mzplan.model.diagnostics import ExitCode

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from mzplan.connectors.api.backfills import backfills_to_do, check_backfills
-from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.api.queries import resolve
+from mzplan.connectors.api.upstreams import backfills_to_do, check_backfills
 from mzplan.connectors.kafka import probe
 from mzplan.connectors.kafka.source import KafkaSource
 from mzplan.controller.executor import QueryName, QueryReport

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from mzplan.connectors.api.protocols import ResolvedConnection
+from mzplan.connectors.api.queries import ResolvedConnection
 from mzplan.connectors.postgres.client import connect, conninfo
 from mzplan.host import network
 from mzplan.host.network import is_loopback

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mzplan.connectors.admission import GuardedSecrets, flows_of_state
-from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.api.queries import resolve
 from mzplan.host import checkout
 from mzplan.model.diagnostics import MzplanError
 from mzplan.operations.checks_here import guard_to_look

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.connectors.api.protocols import resolve, resolve_connection
+from mzplan.connectors.api.queries import resolve, resolve_connection
 from mzplan.connectors.checks import check_description
 from mzplan.controller.secrets_used import SecretsUsed
 from mzplan.model.address import Address

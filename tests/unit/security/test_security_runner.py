@@ -16,7 +16,7 @@ import pytest
 from mzplan.connectors import admission
 from mzplan.connectors.admission import GuardedSecrets, committed_guard, flows_of, flows_of_state
 from mzplan.connectors.api.connector import Connector
-from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.checks import check_description
 from mzplan.connectors.postgres.source.connector import PostgresSource
 from mzplan.connectors.releases import leave

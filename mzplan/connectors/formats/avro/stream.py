@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.formats.avro.decoder import Task
 from mzplan.connectors.formats.avro.registry_schemas import RegistrySchemas
 from mzplan.connectors.formats.parsers import DECODED, KEY_DECODED

@@ -21,16 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from mzplan.connectors.api.content import Content
-from mzplan.connectors.api.protocols import (
-    Output,
-    Probe,
-    Recorded,
-    ResolvedQuery,
-    SinkRun,
-    empties_target,
-)
-from mzplan.connectors.api.repeated_steps import refused, unknown_step, warn_repeated
+from mzplan.connectors.api.connector import SinkConnector
+from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun, empties_target
+from mzplan.connectors.api.targets import Content, Recorded, refused, unknown_step, warn_repeated
 from mzplan.connectors.frames.changes import THERE
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import in_one_task
@@ -103,8 +96,10 @@ _EMPTIED = Problem(
 )
 
 
-class PostgresSink:
+class PostgresSink(SinkConnector):
     """Appends to a table, or keeps the latest row of each key."""
+
+    leaves = True
 
     def __init__(self) -> None:
         self._servers = ServerProbe(failed)
@@ -114,7 +109,7 @@ class PostgresSink:
         return self._servers.look(query, lambda connection: look_at(connection, query, outputs))
 
     def prepare(self, query: ResolvedQuery, outputs: Sequence[Output]) -> None:
-        """Make the table, or columns that it lacks, where the sink says so (see Prepares). Raises MzplanError
+        """Make the table, or columns that it lacks, where the sink says so. Raises MzplanError
         MZ269."""
         try:
             with reached(query) as info, connect(info, statement_timeout_s=30) as connection:
@@ -132,7 +127,7 @@ class PostgresSink:
         return PostgresRecorded(query)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
-        """See HoldsContent: the table in one snapshot."""
+        """The table in one snapshot."""
         return PostgresContent(query, outputs)
 
     def forget(self, query: ResolvedQuery) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from mzplan.connectors.api.content import PLACE, Content, incomparable
-from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.api.queries import Output, ResolvedQuery
+from mzplan.connectors.api.targets import PLACE, Content, incomparable
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted as spark_quoted
 from mzplan.connectors.postgres import identity

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mzplan.connectors.api.ddl import Ddl
-from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.api.connector import Ddl
+from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.postgres.problems import route
 from mzplan.connectors.postgres.statements import grant, grant_on_schema, psql_connect, role_of, table_sql
 from mzplan.connectors.postgres.types import created_type, shown, split_name

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.postgres.sink.definition import PUBLIC, column_sql, columns_sql, key_of
 from mzplan.connectors.postgres.sink.writer import SETUP_LOCK
 from mzplan.connectors.postgres.statements import table_sql

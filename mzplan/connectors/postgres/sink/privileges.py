@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from mzplan.connectors.api.protocols import Output, ResolvedQuery, empties_target
+from mzplan.connectors.api.queries import Output, ResolvedQuery, empties_target
 from mzplan.connectors.postgres.identity import written
 from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.sink.definition import table_privileges

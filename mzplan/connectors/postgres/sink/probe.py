@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 
 from mzplan.connectors.api.outputs import never_null_outputs
-from mzplan.connectors.api.protocols import Output, Probe, ResolvedQuery
-from mzplan.connectors.api.target_change import unreadable
+from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery
+from mzplan.connectors.api.targets import unreadable
 from mzplan.connectors.postgres.identity import compare_target, identify, written
 from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.problems import connect_problem, diagnose, is_lost, reason

@@ -6,7 +6,8 @@ import contextlib
 
 import psycopg
 
-from mzplan.connectors.api.protocols import Recorded, ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.targets import Recorded
 from mzplan.connectors.postgres.client import connect, reached
 from mzplan.connectors.postgres.problems import Problem, connect_problem, reason
 from mzplan.connectors.postgres.sink.writer import writer_of

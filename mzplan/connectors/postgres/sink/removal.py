@@ -6,7 +6,7 @@ import logging
 
 import psycopg
 
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.sink.writer import SETUP_LOCK, Writer, writer_of
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.connectors.postgres.types import quoted

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from mzplan.connectors.api.protocols import Output
+from mzplan.connectors.api.queries import Output
 from mzplan.connectors.frames.types import quoted as spark_quoted
 from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import (

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import quoted

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.identity import timeline_of
 from mzplan.connectors.postgres.source.continuity import NO_SLOT, Leaves, Shapes
 from mzplan.connectors.postgres.source.problems import SLOT_GONE, SLOT_WAITS

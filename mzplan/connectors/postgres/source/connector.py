@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from mzplan.connectors.adapter.source import EndpointSource
-from mzplan.connectors.api.protocols import Probe, ResolvedQuery
-from mzplan.connectors.api.upstream_change import another_upstream
+from mzplan.connectors.api.connector import SourceConnector
+from mzplan.connectors.api.queries import Probe, ResolvedQuery
+from mzplan.connectors.api.upstreams import another_upstream
 from mzplan.connectors.postgres.probe import ServerProbe
 from mzplan.connectors.postgres.problems import route
 from mzplan.connectors.postgres.source.endpoint import PostgresInputFactory
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class PostgresSource:
+class PostgresSource(SourceConnector):
     """Rows of a snapshot first, then changes; each of a keyed collection (see
     mzplan.schema.columns.CHANGE): an EndpointSource for each query, whose endpoint is its PostgresInput."""
 
@@ -31,6 +32,8 @@ class PostgresSource:
 
     guarded = True
     """A change counts only when it is newer than the stored row: that may be of a later snapshot."""
+
+    leaves = True
 
     def __init__(self) -> None:
         self._servers = ServerProbe(explained)

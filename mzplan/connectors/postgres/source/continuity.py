@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.client import reached
 from mzplan.connectors.postgres.problems import state_of
 from mzplan.connectors.postgres.source.problems import ANOTHER_TABLE, RETYPED, SLOT_GONE, SLOT_MOVED

@@ -3,8 +3,8 @@ itself."""
 
 from __future__ import annotations
 
-from mzplan.connectors.api.ddl import Ddl
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.connector import Ddl
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.problems import route
 from mzplan.connectors.postgres.statements import (
     allow_replication,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.adapter.source import step_of
 from mzplan.connectors.api.probes import bounded
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.client import patience
 from mzplan.connectors.postgres.identity import timeline_of
 from mzplan.connectors.postgres.source.backlog import Backlog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mzplan.connectors.api.protocols import Probe, ResolvedQuery
+from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.postgres.identity import identify
 from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.source.problems import NO_WALSENDER, WAL_LEVEL

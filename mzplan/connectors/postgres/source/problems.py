@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import psycopg
 
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, state_of
 from mzplan.connectors.postgres.types import quoted
 from mzplan.model.diagnostics import Diagnostic, MzplanError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.client import reached
 from mzplan.connectors.postgres.source.columns import Relation, Rows
 from mzplan.connectors.postgres.source.continuity import streaming

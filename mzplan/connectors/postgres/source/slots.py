@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.client import connect, reached
 from mzplan.connectors.postgres.problems import Problem
 from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.source.problems import HIDDEN_ROWS
 from mzplan.connectors.postgres.source.slots import own_columns, own_key

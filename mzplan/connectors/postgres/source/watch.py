@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.source.continuity import streaming
 from mzplan.connectors.postgres.source.decoder import commit_of, tables_changed
 from mzplan.connectors.postgres.source.replication import Lsn, ReplicationLink, lsn_of, lsn_text

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from mzplan.connectors.api.content import Compared
+from mzplan.connectors.api.targets import Compared
 from mzplan.connectors.delta.table import last_step
 from mzplan.connectors.postgres.sink.comparable import canonical_json, form_of, selected
 from mzplan.connectors.postgres.types import TargetColumn

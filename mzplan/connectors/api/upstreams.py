@@ -1,4 +1,5 @@
-"""Is it still the same upstream? And when it is not: what the source says is to be done.
+"""What is to be read of an upstream: whether it is still the same one, and when it is not, what the source
+says is to be done; and which backfills are still to be done.
 
 A checkpoint's offsets mean something only on the upstream that they came from. It stays, whatever is done: a
 synthetic micro-batch, planned and done at once, moves it, and steps go on counting.
@@ -10,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from mzplan.connectors.api.capabilities import LastTimes, Repositions
-from mzplan.connectors.api.protocols import ResolvedQuery, SourceConnector
-from mzplan.connectors.api.target_change import unreadable
+from mzplan.connectors.api.connector import LastTimes, SourceConnector, no_times
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.targets import unreadable
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.state import Backfill
+from mzplan.model.times import instant
 from mzplan.warehouse.checkpoints import Checkpoint
 
 Policy = Literal["accept", "reset-earliest", "reset-latest", "translate-timestamp"]
@@ -70,7 +73,7 @@ def judge_upstream(
         return Verdict(diagnostic=unreadable(query, problem))
     other = connector.compare(query, recorded, found) if recorded is not None else None
     policy: Policy | None = query.body.get("on_upstream_change")
-    can_move = isinstance(connector, Repositions)
+    can_move = connector.moves
     if other is None:
         gone = connector.check_position(query, position) if position is not None else None
         if gone is None or gone.code != "MZ067" or policy in (None, "accept") or not can_move:
@@ -117,7 +120,8 @@ def take_upstream(
         checkpoint.log.move(verdict.returns)
         checkpoint.forget_departure()
     elif verdict.moves:
-        moved = _moved(connector, query, verdict.policy, position if verdict.same else None, last_times)
+        read = position if verdict.same else None
+        moved = connector.reposition(query, verdict.policy, read, last_times)
         if not verdict.same and before is not None and position is not None:
             # Recorded before the move, with the batch that the move will make. Killed after that move, the
             # position is already that of the new upstream: what was recorded is the one that was left.
@@ -126,14 +130,6 @@ def take_upstream(
             checkpoint.record_departure(before, left["position"] if left and known else position)
         checkpoint.log.move(moved)
     checkpoint.record_upstream(found)
-
-
-def _moved(
-    connector: SourceConnector, query: ResolvedQuery, policy: str, position: str | None, last_times: LastTimes
-) -> str:
-    if not isinstance(connector, Repositions):
-        raise error("MZ043", "This kind of source can't be moved", exit_code=ExitCode.REFUSED)
-    return connector.reposition(query, policy, position, last_times)
 
 
 def _as_notice(refusal: Diagnostic, query: ResolvedQuery, policy: str) -> Diagnostic:
@@ -145,4 +141,58 @@ def _as_notice(refusal: Diagnostic, query: ResolvedQuery, policy: str) -> Diagno
         detail=refusal.detail.partition(". ")[0] + ".",
         hint="",
         exit_code=ExitCode.OK,
+    )
+
+
+def backfills_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Backfill]:
+    """In the order in which they were asked for. Raises OSError."""
+    wanted = query.description.backfills
+    if not wanted:
+        return []
+    done = [one.backfill for one in checkpoint.backfills.all() if one.done]
+    return [one for one in wanted if one not in done]
+
+
+def range_of_backfill(
+    connector: SourceConnector, query: ResolvedQuery, backfill: Backfill, position: str | None
+) -> tuple[Any, Any]:
+    """What its upstream holds of it before the `position` of the checkpoint: two entries of Spark's offset
+    log. Raises MzplanError: MZ273 for a type that can't read by time, MZ277 for a range that is not there,
+    MZ278 for one that was not read yet."""
+    start, end = instant(backfill.start), instant(backfill.end)
+    if start is None or end is None:
+        raise no_times(query)
+    return connector.between_times(query, start, end, position)
+
+
+def check_backfills(
+    connector: SourceConnector, query: ResolvedQuery, checkpoint: Checkpoint
+) -> tuple[Diagnostic, ...]:
+    """Why a source could not do its backfills now. Changes nothing, and never raises for what a server or the
+    storage did."""
+    try:
+        todo = backfills_to_do(query, checkpoint)
+        if todo and checkpoint.log.committed() < 0:
+            return not_begun(query).diagnostics
+        begun = [one.backfill for one in checkpoint.backfills.all() if one.step > checkpoint.log.committed()]
+        for backfill in todo:
+            if backfill not in begun:  # its offsets are known, and its rows may be there
+                range_of_backfill(connector, query, backfill, checkpoint.position())
+    except MzplanError as problem:
+        return problem.diagnostics
+    except OSError:  # what is wrong with it, the start says
+        pass
+    return ()
+
+
+def not_begun(query: ResolvedQuery) -> MzplanError:
+    """MZ278: there is no step yet that a backfill could come after."""
+    return error(
+        "MZ278",
+        f"{query.address} has read nothing yet, so nothing can be backfilled",
+        "A backfill is a step after others, and its checkpoint has none.",
+        "wait for its first step (mzplan status); where a new source begins, its `start_offsets` says. "
+        f"If it can't start for this: mzplan backfill {query.address} --cancel.",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
     )

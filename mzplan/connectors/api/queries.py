@@ -6,12 +6,11 @@ they go; `mzplan.spark` makes streaming queries of them. `probe` needs no pyspar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from mzplan.endpoints.interface import Written
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.columns import Column
@@ -22,8 +21,7 @@ from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    pass
 
 Rewriting = Callable[[str], AbstractContextManager[Any]]
 """What whoever rewrites files of the Delta table at a path must hold: of two who do so at once, Delta lets
@@ -119,75 +117,9 @@ class SinkRun:
     rewriting: Rewriting
 
 
-class Recorded(Protocol):
-    """What a target has recorded of a sink's steps, or still holds of them. `keys`: of each of these keys,
-    only the last row of a step counts; empty: all rows do."""
-
-    keys: Sequence[str] = ()
-
-    def step(self, step: int) -> Written | None:
-        """Count and content hash; None where the target knows nothing of that step (any more). Raises
-        MzplanError for what a server did, GoneError where the rows of a step can't be read."""
-
-    def close(self) -> None:
-        """Leave the server, where something is open."""
-        return
-
-
 def empties_target(query: ResolvedQuery) -> bool:
     """Whether it is a new generation of a sink that wants its target emptied first."""
     return query.description.generation > 1 and query.body.get("on_replace") == "truncate"
-
-
-class Routed(Protocol):
-    """What sources and sinks have in common."""
-
-    def route(self, query: ResolvedQuery) -> str:
-        """Which connection, and where it goes (host and port, or folder): for people."""
-
-
-class SourceConnector(Routed, Protocol):
-    """Where the rows of a collection come from."""
-
-    position: str
-    """The type of the reserved column `_position`, as Spark DDL."""
-    guarded: bool
-    """Whether a change of a key counts only when its `_position` is greater than that of the row that is
-    there."""
-
-    def probe(self, query: ResolvedQuery) -> Probe:
-        """Reach, authenticate, authorise and find the upstream. Never raises for what a server did."""
-
-    def compare(
-        self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
-    ) -> Diagnostic | None:
-        """Why offsets of the `recorded` upstream mean nothing on the `found` one; None if they hold."""
-
-    def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
-        """Whether the upstream still holds what comes after `position`, the source's entry in Spark's offset
-        log. None if it does, or if that is unknown. Never raises for what a server did."""
-
-    def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
-        """The stream of rows: the user's columns in order, then `_position`. Of a keyed collection
-        (`query.keys`) then `_change`: `upsert` or `delete`; a delete has the columns of the key, and perhaps
-        no others. Of one key, the change with the greatest `_position` of a micro-batch counts (see
-        `guarded`)."""
-
-
-class SinkConnector(Routed, Protocol):
-    """Where the rows of a collection go."""
-
-    def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Reach, authenticate, authorise and find the target. Never raises for what a server did."""
-
-    def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
-        """A writer of the stream `rows`: the outputs in order, then `_position`, which no target gets. Of a
-        keyed collection then `_change`: whether the row is to be in the target (`upsert`) or not (`delete`).
-        Only sinks whose schema says `x-deletes` are given those."""
-
-    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """What is recorded of its steps. Raises MzplanError MZ100 for a target that keeps nothing, and for
-        what a server did."""
 
 
 def resolve(
