@@ -4,8 +4,8 @@ A controller hosts collections (sources) and exports (sinks) on storage instance
 be, and it converges: `ready` waits for something to do, `process` does it. Commands survive it: the committed
 serials are their durable history, and a journal has what a serial can't carry.
 
-The runner knows a controller by this protocol alone: the seed's 27 methods, and those that it needs besides,
-of which each says that it is not in the seed.
+These are the seed's 27 methods. What a runner needs besides are methods of the controllers that implement
+them (mzplan.controller.core.Controller), which say it themselves.
 
 Every method may raise `NotAttachedError` once another runner has taken the instance over; a command that
 raises has changed nothing. Where the seed panics or leaks, this refuses (docs/controller.md compares each
@@ -14,15 +14,12 @@ method).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from mzplan.controller.executor import CheckResult, Measured
-from mzplan.controller.observations import Overview
 from mzplan.controller.types import (
     AppendCommand,
-    Attached,
     CollectionDescription,
     CollectionState,
     CreateExportToken,
@@ -37,10 +34,6 @@ from mzplan.controller.types import (
     Step,
     StorageParameters,
 )
-from mzplan.model.address import Place
-from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.observed import Versions
-from mzplan.schema.description import Description, InlinedConnection
 
 
 class StorageController(Protocol):
@@ -53,10 +46,6 @@ class StorageController(Protocol):
     def update_configuration(self, parameters: StorageParameters) -> None:
         """Parallelism, back-off, retention of dropped storage: from now on, without a restart of any
         query."""
-
-    @property
-    def parameters(self) -> StorageParameters:
-        """What `update_configuration` was given last. (Not in the seed.)"""
 
     # --- instances
 
@@ -74,13 +63,6 @@ class StorageController(Protocol):
         to a replica, communication with that replica is severed in favor of the new replica": it finds its
         lease taken, stops its queries, and is fenced from exactly-once targets by the epoch; the queries go
         on from their checkpoints. Raises IdentifierMissingError."""
-
-    def attached(self) -> Attached | None:
-        """The lease under which this process leads an instance; any thread may ask. (Not in the seed.)"""
-
-    def raise_epoch(self, epoch: int) -> None:
-        """Start queries under a higher epoch than the lease's: one that comes from another instance goes on
-        under a higher one than any of its former runner. (Not in the seed.)"""
 
     # --- collections
 
@@ -123,22 +105,11 @@ class StorageController(Protocol):
     def export_mut(self, id_: GlobalId) -> ExportState:
         """The state of an export, to be changed. Raises IdentifierMissingError."""
 
-    def exports(self) -> Iterator[tuple[GlobalId, ExportState]]:
-        """All exports, by id. (Not in the seed, whose callers remember them.)"""
-
     def prepare_export(self, id_: GlobalId, from_id: GlobalId) -> CreateExportToken:
         """Hold the since of a collection until the export is created: so it can still read all that is there
         now. Journalled, so that a crash in between leaks no hold. Raises IdentifierMissingError for the
         collection, IdentifierReusedError for an id that is a collection's. Prepared again: the same
         token."""
-
-    def prepare_exports(self, wanted: Sequence[tuple[GlobalId, GlobalId]]) -> list[CreateExportToken]:
-        """The same for many, all or none, with one entry into the journal: a runner that starts has hundreds.
-        (Not in the seed.)"""
-
-    def keep_prepared(self, wanted: Collection[GlobalId]) -> None:
-        """Cancel what is prepared for exports that are none of these, or for a collection that is gone: a
-        crash, or a command that failed, has left it, and nobody will use it. (Not in the seed.)"""
 
     def cancel_prepare_export(self, token: CreateExportToken) -> None:
         """Release what the token holds; no error when it was used or cancelled before."""
@@ -188,41 +159,6 @@ class StorageController(Protocol):
         ignored."""
 
     # --- work
-
-    def claim_storage(self, places: Iterable[Place]) -> None:
-        """Storage that is somebody's although nothing here runs on it: of other instances, or kept on
-        purpose. (Not in the seed.)"""
-
-    def validate(self, description: Description, values: Mapping[str, str] | None = None) -> CheckResult:
-        """Try a description as its query would, without changing anything; any thread may. `values`: of
-        `${env:NAME}` references by name, for this check alone. (Not in the seed: its caller validates before
-        it commands.)"""
-
-    def renew_values(self, values: Mapping[str, str]) -> None:
-        """Use these values of `${env:NAME}` references, by name, from now on. What has failed and refers to
-        one that is another now is tried again at once. (Not in the seed.)"""
-
-    def inspect(self, description: Description, whole: bool = True) -> tuple[Diagnostic, ...]:
-        """Whether a query that runs still has what it goes on from: its checkpoint and collection, and (the
-        `whole` of it) its upstream or target. Changes nothing; any thread may. (Not in the seed.)"""
-
-    def measure(self, description: Description) -> Measured:
-        """What waits for a query, whether it runs or not; any thread may ask. (Not in the seed.)"""
-
-    def reach(self, connection: InlinedConnection) -> tuple[Diagnostic, ...]:
-        """What stands in the way of a connection; any thread may ask. (Not in the seed.)"""
-
-    def is_open(self) -> bool:
-        """Whether the engine is ready, and queries are started; any thread may ask. (Not in the seed.)"""
-
-    def versions(self) -> Versions | None:
-        """What the engine is made of, None until it is ready; any thread may ask. (Not in the seed.)"""
-
-    def overview(self) -> Overview:
-        """What is known since `process` was called last. (Not in the seed, where status goes elsewhere.)"""
-
-    def wake(self) -> None:
-        """Let `ready` end; any thread may. (Not in the seed.)"""
 
     async def ready(self) -> None:
         """Wait until there is something to process. Can be cancelled at any time."""

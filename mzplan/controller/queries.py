@@ -10,15 +10,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, assert_never
 
-from mzplan.controller.attempts import Attempts
 from mzplan.controller.catalog import Catalog
-from mzplan.controller.claims import Accepted, Claims, places_read
-from mzplan.controller.executor import CheckResult, Executor, QueryName, QueryReport
-from mzplan.controller.identity import RunningIds
-from mzplan.controller.pools import LONG, Lane, WorkPool
+from mzplan.controller.claims import Accepted, places_read
+from mzplan.controller.executor import QueryReport
 from mzplan.controller.reconcile import (
     DEFAULT_PACE,
     Accept,
@@ -36,72 +33,49 @@ from mzplan.controller.reconcile import (
     rejected,
     start_failed,
 )
-from mzplan.controller.secrets_used import SecretsUsed, SecretsWatch
-from mzplan.controller.types import Gate
-from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.controller.secrets_used import SecretsInUse
+from mzplan.controller.work import LONG, Attempts, Done, Lane, Work, WorkPool
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
-from mzplan.schema.description import Description, references_of
-from mzplan.secrets.references import Secrets
-from mzplan.secrets.resolved import shortened
+from mzplan.model.diagnostics import sentence
+from mzplan.schema.description import Description
 
 log = logging.getLogger("mzplan.runner")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """How a command ended: `problem` is None when it did what it should. `checked`: False for a failed check,
-    which has stopped nothing."""
-
-    command: Command
-    problem: Diagnostic | None = None
-    checked: bool = True
-    upstream: Any = None
-
-
 class Queries:
-    """Keeps the queries of one instance as the catalog says, or as the first gate that holds one says. `wake`
-    is called when a command has ended; `clock` gives seconds, monotonic. `behind`: what each had not read
-    yet when it was last seen, where that is known."""
+    """Keeps the queries of one instance as the catalog says, or as the first gate that holds one says.
+    `clock` gives seconds, monotonic. `behind`: what each had not read yet when it was last seen, where that
+    is known."""
 
     def __init__(
         self,
-        project: str,
-        executor: Executor,
-        secrets: Secrets,
+        work: Work,
         catalog: Catalog,
-        claims: Claims,
-        secrets_used: SecretsUsed,
-        gates: Sequence[Gate],
+        secrets_in_use: SecretsInUse,
         pool: Pool,
-        wake: Callable[[], None],
         clock: Callable[[], float],
         behind: Mapping[Address, int],
     ):
-        self.project = project
-        self.executor = executor
-        self.secrets = secrets
+        self.work = work
+        self.executor = work.executor
         self.catalog = catalog
-        self.claims = claims
-        self.secrets_used = secrets_used
-        self.secrets_watch = SecretsWatch(secrets, pool, clock)
-        self.gates = gates
+        self.claims = work.claims
+        self.secrets_in_use = secrets_in_use
+        self.gates = work.gates
         self.pool = pool
         self.short = Lane(pool, 8)  # stops and starts
         self.long = Lane(pool.long if isinstance(pool, WorkPool) else pool, LONG)  # starts with backfills
-        self.wake = wake
         self.clock = clock
         self.behind = behind
-        self.epoch = 0
         self.pace = DEFAULT_PACE
-        self.memories: dict[Address, Memory] = {a: Memory(accepted=d) for a, d in claims.accepted.items()}
+        self.memories: dict[Address, Memory] = {
+            a: Memory(accepted=d) for a, d in self.claims.accepted.items()
+        }
         self.under_way: dict[Address, Future[Done]] = {}
         self._starting: dict[Address, str] = {}  # the ids of those of them that are starts
         self.upstreams: dict[Address, Any] = {}
         self.reports: tuple[QueryReport, ...] = ()  # those of the last round
-        self.running_ids = RunningIds()
         self.attempts = Attempts()
-        self._references: dict[Address, tuple[Description, set[str]]] = {}
         self._accepted_changed = False
         self._outdated: set[Address] = set()  # under way, with values of secrets that are others now
 
@@ -135,11 +109,11 @@ class Queries:
             memory = self.memories.get(address) or Memory()
             there = reports.get(address, [])
             desired = wanted.get(address)
-            decision = self.running_ids.strangers(address, desired, there, memory)
+            decision = self.work.running_ids.strangers(address, desired, there, memory)
             if decision is None:
                 decision = self._decide(address, desired, there, memory, now)
             if isinstance(decision.command, Switch) and (
-                self.running_ids.is_elsewhere(decision.command, reports, self._starting)
+                self.work.running_ids.is_elsewhere(decision.command, reports, self._starting)
                 or self.claims.is_going(decision.command.description)
             ):
                 decision = replace(decision, command=None, condition="starting")
@@ -208,11 +182,16 @@ class Queries:
             return replace(decision, command=replace(decision.command, check=held.check, makes=False))
         return decision
 
+    def look_at_secrets(self) -> None:
+        """See which references have other values by now. Nothing is restarted for it: that is planned."""
+        if changed := self.secrets_in_use.changed():
+            self.forgive(changed)
+
     def forgive(self, references: Set[str]) -> None:
         """These references have other values now: what has failed, and uses one, is tried again at once, as
         if it had not. A start that is under way may still have the former values."""
         for address, one in self.desired().items():
-            if self._references_of(address, one.description).isdisjoint(references):
+            if self.secrets_in_use.references_of(address, one.description).isdisjoint(references):
                 continue
             if address in self.under_way:
                 self._outdated.add(address)
@@ -227,32 +206,6 @@ class Queries:
         if not stopping:  # a query that is being stopped still writes to what it has lost
             self.claims.reclaim(self.catalog.claimed(), read, self.pool)
 
-    def look_at_secrets(self) -> None:
-        """See which references have other values by now. Nothing is restarted for it: that is planned."""
-        if changed := self.secrets_watch.look(self.secrets_used.references()):
-            self.forgive(changed)
-
-    def secrets_in_use(self, wanted: Mapping[Address, Desired]) -> tuple[dict[str, str], tuple[str, ...]]:
-        """Digests of the secrets' values that the queries run with, by reference; and the references that
-        have another value by now."""
-        for address in self._references.keys() - wanted.keys():
-            del self._references[address]
-        used = {a: self._references_of(a, one.description) for a, one in wanted.items() if not one.paused}
-        return self.secrets_used.digests(used), self.secrets_used.rotated(used, self.secrets_watch.found)
-
-    def unread(self, address: Address, description: Description) -> str | None:
-        """Which secret of a query can't be read any more, and why: it goes on with what it has."""
-        if not self.secrets_watch.problems:
-            return None
-        return self.secrets_watch.unread(self._references_of(address, description))
-
-    def _references_of(self, address: Address, description: Description) -> set[str]:
-        """Kept for each description: to look through it takes its time."""
-        kept = self._references.get(address)
-        if kept is None or kept[0] is not description:
-            kept = self._references[address] = (description, references_of(description))
-        return kept[1]
-
     def _carry_out(self, command: Command, lane: Lane | None) -> None:
         match command:
             case Accept():
@@ -263,7 +216,7 @@ class Queries:
             case Stop() | Switch():
                 if isinstance(command, Switch):
                     self._starting[command.address] = command.description.id
-                self.under_way[command.address] = (lane or self.short).submit(self._work, command)
+                self.under_way[command.address] = (lane or self.short).submit(self.work.do, command)
             case _:
                 assert_never(command)
 
@@ -277,70 +230,6 @@ class Queries:
         if self._accepted_changed or self.claims.is_left(claimed, {*wanted, *self.memories}):
             self.claims.record(self._accepted(), claimed)
             self._accepted_changed = False
-
-    # --- on the pool
-
-    def _work(self, command: Stop | Switch) -> Done:
-        try:
-            match command:
-                case Stop(names=names):
-                    for name in names:
-                        self.executor.stop(name)
-                    return Done(command=command)
-                case Switch():
-                    return self._switch(command)
-        except MzplanError as problem:
-            return Done(command=command, problem=problem.diagnostics[0])
-        except Exception as problem:
-            # The loop must outlive a defect in one connector; the log has the whole of it.
-            log.exception("%s: unexpected", command.address)
-            text = f"{type(problem).__name__}: {problem}"
-            return Done(command=command, problem=Diagnostic(code="MZ064", summary=shortened(text, 500)))
-        finally:
-            self.wake()
-
-    def _switch(self, command: Switch) -> Done:
-        gone = self._gone(command.description)
-        if gone:
-            return Done(command=command, problem=gone[0], checked=False)
-        try:
-            self.secrets.permit(command.description)
-        except MzplanError as refused:
-            return Done(command=command, problem=refused.diagnostics[0], checked=False)
-        result = CheckResult()
-        if command.check:
-            result = self.executor.check(command.description, self.secrets)
-            errors = [d for d in result.diagnostics if d.severity == "error"]
-            if not errors and result.makes and command.makes:
-                errors = list(self.executor.prepare(command.description, self.secrets))
-            if errors:
-                return Done(command=command, problem=errors[0], checked=False, upstream=result.upstream)
-        failpoint(Failpoint.RUNNER_CHECKED)
-        for name in command.stop:
-            self.executor.stop(name)
-        failpoint(Failpoint.RUNNER_STOPPED_OLD)
-        self.running_ids.starting(QueryName.of(self.project, command.description), command.description.id)
-        values = self.secrets_used.read(command.description, self.secrets)
-        self.executor.start(command.description, self.secrets, self.epoch)
-        self.secrets_used.started(command.address, values)
-        failpoint(Failpoint.RUNNER_STARTED_NEW)
-        for gate in self.gates:
-            gate.started(command.address)
-        return Done(command=command, upstream=result.upstream)
-
-    def _gone(self, description: Description) -> tuple[Diagnostic, ...]:
-        """What is missing of a query that has run before: it would begin again, and rows come twice."""
-        place = description.place
-        missing = self.executor.missing(description)
-        if not missing or self.claims.ran_here(place):
-            return missing
-        if self.claims.was_dropped(place):
-            why = "It was dropped after it had run, and what nothing claims is removed"
-        elif (before := self.claims.ran_elsewhere(place)) is not None:
-            why = f"It ran on instance {before} before, and this one must see the same warehouse"
-        else:
-            return ()
-        return tuple(replace(one, detail=f"{one.detail} {why}.") for one in missing)
 
     def _log_failure(self, address: Address, before: Memory, after: Memory) -> None:
         """One line for each attempt that has failed, with all that a person needs: a trace is Spark's."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import Executor as Pool
 from dataclasses import dataclass, field
 
+from mzplan.controller.reconcile import Desired
 from mzplan.controller.watches import Sampler
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -177,6 +178,41 @@ class SecretsWatch:
         for reference in self.problems.keys() - problems.keys():
             log.info("%s can be read again", reference)
         self.problems = problems
+
+
+class SecretsInUse:
+    """What the queries of an instance refer to, and whether that has other values by now. `known`: see
+    SecretsUsed."""
+
+    def __init__(self, secrets: Secrets, known: Mapping[str, str], pool: Pool, clock: Callable[[], float]):
+        self.used = SecretsUsed(known, clock)
+        self._watch = SecretsWatch(secrets, pool, clock)
+        self._references: dict[Address, tuple[Description, set[str]]] = {}
+
+    def changed(self) -> Set[str]:
+        """The references whose values have changed since the last call."""
+        return self._watch.look(self.used.references())
+
+    def of(self, wanted: Mapping[Address, Desired]) -> tuple[dict[str, str], tuple[str, ...]]:
+        """Digests of the secrets' values that the queries run with, by reference; and the references that
+        have another value by now."""
+        for address in self._references.keys() - wanted.keys():
+            del self._references[address]
+        used = {a: self.references_of(a, one.description) for a, one in wanted.items() if not one.paused}
+        return self.used.digests(used), self.used.rotated(used, self._watch.found)
+
+    def unread(self, address: Address, description: Description) -> str | None:
+        """Which secret of a query can't be read any more, and why: it goes on with what it has."""
+        if not self._watch.problems:
+            return None
+        return self._watch.unread(self.references_of(address, description))
+
+    def references_of(self, address: Address, description: Description) -> set[str]:
+        """Kept for each description: to look through it takes its time."""
+        kept = self._references.get(address)
+        if kept is None or kept[0] is not description:
+            kept = self._references[address] = (description, references_of(description))
+        return kept[1]
 
 
 def _print(value: str) -> bytes:

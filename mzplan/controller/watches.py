@@ -10,12 +10,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Generic, TypeVar
 
-from mzplan.controller.executor import Measured
-from mzplan.controller.observations import Fault, QueryState, is_fresh
-from mzplan.controller.protocol import StorageController
+from mzplan.controller.observations import Fault
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, InlinedConnection
@@ -227,38 +224,3 @@ class UpstreamWatch:
             before = self.changed.get(address)
             if whole or (before is not None and before.code in _STORAGE):
                 self.changed.pop(address, None)
-
-
-class Watches:
-    """All three looks at the queries of a controller. `clock` gives seconds, monotonic."""
-
-    def __init__(self, controller: StorageController, pool: Pool, clock: Callable[[], float]):
-        self._controller = controller
-        self.upstreams = UpstreamWatch(controller.inspect, pool, clock)
-        self.connections = ConnectionWatch(controller.reach, pool, clock)
-        self.backlogs: Sampler[Address, Description, Measured] = Sampler(controller.measure, pool, clock)
-
-    def look(self, queries: Mapping[Address, QueryState]) -> None:
-        """Take in what was found, and ask what is due."""
-        wanted = {a: (query, query.wanted) for a, query in queries.items() if query.wanted is not None}
-        self.upstreams.look(
-            {a: want.description for a, (query, want) in wanted.items() if query.condition == "running"}
-        )
-        if not self._controller.is_open():
-            return  # Spark's start is slow enough
-        now = time.time()
-        fresh = {a for a, (query, _) in wanted.items() if is_fresh(query.shown, now)}
-        self.connections.look({a: want.description for a, (_, want) in wanted.items() if not want.paused})
-        self.backlogs.look(
-            {a: want.description for a, (_, want) in wanted.items()},
-            lambda address: FRESH_EVERY if address in fresh else MEASURED_EVERY,
-        )
-
-    def added_to(self, query: QueryState, address: Address) -> QueryState:
-        """What is known of a query, with what was found aside."""
-        return replace(
-            query,
-            changed=self.upstreams.changed.get(address),
-            measured=self.backlogs.found.get(address),
-            fault=self.connections.fault(address),
-        )

@@ -10,8 +10,8 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from mzplan.controller.core import Controller
 from mzplan.controller.executor import CheckResult
-from mzplan.controller.protocol import StorageController
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.runner.values import HandedValues, Values
@@ -33,7 +33,7 @@ class Answering:
     def __init__(
         self,
         store: Store,
-        controller: StorageController,
+        controller: Controller,
         instance: str,
         values: HandedValues,
     ):

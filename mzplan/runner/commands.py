@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from mzplan.controller.protocol import StorageController
+from mzplan.controller.core import Controller
 from mzplan.controller.reconcile import Pace
 from mzplan.controller.types import (
     CollectionDescription,
@@ -118,7 +118,7 @@ def commands(
     return found
 
 
-async def carry_out(command: Command, controller: StorageController) -> None:
+async def carry_out(command: Command, controller: Controller) -> None:
     """Raises StorageError; then nothing of the command was done."""
     match command:
         case DropSinks(ids=ids):

@@ -12,10 +12,9 @@ from concurrent.futures import Executor as Pool
 from dataclasses import replace
 from functools import partial
 
+from mzplan.controller.core import Controller
 from mzplan.controller.observations import Overview
-from mzplan.controller.protocol import StorageController
 from mzplan.controller.types import NotAttachedError, StorageError
-from mzplan.controller.watches import Watches
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
@@ -25,7 +24,7 @@ from mzplan.model.state import State
 from mzplan.runner.answers import Answering
 from mzplan.runner.commands import carry_out, commands, parameters_of, wanted_of
 from mzplan.runner.gates import Gates
-from mzplan.runner.status_writer import Problems, StatusWriter
+from mzplan.runner.status_writer import Problems, StatusWriter, Watches
 from mzplan.runner.values import HandedValues
 from mzplan.store.claims import places_of
 from mzplan.store.limits import limited
@@ -43,7 +42,7 @@ class Runner:
     def __init__(
         self,
         store: Store,
-        controller: StorageController,
+        controller: Controller,
         gates: Gates,
         pool: Pool,
         clock: Callable[[], float] = time.monotonic,

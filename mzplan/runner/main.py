@@ -22,8 +22,8 @@ from mzplan.connectors.admission import GuardedSecrets, committed_guard, flows_o
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
-from mzplan.controller.pools import WorkPool
 from mzplan.controller.types import NotAttachedError, ReplicaLocation, StorageParameters
+from mzplan.controller.work import WorkPool
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import write_durably
 from mzplan.host.local_folder import runtime_file

@@ -6,17 +6,20 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor as Pool
 from dataclasses import replace
 from typing import TypeVar
 
-from mzplan.controller.observations import Overview, QueryState, differs, observe
-from mzplan.controller.protocol import StorageController
-from mzplan.controller.watches import Watches
+from mzplan.controller.core import Controller
+from mzplan.controller.executor import Measured
+from mzplan.controller.observations import Overview, QueryState, differs, is_fresh, observe
+from mzplan.controller.watches import FRESH_EVERY, MEASURED_EVERY, ConnectionWatch, Sampler, UpstreamWatch
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import SAMPLED_EVERY, Lease, Observation, Recent, Status, Verdict, sampled
 from mzplan.runner.gates import Gates
+from mzplan.schema.description import Description
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")
@@ -47,13 +50,48 @@ class Problems:
         return found
 
 
+class Watches:
+    """All three looks at the queries of a controller. `clock` gives seconds, monotonic."""
+
+    def __init__(self, controller: Controller, pool: Pool, clock: Callable[[], float]):
+        self._controller = controller
+        self.upstreams = UpstreamWatch(controller.inspect, pool, clock)
+        self.connections = ConnectionWatch(controller.reach, pool, clock)
+        self.backlogs: Sampler[Address, Description, Measured] = Sampler(controller.measure, pool, clock)
+
+    def look(self, queries: Mapping[Address, QueryState]) -> None:
+        """Take in what was found, and ask what is due."""
+        wanted = {a: (query, query.wanted) for a, query in queries.items() if query.wanted is not None}
+        self.upstreams.look(
+            {a: want.description for a, (query, want) in wanted.items() if query.condition == "running"}
+        )
+        if not self._controller.is_open():
+            return  # Spark's start is slow enough
+        now = time.time()
+        fresh = {a for a, (query, _) in wanted.items() if is_fresh(query.shown, now)}
+        self.connections.look({a: want.description for a, (_, want) in wanted.items() if not want.paused})
+        self.backlogs.look(
+            {a: want.description for a, (_, want) in wanted.items()},
+            lambda address: FRESH_EVERY if address in fresh else MEASURED_EVERY,
+        )
+
+    def added_to(self, query: QueryState, address: Address) -> QueryState:
+        """What is known of a query, with what was found aside."""
+        return replace(
+            query,
+            changed=self.upstreams.changed.get(address),
+            measured=self.backlogs.found.get(address),
+            fault=self.connections.fault(address),
+        )
+
+
 class StatusWriter:
     """Makes a Status of what each round has found. `clock` gives seconds, monotonic."""
 
     def __init__(
         self,
         store: Store,
-        controller: StorageController,
+        controller: Controller,
         lease: Lease,
         gates: Gates,
         watches: Watches,

@@ -670,13 +670,13 @@ def test_a_sink_that_does_not_read_holds_for_so_long_and_no_longer(
         controller.storage.needs["k", 1] = 0
     settle(controller, lambda: len(looked) > 1)
     assert (state.since, state.implied, state.holds["k"]) == (0, 3, 0)
-    kept = controller.capabilities.holds_back("k")
+    kept = controller.holds_back("k")
     assert (
         kept == "It has read source.s_a up to step 0, and what has come since is kept for it, for 1h at most."
     )
     asyncio.run(controller.create_collections([("a", local_source("a", max_hold="0s"))]))
     settle(controller, lambda: state.since == 3)
-    assert controller.capabilities.holds_back("k") is None
+    assert controller.holds_back("k") is None
 
 
 def test_rows_of_a_key_come_and_go(world: World) -> None:

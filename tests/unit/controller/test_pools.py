@@ -2,7 +2,7 @@
 
 import threading
 
-from mzplan.controller.pools import WorkPool
+from mzplan.controller.work import WorkPool
 
 
 def test_a_pool_grows_and_shrinks_and_ends_all_that_it_was_given() -> None:

@@ -21,12 +21,10 @@ WORDS = sorted({word for row in ROWS for word in re.findall(r"`(\w+)`", row[2])}
 # The interface that mzplan comes from has its own words: these stay for as long as its methods do.
 OF_THE_TRAIT = {
     "export": [
-        "controller.catalog.Catalog.drop_export",
         "controller.catalog.Catalog.export",
-        "controller.core.Controller.cancel_prepare_export",
-        "controller.core.Controller.export",
-        "controller.core.Controller.export_mut",
-        "controller.core.Controller.prepare_export",
+        "controller.hosting.Hosting.cancel_prepare_export",
+        "controller.hosting.Hosting.export",
+        "controller.hosting.Hosting.prepare_export",
         "controller.protocol.StorageController.cancel_prepare_export",
         "controller.protocol.StorageController.export",
         "controller.protocol.StorageController.export_mut",
@@ -37,12 +35,10 @@ OF_THE_TRAIT = {
     ],
     "exports": [
         "controller.catalog.Catalog.create_exports",
-        "controller.core.Controller.create_exports",
-        "controller.core.Controller.exports",
-        "controller.core.Controller.prepare_exports",
+        "controller.hosting.Hosting.create_exports",
+        "controller.hosting.Hosting.exports",
+        "controller.hosting.Hosting.prepare_exports",
         "controller.protocol.StorageController.create_exports",
-        "controller.protocol.StorageController.exports",
-        "controller.protocol.StorageController.prepare_exports",
         "runner.commands.CreateExports",
     ],
     "replica": [

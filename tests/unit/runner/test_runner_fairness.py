@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import QueryName, QueryReport
-from mzplan.controller.pools import WorkPool
 from mzplan.controller.queries import has_to_backfill
 from mzplan.controller.reconcile import Memory
+from mzplan.controller.work import WorkPool
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import error
 from mzplan.model.state import Backfill, State

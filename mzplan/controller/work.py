@@ -1,0 +1,194 @@
+"""The pool that a controller's work is done on, and how much of it is under way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor as Pool
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mzplan.controller.claims import Claims
+from mzplan.controller.executor import CheckResult, Executor, QueryName
+from mzplan.controller.identity import RunningIds
+from mzplan.controller.reconcile import Command, Decision, Stop, Switch, key_of
+from mzplan.controller.secrets_used import SecretsUsed
+from mzplan.controller.types import Gate
+from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.observed import Counters
+from mzplan.schema.description import Description
+from mzplan.secrets.references import Secrets
+from mzplan.secrets.resolved import shortened
+from mzplan.store.store import Store
+
+LONG = 2  # commands at once that may take hours
+
+
+log = logging.getLogger("mzplan.runner")
+
+
+class WorkPool(Pool):
+    """Threads whose number can be changed. Python's own pools keep theirs, so each size that is asked for has
+    a pool. What was given to another one goes on there: who must not do more counts what it has given out.
+    `long`: threads of their own, for what may take hours."""
+
+    def __init__(self, size: int) -> None:
+        self._by_size: dict[int, ThreadPoolExecutor] = {}
+        self.long = ThreadPoolExecutor(LONG, thread_name_prefix="long")
+        self.resize(size)
+
+    def resize(self, size: int) -> None:
+        if size not in self._by_size:
+            self._by_size[size] = ThreadPoolExecutor(size, thread_name_prefix="work")
+        self._current = self._by_size[size]
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self._current.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        for pool in (self.long, *self._by_size.values()):
+            pool.shutdown(wait, cancel_futures=cancel_futures)
+
+
+class Lane:
+    """Work of one sort on a pool, of which no more than `most` is to be under way at once. Who has to wait
+    asks again when some of it has ended."""
+
+    def __init__(self, pool: Pool, most: int) -> None:
+        self.pool = pool
+        self.most = most
+        self._working: list[Future[Any]] = []  # those that had not ended at the last look
+
+    def is_full(self) -> bool:
+        self._working = [one for one in self._working if not one.done()]
+        return len(self._working) >= self.most
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        future = self.pool.submit(fn, *args)
+        self._working.append(future)
+        return future
+
+
+class Attempts:
+    """Of the queries of one instance, by address."""
+
+    def __init__(self) -> None:
+        self._starts: dict[Address, int] = {}
+        self._retries: dict[Address, int] = {}
+
+    def carries_out(self, decision: Decision) -> None:
+        """A decision is about to be carried out: one to start what has failed before is a retry. To go back
+        to what ran before a change is none."""
+        command, memory = decision.command, decision.memory
+        if isinstance(command, Switch) and memory.failures and memory.target == key_of(command.description):
+            self._retries[command.address] = self._retries.get(command.address, 0) + 1
+
+    def started(self, address: Address) -> None:
+        """A query was started."""
+        self._starts[address] = self._starts.get(address, 0) + 1
+
+    def added_to(self, counted: Counters, address: Address) -> Counters:
+        """With its restarts and retries."""
+        restarts = max(0, self._starts.get(address, 0) - 1)
+        return replace(counted, restarts=restarts, retries=self._retries.get(address, 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """How a command ended: `problem` is None when it did what it should. `checked`: False for a failed check,
+    which has stopped nothing."""
+
+    command: Command
+    problem: Diagnostic | None = None
+    checked: bool = True
+    upstream: Any = None
+
+
+class Work:
+    """Does commands, called from threads of the pool. `wake` is called when one has ended."""
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        secrets: Secrets,
+        claims: Claims,
+        used: SecretsUsed,
+        gates: Sequence[Gate],
+        wake: Callable[[], None],
+        epoch: int,
+    ):
+        self.executor = executor
+        self.claims = claims
+        self.gates = gates
+        self.running_ids = RunningIds()
+        self.epoch = epoch
+        self._project = store.project
+        self._secrets = secrets
+        self._used = used
+        self._wake = wake
+
+    def do(self, command: Stop | Switch) -> Done:
+        try:
+            match command:
+                case Stop(names=names):
+                    for name in names:
+                        self.executor.stop(name)
+                    return Done(command=command)
+                case Switch():
+                    return self._switch(command)
+        except MzplanError as problem:
+            return Done(command=command, problem=problem.diagnostics[0])
+        except Exception as problem:
+            # The loop must outlive a defect in one connector; the log has the whole of it.
+            log.exception("%s: unexpected", command.address)
+            text = f"{type(problem).__name__}: {problem}"
+            return Done(command=command, problem=Diagnostic(code="MZ064", summary=shortened(text, 500)))
+        finally:
+            self._wake()
+
+    def _switch(self, command: Switch) -> Done:
+        gone = self._gone(command.description)
+        if gone:
+            return Done(command=command, problem=gone[0], checked=False)
+        try:
+            self._secrets.permit(command.description)
+        except MzplanError as refused:
+            return Done(command=command, problem=refused.diagnostics[0], checked=False)
+        result = CheckResult()
+        if command.check:
+            result = self.executor.check(command.description, self._secrets)
+            errors = [d for d in result.diagnostics if d.severity == "error"]
+            if not errors and result.makes and command.makes:
+                errors = list(self.executor.prepare(command.description, self._secrets))
+            if errors:
+                return Done(command=command, problem=errors[0], checked=False, upstream=result.upstream)
+        failpoint(Failpoint.RUNNER_CHECKED)
+        for name in command.stop:
+            self.executor.stop(name)
+        failpoint(Failpoint.RUNNER_STOPPED_OLD)
+        self.running_ids.starting(QueryName.of(self._project, command.description), command.description.id)
+        values = self._used.read(command.description, self._secrets)
+        self.executor.start(command.description, self._secrets, self.epoch)
+        self._used.started(command.address, values)
+        failpoint(Failpoint.RUNNER_STARTED_NEW)
+        for gate in self.gates:
+            gate.started(command.address)
+        return Done(command=command, upstream=result.upstream)
+
+    def _gone(self, description: Description) -> tuple[Diagnostic, ...]:
+        """What is missing of a query that has run before: it would begin again, and rows come twice."""
+        place = description.place
+        missing = self.executor.missing(description)
+        if not missing or self.claims.ran_here(place):
+            return missing
+        if self.claims.was_dropped(place):
+            why = "It was dropped after it had run, and what nothing claims is removed"
+        elif (before := self.claims.ran_elsewhere(place)) is not None:
+            why = f"It ran on instance {before} before, and this one must see the same warehouse"
+        else:
+            return ()
+        return tuple(replace(one, detail=f"{one.detail} {why}.") for one in missing)
