@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 from urllib.parse import urlsplit
 
 import click
 
+from mzplan.cli import known_names
 from mzplan.model.address import Address, is_glob
 from mzplan.model.observed import Condition
 from mzplan.model.times import DURATION_FORM, instant, seconds
@@ -43,9 +44,7 @@ class AddressType(click.ParamType[Address]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from mzplan.cli.known_names import addresses
-
-        return addresses(ctx, incomplete, queries_only=self.queries_only)
+        return known_names.addresses(ctx, incomplete, queries_only=self.queries_only)
 
 
 class SelectedType(AddressType):
@@ -58,17 +57,18 @@ class SelectedType(AddressType):
         return value if isinstance(value, str) and is_glob(value) else super().convert(value, param, ctx)
 
 
-class ConnectionType(click.ParamType[str]):
-    """The name of a connection."""
+class NameType(click.ParamType[str]):
+    """A name. `known`: those that a shell is offered."""
 
     name = "text"
+
+    def __init__(self, known: Callable[[click.Context, str], list[CompletionItem]]):
+        self.known = known
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from mzplan.cli.known_names import connections
-
-        return connections(ctx, incomplete)
+        return self.known(ctx, incomplete)
 
 
 class LabelType(click.ParamType[tuple[str, str]]):
@@ -87,9 +87,7 @@ class LabelType(click.ParamType[tuple[str, str]]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from mzplan.cli.known_names import labels
-
-        return labels(ctx, incomplete)
+        return known_names.labels(ctx, incomplete)
 
 
 class TimeType(click.ParamType[int]):
@@ -114,51 +112,7 @@ class AddressOrFileType(click.ParamType[str]):
     ) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        from mzplan.cli.known_names import addresses
-
-        return addresses(ctx, incomplete) or [CompletionItem(incomplete, type="file")]
-
-
-class NameType(click.ParamType[str]):
-    """A name, one of those that `names` offers the shell."""
-
-    name = "text"
-
-    def __init__(self, names: Callable[[], Iterable[str]]):
-        self.names = names
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        from mzplan.cli.known_names import items
-
-        return items(self.names(), incomplete)
-
-
-class InstanceType(click.ParamType[str]):
-    """The name of an instance."""
-
-    name = "text"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        from mzplan.cli.known_names import instances
-
-        return instances(ctx, incomplete)
-
-
-class EnvironmentType(click.ParamType[str]):
-    """The name of an environment."""
-
-    name = "text"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        from mzplan.cli.known_names import environments
-
-        return environments(ctx, incomplete)
+        return known_names.addresses(ctx, incomplete) or [CompletionItem(incomplete, type="file")]
 
 
 class DurationType(click.ParamType[float]):
@@ -219,7 +173,7 @@ def selecting(*, required: bool = False) -> Callable[[F], F]:
             "connections",
             metavar="NAME",
             multiple=True,
-            type=ConnectionType(),
+            type=NameType(known_names.connections),
             help="Those that use this connection, also through others; repeatable.",
         )
         @click.option(
@@ -261,18 +215,6 @@ def selecting(*, required: bool = False) -> Callable[[F], F]:
     return decorate
 
 
-def _examples() -> Iterable[str]:
-    from mzplan.cli.known_names import examples
-
-    return examples()
-
-
-def _schemas() -> Iterable[str]:
-    from mzplan.schema.kinds import schema_names
-
-    return (*schema_names(), "project")
-
-
 ADDRESS = AddressType()
 QUERY = AddressType(queries_only=True)
 ADDRESS_OR_FILE = AddressOrFileType()
@@ -280,10 +222,10 @@ DURATION = DurationType()
 TIME = TimeType()
 DIGEST = DigestType()
 WEB_ADDRESS = WebAddressType()
-EXAMPLE = NameType(_examples)
-SCHEMA = NameType(_schemas)
-INSTANCE = InstanceType()
-ENVIRONMENT = EnvironmentType()
+EXAMPLE = NameType(known_names.example_names)
+SCHEMA = NameType(known_names.schemas)
+INSTANCE = NameType(known_names.instances)
+ENVIRONMENT = NameType(known_names.environments)
 
 policy_option = click.option(
     "--policy",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mzplan.secrets.policy import Guard
 
 F = TypeVar("F", bound=Callable[..., Any])
+COMPLETE = "_MZPLAN_COMPLETE"  # the variable that a shell's completion script sets
 
 
 @dataclass

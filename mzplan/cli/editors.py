@@ -1,4 +1,5 @@
-"""schema: one printed, or those of whole files written for editors; the line by which a file names its own.
+"""schema and completion: what editors and shells complete from. A schema is printed, or those of whole files
+are written for editors, with the line by which a file names its own.
 
 The folder .mzplan/schemas is of this machine: `mzplan schema --editor` writes it anew on each, and git
 ignores it. A team that commits its schemas writes them elsewhere, with --out.
@@ -13,7 +14,7 @@ from pathlib import Path
 import click
 
 from mzplan.cli.arguments import SCHEMA
-from mzplan.cli.context import Invocation, command
+from mzplan.cli.context import COMPLETE, Invocation, command
 from mzplan.host.files import make_private_folder
 from mzplan.host.guarded import GuardedFolder
 from mzplan.host.local_folder import FOLDER, refuse_unused
@@ -21,6 +22,11 @@ from mzplan.model.diagnostics import ExitCode, error
 
 SCHEMAS = Path(FOLDER) / "schemas"
 _PROJECT_FILE = "mzplan.yaml"
+_INSTALL = {
+    "bash": 'add this line to ~/.bashrc:  eval "$(mzplan completion bash)"',
+    "zsh": 'add this line to ~/.zshrc, below compinit:  eval "$(mzplan completion zsh)"',
+    "fish": "mzplan completion fish > ~/.config/fish/completions/mzplan.fish",
+}
 
 
 def refuse_editor_schemas(directory: Path) -> None:
@@ -110,4 +116,28 @@ def _write_for_editors(invocation: Invocation, out: str | None) -> int:
     for file in (_PROJECT_FILE, "pipeline.yaml"):
         lines.append(f"  {file}: {_modeline(directory / file, written[0].parent)}")
     invocation.out("\n".join(lines))
+    return ExitCode.OK
+
+
+@command("completion")
+@click.argument("shell", type=click.Choice(list(_INSTALL)), required=False)
+def command_completion(invocation: Invocation, shell: str | None) -> int:
+    """Print the completion script of a shell, and how to install it.
+
+    Without SHELL, of the one that you log in with ($SHELL).
+    """
+    shell = shell or Path(os.environ.get("SHELL", "")).name
+    if shell not in _INSTALL:
+        raise click.UsageError(f"Name a shell: mzplan completion {'|'.join(_INSTALL)}.")
+    from click.shell_completion import get_completion_class
+
+    class_ = get_completion_class(shell)
+    assert class_ is not None
+    # Not `source()`: for bash, that starts one to ask its version.
+    made = class_(click.Group("mzplan"), {}, "mzplan", COMPLETE)
+    script = (class_.source_template % made.source_vars()).strip()
+    if invocation.json:
+        invocation.document({"shell": shell, "script": script, "install": _INSTALL[shell]})
+    else:
+        invocation.out(f"# To install: {_INSTALL[shell]}\n{script}")
     return ExitCode.OK

@@ -7,15 +7,17 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from mzplan.host.files import read_regular
 from mzplan.model.address import natural
 from mzplan.model.resources import ENVIRONMENT_VARIABLE
 from mzplan.model.words import label_value
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _PACKAGED = Path(__file__).parent.parent / "_examples"
 EXAMPLES = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parent.parent.parent / "examples"
@@ -33,28 +35,40 @@ def examples() -> dict[str, str]:
     return found
 
 
+def example_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """The examples whose name begins so."""
+    return _items(examples(), incomplete)
+
+
+def schemas(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """The schemas whose name begins so."""
+    from mzplan.schema.kinds import schema_names
+
+    return _items((*schema_names(), "project"), incomplete)
+
+
 def addresses(ctx: click.Context, incomplete: str, *, queries_only: bool = False) -> list[CompletionItem]:
     """The committed resources whose address begins so."""
     found = _state(ctx).get("resources", {})
     kinds = ("source.", "sink.") if queries_only else ("connection.", "source.", "sink.")
-    return items((a for a in found if a.startswith(kinds)), incomplete)
+    return _items((a for a in found if a.startswith(kinds)), incomplete)
 
 
 def connections(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """The names of the committed connections that begin so."""
     found = _state(ctx).get("resources", {})
-    return items((a.removeprefix("connection.") for a in found if a.startswith("connection.")), incomplete)
+    return _items((a.removeprefix("connection.") for a in found if a.startswith("connection.")), incomplete)
 
 
 def labels(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """The labels of committed queries, `key=value`, that begin so."""
     found = (one.get("body", {}).get("labels", {}) for one in _state(ctx).get("resources", {}).values())
-    return items({f"{key}={label_value(value)}" for one in found for key, value in one.items()}, incomplete)
+    return _items({f"{key}={label_value(value)}" for one in found for key, value in one.items()}, incomplete)
 
 
 def instances(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """The committed instances whose name begins so."""
-    return items(_state(ctx).get("instances", {}), incomplete)
+    return _items(_state(ctx).get("instances", {}), incomplete)
 
 
 def environments(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -62,13 +76,15 @@ def environments(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     try:
         from mzplan.config import environment_names
 
-        return items(environment_names(_directory(ctx)), incomplete)
+        return _items(environment_names(_directory(ctx)), incomplete)
     except Exception:  # a shell has no place for it
         return []
 
 
-def items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+def _items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     """Those that begin so."""
+    from click.shell_completion import CompletionItem
+
     return [CompletionItem(name) for name in sorted(names, key=natural) if name.startswith(incomplete)]
 
 

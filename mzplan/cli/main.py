@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from mzplan import __version__
-from mzplan.cli.context import Invocation, global_options
+from mzplan.cli.context import COMPLETE, Invocation, global_options
 from mzplan.cli.exit import ended
 from mzplan.model.words import nearest
 
@@ -45,9 +45,8 @@ COMMANDS: dict[str, str] = {
     "down": "cli.run",
     "state": "features.state.command",
     "import": "features.state.command",
-    "completion": "cli.completion",
+    "completion": "cli.editors",
 }
-COMPLETE = "_MZPLAN_COMPLETE"  # set by the shell's completion script
 
 
 class LazyGroup(click.Group):
@@ -107,12 +106,20 @@ def cli() -> int | None:
     return 64
 
 
+def complete(group: click.Command, instruction: str) -> int:
+    """Answer the shell. Whatever goes wrong, nothing but completions is printed."""
+    from click.shell_completion import shell_complete
+
+    try:
+        return shell_complete(group, {"obj": Invocation()}, "mzplan", COMPLETE, instruction)
+    except Exception:
+        return 1
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command line and exit with a code of interface.md. Never shows a traceback for what a user
     wrote or a server did."""
     if COMPLETE in os.environ:
-        from mzplan.cli.completion import complete
-
         sys.exit(complete(cli, os.environ[COMPLETE]))
     argv = list(sys.argv[1:] if arguments is None else arguments)
     options = argv[: argv.index("--")] if "--" in argv else argv

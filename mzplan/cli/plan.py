@@ -197,6 +197,7 @@ def command_show(invocation: Invocation, what: str | None, explain: bool) -> int
         return ExitCode.OK
     if explain:
         raise click.UsageError("--explain goes with a saved plan: mzplan show FILE --explain.")
+    from mzplan.operations.project import committed_resource
     from mzplan.render.state import resource_to_json, state_to_json
 
     state = invocation.project().store.read_state()
@@ -207,11 +208,7 @@ def command_show(invocation: Invocation, what: str | None, explain: bool) -> int
         address = Address.parse(what)
     except ValueError as problem:
         raise click.UsageError(f"{problem}; and there is no file {what!r}") from None
-    if address not in state.resources:
-        from mzplan.operations.project import unknown_address
-
-        raise unknown_address(address, state)
-    invocation.document(resource_to_json(state.resources[address]))
+    invocation.document(resource_to_json(committed_resource(state, address)))
     return ExitCode.OK
 
 

@@ -118,7 +118,7 @@ def apply_saved(
     digest than the one of the options; and, naming what has changed, when something that it touches has: in
     the state, in the files, or in what runs; or when it claims what these do not give."""
     from mzplan.plan import ensure_as_observed, ensure_declared, ensure_fresh
-    from mzplan.plan.canaries import choose_canaries
+    from mzplan.plan.canaries import with_canaries
     from mzplan.plan.file import ensure_digest, ensure_environment
     from mzplan.plan.freshness import ensure_as_recomputed
 
@@ -136,9 +136,7 @@ def apply_saved(
         ensure_declared(fresh, configuration)
         ensure_as_recomputed(fresh, configuration, state)
         ensure_as_observed(fresh, find_drift(work.project, state))
-        if options.canary is None:
-            return fresh
-        return replace(fresh, canaries=choose_canaries(fresh, state, options.canary))
+        return with_canaries(fresh, state, options.canary)
 
     return carry_out(work, CommitRequest(command="apply", planned=planned, approve=approve, options=options))
 

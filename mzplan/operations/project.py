@@ -238,3 +238,10 @@ def unknown_address(address: Address, state: State) -> MzplanError:
         or "`mzplan status` lists the queries, `mzplan show` all.",
         exit_code=ExitCode.USAGE,
     )
+
+
+def committed_resource(state: State, address: Address) -> ResourceState:
+    """The record of an address. Raises MZ070 (usage) where there is none."""
+    if address not in state.resources:
+        raise unknown_address(address, state)
+    return state.resources[address]

@@ -14,6 +14,7 @@ from mzplan.model.address import Address, natural
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status, Verdict
 from mzplan.model.plan import Change, Plan
+from mzplan.model.resources import Resource
 from mzplan.model.state import Canary, ResourceState, State
 
 Group = tuple[str, Address | None]  # an instance, and a connection that a query has there (None: without one)
@@ -32,6 +33,11 @@ def choose_canaries(plan: Plan, state: State, wait: float) -> tuple[Canary, ...]
     for query in sorted(_impacted(plan, state), key=lambda query: query.start != "restart"):
         chosen.add(query)
     return chosen.canaries(wait)
+
+
+def with_canaries(plan: Plan, state: State, wait: float | None) -> Plan:
+    """The plan with its canaries; None: it has none."""
+    return plan if wait is None else dataclasses.replace(plan, canaries=choose_canaries(plan, state, wait))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,20 @@ def held_back(
             found |= {canary.address, *canary.holds}
     found &= state.resources.keys()
     return tuple(sorted(found & set(targets) if targets else found, key=natural))
+
+
+def going_on(
+    wanted: Mapping[Address, Resource],
+    state: State,
+    statuses: Mapping[str, Status],
+    targets: Collection[Address],
+) -> tuple[Address, ...]:
+    """What the next plan lets go on: what is held back and still declared, limited to the targets and their
+    dependents."""
+    if not state.canaries:
+        return ()
+    selected = {*targets, *DependencyGraph.of_both(wanted, state.resources).reach(targets)} if targets else ()
+    return tuple(address for address in held_back(state, statuses, selected) if address in wanted)
 
 
 def verdict_of(canary: Canary, state: State, statuses: Mapping[str, Status]) -> Verdict | None:

@@ -1,4 +1,4 @@
-"""Commit: the State after a plan. Pure; the store writes it."""
+"""Commit: the records that a plan wants, and the State after it. Pure; the store writes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from mzplan.model.address import Address
 from mzplan.model.history import CommitRecord
 from mzplan.model.plan import Plan
-from mzplan.model.state import Forgotten, ResourceState, State
+from mzplan.model.resources import Resource
+from mzplan.model.state import Forgotten, ResourceState, State, needed_by
 from mzplan.plan.canaries import canaries_after
 
 
@@ -67,3 +68,20 @@ def _still_forgotten(state: State, resources: Mapping[Address, ResourceState]) -
         return state.forgotten
     taken = {resource.id for resource in resources.values()}
     return {id_: place for id_, place in state.forgotten.items() if id_ not in taken}
+
+
+def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceState:
+    """The planned record, with the id and generation of the committed one; its digest is computed later."""
+    return ResourceState(
+        address=resource.address,
+        id=before.id if before else "",
+        type=resource.type,
+        body=resource.body,
+        dependencies=needed_by(resource.references),
+        references=resource.references,
+        generation=before.generation if before else 1,
+        digest=before.digest if before else "",
+        override=before.override if before else None,
+        restart_token=before.restart_token if before else 0,
+        backfills=before.backfills if before else (),
+    )

@@ -203,13 +203,10 @@ def _fields(before: ResourceState, after: ResourceState) -> str:
     if before.generation != after.generation:
         paths.append("its generation")
     if not paths:
-        paths = ["paused or restarted by hand" if _by_hand(before, after) else "what it uses"]
+        by_hand = (before.override, before.restart_token) != (after.override, after.restart_token)
+        paths = ["paused or restarted by hand" if by_hand else "what it uses"]
     more = f" and {len(paths) - MAX_FIELDS} more" if len(paths) > MAX_FIELDS else ""
     return ", ".join(paths[:MAX_FIELDS]) + more
-
-
-def _by_hand(before: ResourceState, after: ResourceState) -> bool:
-    return (before.override, before.restart_token) != (after.override, after.restart_token)
 
 
 def refuse_stale(found: list[str], why: str) -> None:

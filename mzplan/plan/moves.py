@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode
-from mzplan.model.plan import FieldChange
+from mzplan.model.plan import Change, Effect, FieldChange, heaviest
 from mzplan.model.resources import Resource
 from mzplan.model.state import ResourceState, needed_by
 
@@ -108,6 +108,21 @@ def moved_references(before: ResourceState, after: ResourceState) -> Iterator[Fi
             yield FieldChange(
                 path=role, before=old.name, after=target.name, sensitive=False, effect="in-place"
             )
+
+
+def as_moved(change: Change, original: ResourceState) -> Change:
+    """A change of a record that is renamed, or refers to a renamed one."""
+    if original.address == change.address:
+        return dataclasses.replace(change, before=original)
+    # The name of a running query contains its address: it is stopped, and goes on under the new name.
+    effect: Effect = heaviest([change.effect, "restart"]) if original.digest else change.effect
+    return dataclasses.replace(
+        change,
+        action="replace" if change.action == "replace" else "move",
+        effect=effect,
+        reason=f"renamed from {original.address}",
+        before=original,
+    )
 
 
 def _renamed(record: ResourceState, moves: Mapping[Address, Address]) -> ResourceState:

@@ -15,10 +15,11 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
-from mzplan.model.resources import Configuration, Instance, Resource, RunnerSettings
-from mzplan.model.state import ResourceState, State, needed_by
-from mzplan.plan.canaries import held_back
+from mzplan.model.resources import Configuration, Instance, Resource
+from mzplan.model.state import ResourceState, State
+from mzplan.plan.canaries import going_on
 from mzplan.plan.causes import Causes, Dependencies, Reached, reason_for, ways_to, weigh_references
+from mzplan.plan.commit import wanted_state
 from mzplan.plan.comparison import compare_resources, settings_changes
 from mzplan.plan.difference import (
     Difference,
@@ -37,7 +38,14 @@ from mzplan.plan.guards import (
     check_replaceable,
     same_place,
 )
-from mzplan.plan.moves import check_undeclared, find_moves, moved, moved_references, undeclared_moves
+from mzplan.plan.moves import (
+    as_moved,
+    check_undeclared,
+    find_moves,
+    moved,
+    moved_references,
+    undeclared_moves,
+)
 from mzplan.schema.description import digest_of
 from mzplan.secrets.references import references_in
 
@@ -99,7 +107,8 @@ def build_plan(
     changes = planner.changes()
     downstream = planner.downstream(changes)
     instances = _instances(configuration, state, bool(targets))
-    settings = None if targets else _new_settings(configuration, state)
+    as_committed = bool(targets) or configuration.settings == state.settings
+    settings = None if as_committed else configuration.settings
     changed = {change.address for change in changes}
     return Plan(
         project=configuration.project,
@@ -116,7 +125,7 @@ def build_plan(
         feeds=planner.feeds(changed, downstream),
         unaffected=len(wanted) - sum(a in wanted for a in changed) - len(downstream),
         pending=find_pending(state, statuses),
-        goes_on=_goes_on(configuration, state, statuses, targets) if state.canaries else (),
+        goes_on=going_on(wanted, state, statuses, targets),
         diagnostics=(
             *check_project(configuration, state),
             *check_assumed(configuration.resources, state.resources),
@@ -211,7 +220,7 @@ class _Planner:
             )
         change = self._change(before, after, fields, reached)
         if change is not None:
-            self._record(change if original is None else _as_moved(change, original))
+            self._record(change if original is None else as_moved(change, original))
 
     def _change(
         self, before: ResourceState, after: ResourceState, fields: tuple[FieldChange, ...], reached: Reached
@@ -296,53 +305,9 @@ class _Planner:
         ]
 
 
-def _as_moved(change: Change, original: ResourceState) -> Change:
-    """A change of a record that is renamed, or refers to a renamed one."""
-    if original.address == change.address:
-        return dataclasses.replace(change, before=original)
-    # The name of a running query contains its address: it is stopped, and goes on under the new name.
-    effect: Effect = heaviest([change.effect, "restart"]) if _runs(original) else change.effect
-    return dataclasses.replace(
-        change,
-        action="replace" if change.action == "replace" else "move",
-        effect=effect,
-        reason=f"renamed from {original.address}",
-        before=original,
-    )
-
-
 def _runs(resource: ResourceState | None) -> bool:
     """Whether it is a query of its own; a connection has no digest."""
     return resource is not None and resource.digest != ""
-
-
-def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceState:
-    """The planned record, with the id and generation of the committed one; its digest is computed later."""
-    return ResourceState(
-        address=resource.address,
-        id=before.id if before else "",
-        type=resource.type,
-        body=resource.body,
-        dependencies=needed_by(resource.references),
-        references=resource.references,
-        generation=before.generation if before else 1,
-        digest=before.digest if before else "",
-        override=before.override if before else None,
-        restart_token=before.restart_token if before else 0,
-        backfills=before.backfills if before else (),
-    )
-
-
-def _goes_on(
-    configuration: Configuration,
-    state: State,
-    statuses: Mapping[str, Status],
-    targets: Collection[Address],
-) -> tuple[Address, ...]:
-    """The failed canaries and what they hold back, limited to the targets and their dependents."""
-    wanted = configuration.resources
-    selected = {*targets, *DependencyGraph.of_both(wanted, state.resources).reach(targets)} if targets else ()
-    return tuple(address for address in held_back(state, statuses, selected) if address in wanted)
 
 
 def _instances(configuration: Configuration, state: State, partly: bool) -> Mapping[str, Instance]:
@@ -350,11 +315,6 @@ def _instances(configuration: Configuration, state: State, partly: bool) -> Mapp
     if partly:
         return {**state.instances, **configuration.instances}
     return configuration.instances
-
-
-def _new_settings(configuration: Configuration, state: State) -> RunnerSettings | None:
-    """How runners are to work from now on; None where the state says so already."""
-    return None if configuration.settings == state.settings else configuration.settings
 
 
 def _warehouse(configuration: Configuration, state: State) -> str:

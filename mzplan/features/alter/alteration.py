@@ -11,11 +11,12 @@ from mzplan.features.alter.key_pairs import NewKeys, PublicKey, public_keys
 from mzplan.features.alter.requests import find_named, misused
 from mzplan.features.alter.sql.parser import parse_statements
 from mzplan.features.alter.sql.statements import Edit, ValidateConnection
-from mzplan.features.alter.transactions import Transaction, left_out_notice, transaction
+from mzplan.features.alter.transactions import Transaction, transaction
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
+from mzplan.model.words import count
 from mzplan.operations.alter_journal import committing, editing, settle, write
 from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_out
 from mzplan.operations.checks_here import by_cause, guard_to_look
@@ -29,6 +30,9 @@ from mzplan.secrets.policy import Guard
 
 if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit
+
+
+_SHOWN = 20  # addresses that a notice lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +217,7 @@ def _plan(
     found = list(wanted.notices)
     left_out = wanted.left_out(apply_changes(state, plan))
     if left_out:
-        found.append(left_out_notice(left_out))
+        found.append(_left_out_notice(left_out))
     return replace(plan, diagnostics=(*plan.diagnostics, *found)), left_out
 
 
@@ -230,3 +234,16 @@ def _keys(project: Project, wanted: Transaction) -> tuple[PublicKey, ...]:
 
 def _errors(plan: Plan) -> bool:
     return any(d.severity == "error" for d in plan.diagnostics)
+
+
+def _left_out_notice(addresses: Sequence[Address]) -> Diagnostic:
+    """MZ145: what of the files is not part of the transaction."""
+    shown = ", ".join(map(str, addresses[:_SHOWN])) + (" …" if len(addresses) > _SHOWN else "")
+    number = count(len(addresses), "other change")
+    return Diagnostic(
+        severity="notice",
+        code="MZ145",
+        summary=f"{number} of the files {'is' if len(addresses) == 1 else 'are'} left out",
+        detail=f"Not committed yet, and no part of this statement: {shown}.",
+        hint="`mzplan plan` shows them, `mzplan apply` commits them.",
+    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from mzplan.features.alter.key_pairs import key_reference, next_keys
@@ -18,6 +16,7 @@ from mzplan.features.alter.sql.statements import (
     RotateKeys,
     SetConnection,
 )
+from mzplan.features.alter.wanted import Resources, Wanted
 from mzplan.model.address import Address, Kind, is_valid_name
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.resources import Body, PropertyEdit, Resource, edited
@@ -25,31 +24,7 @@ from mzplan.model.words import did_you_mean
 from mzplan.schema.kinds import ResourceKind, resource_kind, types_of
 
 if TYPE_CHECKING:
-    from mzplan.config.edits import FileEdit
-
-Resources = Mapping[Address, Resource]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What a statement requests: edits of one resource, each with its location in the text; or a new name
-    for it. `live`: whether they are validated live, as in `apply` (the statement's WITH, else the default of
-    the connection's type). `rotates`: the edits name key files that are still to be made."""
-
-    text: str
-    address: Address
-    edits: tuple[PropertyEdit, ...] = ()
-    locations: tuple[At, ...] = ()
-    name: Name
-    renamed: str | None = None
-    shown: tuple[At, ...] = ()
-    live: bool | None = None
-    rotates: bool = False
-
-    @property
-    def after(self) -> Address:
-        """The address that the resource has then."""
-        return self.address if self.renamed is None else Address(self.address.kind, self.renamed)
+    pass
 
 
 def wanted_by(
@@ -123,15 +98,6 @@ def _renamed(
         renamed=new,
         live=_live(text, None, live, None),
     )
-
-
-def same_value(resource: Resource, edit: PropertyEdit) -> bool:
-    """Whether the edit sets what is set already, or a default; what is only assumed is not set."""
-    if edit.path in resource.assumed:
-        return False
-    kind = resource_kind(resource.address.kind, resource.type)
-    now, then = kind.normalise(resource.body), kind.normalise(edited(resource.body, [edit]))
-    return now == then and not edit.remove
 
 
 def _rotated(
@@ -263,37 +229,3 @@ def misused(text: str, summary: str, hint: str) -> Diagnostic:
     first = text.split(maxsplit=1)[0] if text.split() else ""
     start = text.find(first)
     return point(text, At(start, start + len(first)), "MZ072", summary, "", hint, exit_code=ExitCode.USAGE)
-
-
-def in_statement(
-    diagnostic: Diagnostic,
-    wanted: Wanted,
-    edit: FileEdit,
-    spans: Mapping[tuple[str, ...], tuple[tuple[int, int], tuple[int, int]]],
-) -> Diagnostic | None:
-    """A diagnostic of the edited file, moved to its location in the statement; None where it is not about an
-    edit of this statement. `spans`: by path of a property, where it begins and ends in the edited file."""
-    where = diagnostic.range
-    if diagnostic.address not in (wanted.after, None) or where is None or where.path != edit.path:
-        return None
-    at = (where.line, where.column)
-    pairs = zip(wanted.edits, wanted.locations, strict=True)
-    location = next((p for e, p in pairs if e.path in spans and _within(at, spans[e.path])), None)
-    if location is None and diagnostic.address is None:
-        return None
-    return pointed(diagnostic, wanted, location)
-
-
-def pointed(diagnostic: Diagnostic, wanted: Wanted, location: At | None) -> Diagnostic:
-    """The diagnostic at a location in the statement. None: a missing property has none of its own, and is
-    reported where it was removed, or is needed."""
-    if location is None:
-        pairs = zip(wanted.edits, wanted.locations, strict=True)
-        location = next((p for e, p in pairs if e.remove), (*wanted.locations, wanted.name.at)[0])
-    found = point(wanted.text, location, diagnostic.code, diagnostic.summary, shown=wanted.shown)
-    hint = "set it in the same statement." if diagnostic.code == "MZ006" else diagnostic.hint
-    return replace(diagnostic, range=found.range, excerpt=found.excerpt, hint=hint)
-
-
-def _within(at: tuple[int, int], span: tuple[tuple[int, int], tuple[int, int]]) -> bool:
-    return span[0] <= at < span[1]

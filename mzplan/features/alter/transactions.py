@@ -7,16 +7,26 @@ What else the files hold that is not committed is somebody's draft: it is neithe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mzplan.features.alter.requests import Resources, Wanted, in_statement, pointed, same_value, wanted_by
+from mzplan.features.alter.requests import wanted_by
 from mzplan.features.alter.sql.locations import point
 from mzplan.features.alter.sql.statements import At, Edit
+from mzplan.features.alter.wanted import (
+    Wanted,
+    carried_out,
+    in_statement,
+    live_of,
+    moved_from,
+    of_defaults,
+    pointed,
+    same_value,
+)
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.graph import DependencyGraph
-from mzplan.model.resources import Configuration, PropertyEdit, Resource, RunnerSettings, edited
+from mzplan.model.resources import Configuration, PropertyEdit, Resource, RunnerSettings
 from mzplan.model.state import State
 from mzplan.model.words import count
 from mzplan.operations.project import Project
@@ -25,8 +35,6 @@ from mzplan.schema.kinds import resource_kind
 if TYPE_CHECKING:
     from mzplan.config import FilesRead
     from mzplan.config.edits import Edits, FileEdit
-
-_SHOWN = 20  # addresses that a notice lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +123,7 @@ class _Reading:
             edits=self.edits.made,
             committed=self._checked_committed(),
             files=files,
-            live=_live(self.wanted),
+            live=live_of(self.wanted),
             notices=(*self.notices, *(n for edit in self.edits.made for n in edit.notices)),
         )
 
@@ -160,7 +168,7 @@ class _Reading:
 
     def _rename(self, old: Address, new: Address) -> None:
         if old in self.committed:
-            self.edits.edit(old, [_moved_from(old)])
+            self.edits.edit(old, [moved_from(old)])
         self.edits.rename(old, new.name)
         for user, resource in self.named.items():
             roles = [role for role, target in resource.references.items() if target == old]
@@ -195,7 +203,7 @@ class _Reading:
             for edit, at in zip(wanted.edits, wanted.locations, strict=True):
                 value = _value_at(now.body, edit.path) if edit.remove else None
                 if value is not None and edit.path not in now.assumed:
-                    found.append(pointed(_of_defaults(wanted.after, edit.path), wanted, at))
+                    found.append(pointed(of_defaults(wanted.after, edit.path), wanted, at))
         if found:
             raise MzplanError(found)
 
@@ -258,47 +266,6 @@ class _Reading:
         return pointed(diagnostic, wanted, location)
 
 
-def carried_out(resources: Resources, wanted: Wanted, *, moves: bool) -> dict[Address, Resource]:
-    """The resources after a statement. `moves`: a resource that gets another name says what it was called."""
-    result = dict(resources)
-    resource = result[wanted.address]
-    if wanted.edits:
-        result[wanted.address] = _with_body(resource, edited(resource.body, wanted.edits))
-    if wanted.after == wanted.address:
-        return result
-    old, new = wanted.address, wanted.after
-    resource = result.pop(old)
-    body = edited(resource.body, [_moved_from(old)]) if moves else resource.body
-    result[new] = _with_body(replace(resource, address=new), body)
-    for user, one in resources.items():
-        names = {role: new.name for role, target in one.references.items() if target == old}
-        if names:
-            result[user] = _with_body(one, {**one.body, **names})
-    return result
-
-
-def _moved_from(old: Address) -> PropertyEdit:
-    return PropertyEdit(path=("lifecycle", "moved_from"), value=old.name)
-
-
-def _with_body(resource: Resource, body: Mapping[str, Any]) -> Resource:
-    kind = resource_kind(resource.address.kind, resource.type)
-    references = {
-        one.property: Address(one.kind, body[one.property])
-        for one in kind.references
-        if isinstance(body.get(one.property), str)
-    }
-    return replace(resource, body=kind.normalise(body), references=references)
-
-
-def _live(wanted: Iterable[Wanted]) -> bool | None:
-    """Of several statements: whatever one of them asks for."""
-    asked = [one.live for one in wanted]
-    if True in asked:
-        return True
-    return None if None in asked or not asked else False
-
-
 def _same(diagnostic: Diagnostic) -> tuple[Any, ...]:
     return (diagnostic.code, diagnostic.summary, diagnostic.detail, diagnostic.address)
 
@@ -321,18 +288,6 @@ def _value_at(body: Mapping[str, Any], path: Sequence[str]) -> Any:
     return found
 
 
-def _of_defaults(address: Address, path: Sequence[str]) -> Diagnostic:
-    name = ".".join(path)
-    return Diagnostic(
-        code="MZ254",
-        summary=f"{name} of {address} is one of the project's defaults",
-        detail="Taken out of the resource, it would come back by `defaults`; an edit of these would change "
-        "every resource that has it by them.",
-        hint="edit the files by hand, then run `mzplan apply`; or SET the option to another value.",
-        address=address,
-    )
-
-
 def _mistaken(found: Sequence[Diagnostic]) -> Diagnostic:
     first = found[0]
     return Diagnostic(
@@ -342,17 +297,4 @@ def _mistaken(found: Sequence[Diagnostic]) -> Diagnostic:
         detail="What is committed is planned with this edit alone. The first mistake: "
         f"{first.summary} ({first.range}).",
         hint="`mzplan validate` shows them all; `mzplan apply` waits until they are corrected.",
-    )
-
-
-def left_out_notice(addresses: Sequence[Address]) -> Diagnostic:
-    """MZ145: what of the files is not part of the transaction."""
-    shown = ", ".join(map(str, addresses[:_SHOWN])) + (" …" if len(addresses) > _SHOWN else "")
-    number = count(len(addresses), "other change")
-    return Diagnostic(
-        severity="notice",
-        code="MZ145",
-        summary=f"{number} of the files {'is' if len(addresses) == 1 else 'are'} left out",
-        detail=f"Not committed yet, and no part of this statement: {shown}.",
-        hint="`mzplan plan` shows them, `mzplan apply` commits them.",
     )

@@ -80,13 +80,11 @@ def state_list(invocation: Invocation) -> int:
 @click.argument("address", type=ADDRESS)
 def state_show(invocation: Invocation, address: Address) -> int:
     """Show a committed resource as JSON."""
-    from mzplan.operations.project import unknown_address
+    from mzplan.operations.project import committed_resource
     from mzplan.render.state import resource_to_json
 
     state = invocation.project().store.read_state()
-    if address not in state.resources:
-        raise unknown_address(address, state)
-    invocation.document(resource_to_json(state.resources[address]))
+    invocation.document(resource_to_json(committed_resource(state, address)))
     return ExitCode.OK
 
 
@@ -157,8 +155,7 @@ def _show_commit(invocation: Invocation, plan: Plan, text: str) -> int:
 @click.option("--serial", type=click.IntRange(min=1), help="This one: of the history, or the current one.")
 def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> int:
     """Write the state file, byte for byte; with --out also what its runners have noted down, to move it."""
-    from mzplan.features.state.migration import beside
-    from mzplan.features.state.state_edits import pull
+    from mzplan.features.state.migration import beside, pull
 
     data, carried, led = pull(invocation.project(), serial)
     if out in (None, "-"):
@@ -187,8 +184,7 @@ def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> i
 @message_option
 def state_push(invocation: Invocation, file: str, force: bool, message: str | None) -> int:
     """Make a state file (`-`: stdin) the state; to move it to another backend, push into the empty one."""
-    from mzplan.features.state.migration import beside
-    from mzplan.features.state.state_edits import push
+    from mzplan.features.state.migration import beside, push
 
     data, name = _read(file)
     rest = beside(file)

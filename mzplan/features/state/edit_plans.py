@@ -12,10 +12,10 @@ from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, Plan
 from mzplan.model.resources import Configuration
 from mzplan.model.state import Forgotten, ResourceState, State
+from mzplan.plan.commit import wanted_state
 from mzplan.plan.comparison import compare_resources
 from mzplan.plan.manual_changes import committed, plan_between, plan_of
 from mzplan.plan.moves import moved, moved_references
-from mzplan.plan.planner import wanted_state
 from mzplan.schema.description import digest_of
 
 

@@ -1,4 +1,4 @@
-"""The records of runners that move with a state from one backend to another.
+"""state pull and push: a state moves from one backend to another, with the records of its runners.
 
 `state pull --out FILE` writes them to `FILE.runners`, and `state push FILE` writes them into an empty store:
 the journals (storage still to be removed; past runs; prepared exports with their holds) and the accepted
@@ -13,22 +13,30 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mzplan.features.state.state_edits import wake
 from mzplan.host.local_folder import journal_path
+from mzplan.model.address import natural
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.json_text import parse
+from mzplan.model.state import State
 from mzplan.model.stored import OPTIONAL
-from mzplan.operations.project import Project
+from mzplan.operations.apply import LOCK_WAIT
+from mzplan.operations.history import no_serial, record_of, record_outcome
+from mzplan.operations.project import Project, Reporter, Work, committing, read_state
 from mzplan.store.backends.backend import ConflictError
+from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.epochs import newest_epoch, raise_epoch
-from mzplan.store.formats import decode_accepted
+from mzplan.store.formats import decode_accepted, decode_state, encode_state
 from mzplan.store.journal import Dropped, PastRun, Prepared, decode_journal
-from mzplan.store.store import Store
+from mzplan.store.store import Store, serial_key
 
 FORMAT_VERSION = 1
+DAMAGED = frozenset({"MZ030", "MZ032"})
 _KEY = re.compile(
     r"journal/[a-z][a-z0-9_]*(\.prepared|\.former)?\.jsonl|status/[a-z][a-z0-9_]*\.accepted\.json"
 )
@@ -136,5 +144,129 @@ def refuse_open_edit(project: Project) -> None:
             "changed.",
             "with `state:` as it was, run `mzplan apply` here, which finishes or forgets it; pull, and push "
             "again.",
+            exit_code=ExitCode.REFUSED,
+        )
+
+
+def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | None, list[str]]:
+    """`state pull`: the state file (or an earlier serial), byte for byte; the records of its runners (see
+    migration), or None; and the instances whose runner is alive. Raises MZ030 where there is no state."""
+    if serial is None:
+        project.store.read_state()  # raises for one that is lost, or another than the latest
+    blob = project.store.backend.read(STATE_KEY if serial is None else serial_key(serial))
+    if blob is None and serial is not None:
+        # The history has only what came before the state, which may be damaged.
+        with suppress(MzplanError):
+            if project.store.read_state().serial == serial:
+                blob = project.store.backend.read(STATE_KEY)
+    if blob is None and serial is not None:
+        raise no_serial(project.store, serial)
+    if blob is None:
+        place = project.store.backend.describe()
+        raise error("MZ030", f"There is no state in {place}", "Nothing was applied yet.", "apply first.")
+    state = decode_state(blob.data, f"{place_of(project)}")
+    led = [
+        name for name in sorted(state.instances, key=natural) if project.store.leases.leader(name) is not None
+    ]
+    return blob.data, collect_records(project.store, state.lineage), led
+
+
+def place_of(project: Project) -> str:
+    return f"{project.store.backend.describe()}/{STATE_KEY}"
+
+
+def push(
+    work: Work,
+    data: bytes,
+    name: str,
+    *,
+    force: bool,
+    carried: bytes | None = None,
+    message: str | None = None,
+) -> tuple[int, bool]:
+    """`state push`: make a state file the state: in an empty store unchanged, with the records of its runners
+    (`carried`, see migration); else as a later serial, with only the epoch of `carried`. Returns the serial,
+    and whether it was written.
+
+    Raises MZ248 for another environment's, and MZ034 for another lineage and MZ038 where the store is ahead,
+    all exit 7; `force` overrides the last two, and a state that is damaged.
+    """
+    given = decode_state(data, name)
+    refuse_open_edit(work.project)
+    if given.project != work.project.settings.project:
+        raise error(
+            "MZ034",
+            "The state belongs to another project",
+            f"{name} is of project {given.project!r}, and this is {work.project.settings.project!r}.",
+            "push it in its own folder.",
+            exit_code=ExitCode.REFUSED,
+        )
+    store = work.store
+    store.ensure_own(given, name)
+    records = read_records(carried, f"{name}.runners", given.lineage)
+    with ExitStack() as held:
+        with work.reporter.working("waiting for the lock of the state"):
+            held.enter_context(store.lock("state push", LOCK_WAIT))
+        try:
+            state = read_state(store, work.reporter)
+        except MzplanError as problem:
+            if not force or problem.diagnostics[0].code not in DAMAGED:
+                raise
+            write_epoch(store, records)
+            given = replace(given, commit=record_of(work.project, "state push", None, message or ""))
+            new = _over_what_is_damaged(store, given, work.reporter)
+            record_outcome(store, work.reporter, new, None)
+            wake(work.runners, new)
+            return new.serial, True
+        if state.serial == 0 and not state.lineage:
+            new = given
+            write_records(store, records)  # before the commit: a runner that follows it finds them
+        elif encode_state(replace(given, serial=state.serial, commit=state.commit)) == encode_state(state):
+            write_epoch(store, records)
+            return state.serial, False
+        else:
+            if not force:
+                _check_push(given, state, name)
+            write_epoch(store, records)
+            record = record_of(work.project, "state push", None, message or "")
+            new = replace(given, serial=max(given.serial, state.serial + 1), commit=record)
+        with committing(work.reporter, new.serial):
+            store.commit(new, state)
+        if new is not given:
+            record_outcome(store, work.reporter, new, None)
+    wake(work.runners, new)
+    return new.serial, True
+
+
+def _over_what_is_damaged(store: Store, given: State, reporter: Reporter) -> State:
+    """Replace a state that can't be read, which stays in the history, with a whole one."""
+    there = max(store.serials(), default=0)
+    # Its serial, where that can be found: a runner that knows it takes in only a later one.
+    with suppress(MzplanError):
+        there = max(there, store.read_edited().serial)
+    with suppress(MzplanError):
+        there = max(there, *(status.serial for status in store.read_statuses().values()), 0)
+    new = replace(given, serial=max(given.serial, there) + 1)
+    with committing(reporter, new.serial):
+        store.replace_damaged(new)
+    return new
+
+
+def _check_push(given: State, state: State, name: str) -> None:
+    if given.lineage != state.lineage:
+        raise error(
+            "MZ034",
+            "The state belongs to another history",
+            f"{name} has lineage {given.lineage}, and the store has {state.lineage}. Nothing was changed.",
+            "push it into an empty store; or, if it shall replace what is there, with --force.",
+            exit_code=ExitCode.REFUSED,
+        )
+    if given.serial <= state.serial:
+        raise error(
+            "MZ038",
+            "The store is ahead of what is pushed",
+            f"{name} has serial {given.serial}, and the store has {state.serial}: commits would be lost. "
+            "Nothing was changed.",
+            "pull anew and make the change again; or, if they shall be lost, --force.",
             exit_code=ExitCode.REFUSED,
         )

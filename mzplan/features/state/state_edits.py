@@ -4,7 +4,7 @@ a new serial; runners follow as they follow any commit."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +15,9 @@ from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.operations.apply import LOCK_WAIT, refuse
-from mzplan.operations.history import no_serial, record_of, record_outcome
-from mzplan.operations.project import Project, Reporter, Runners, Work, committing, read_state
+from mzplan.operations.history import record_of, record_outcome
+from mzplan.operations.project import Project, Runners, Work, committing, read_state
 from mzplan.secrets.policy import NOTHING_HANDED
-from mzplan.store.backends.local import STATE_KEY
-from mzplan.store.formats import decode_state, encode_state
-from mzplan.store.store import Store, serial_key
-
-DAMAGED = frozenset({"MZ030", "MZ032"})
 
 
 def move(
@@ -119,134 +114,6 @@ def plan_import(
     return plan
 
 
-def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | None, list[str]]:
-    """`state pull`: the state file (or an earlier serial), byte for byte; the records of its runners (see
-    migration), or None; and the instances whose runner is alive. Raises MZ030 where there is no state."""
-    from mzplan.features.state.migration import collect_records
-
-    if serial is None:
-        project.store.read_state()  # raises for one that is lost, or another than the latest
-    blob = project.store.backend.read(STATE_KEY if serial is None else serial_key(serial))
-    if blob is None and serial is not None:
-        # The history has only what came before the state, which may be damaged.
-        with suppress(MzplanError):
-            if project.store.read_state().serial == serial:
-                blob = project.store.backend.read(STATE_KEY)
-    if blob is None and serial is not None:
-        raise no_serial(project.store, serial)
-    if blob is None:
-        place = project.store.backend.describe()
-        raise error("MZ030", f"There is no state in {place}", "Nothing was applied yet.", "apply first.")
-    state = decode_state(blob.data, f"{place_of(project)}")
-    led = [
-        name for name in sorted(state.instances, key=natural) if project.store.leases.leader(name) is not None
-    ]
-    return blob.data, collect_records(project.store, state.lineage), led
-
-
-def place_of(project: Project) -> str:
-    return f"{project.store.backend.describe()}/{STATE_KEY}"
-
-
-def push(
-    work: Work,
-    data: bytes,
-    name: str,
-    *,
-    force: bool,
-    carried: bytes | None = None,
-    message: str | None = None,
-) -> tuple[int, bool]:
-    """`state push`: make a state file the state: in an empty store unchanged, with the records of its runners
-    (`carried`, see migration); else as a later serial, with only the epoch of `carried`. Returns the serial,
-    and whether it was written.
-
-    Raises MZ248 for another environment's, and MZ034 for another lineage and MZ038 where the store is ahead,
-    all exit 7; `force` overrides the last two, and a state that is damaged.
-    """
-    from mzplan.features.state.migration import read_records, refuse_open_edit, write_epoch, write_records
-
-    given = decode_state(data, name)
-    refuse_open_edit(work.project)
-    if given.project != work.project.settings.project:
-        raise error(
-            "MZ034",
-            "The state belongs to another project",
-            f"{name} is of project {given.project!r}, and this is {work.project.settings.project!r}.",
-            "push it in its own folder.",
-            exit_code=ExitCode.REFUSED,
-        )
-    store = work.store
-    store.ensure_own(given, name)
-    records = read_records(carried, f"{name}.runners", given.lineage)
-    with ExitStack() as held:
-        with work.reporter.working("waiting for the lock of the state"):
-            held.enter_context(store.lock("state push", LOCK_WAIT))
-        try:
-            state = read_state(store, work.reporter)
-        except MzplanError as problem:
-            if not force or problem.diagnostics[0].code not in DAMAGED:
-                raise
-            write_epoch(store, records)
-            given = replace(given, commit=record_of(work.project, "state push", None, message or ""))
-            new = _over_what_is_damaged(store, given, work.reporter)
-            record_outcome(store, work.reporter, new, None)
-            _wake(work.runners, new)
-            return new.serial, True
-        if state.serial == 0 and not state.lineage:
-            new = given
-            write_records(store, records)  # before the commit: a runner that follows it finds them
-        elif encode_state(replace(given, serial=state.serial, commit=state.commit)) == encode_state(state):
-            write_epoch(store, records)
-            return state.serial, False
-        else:
-            if not force:
-                _check_push(given, state, name)
-            write_epoch(store, records)
-            record = record_of(work.project, "state push", None, message or "")
-            new = replace(given, serial=max(given.serial, state.serial + 1), commit=record)
-        with committing(work.reporter, new.serial):
-            store.commit(new, state)
-        if new is not given:
-            record_outcome(store, work.reporter, new, None)
-    _wake(work.runners, new)
-    return new.serial, True
-
-
-def _over_what_is_damaged(store: Store, given: State, reporter: Reporter) -> State:
-    """Replace a state that can't be read, which stays in the history, with a whole one."""
-    there = max(store.serials(), default=0)
-    # Its serial, where that can be found: a runner that knows it takes in only a later one.
-    with suppress(MzplanError):
-        there = max(there, store.read_edited().serial)
-    with suppress(MzplanError):
-        there = max(there, *(status.serial for status in store.read_statuses().values()), 0)
-    new = replace(given, serial=max(given.serial, there) + 1)
-    with committing(reporter, new.serial):
-        store.replace_damaged(new)
-    return new
-
-
-def _check_push(given: State, state: State, name: str) -> None:
-    if given.lineage != state.lineage:
-        raise error(
-            "MZ034",
-            "The state belongs to another history",
-            f"{name} has lineage {given.lineage}, and the store has {state.lineage}. Nothing was changed.",
-            "push it into an empty store; or, if it shall replace what is there, with --force.",
-            exit_code=ExitCode.REFUSED,
-        )
-    if given.serial <= state.serial:
-        raise error(
-            "MZ038",
-            "The store is ahead of what is pushed",
-            f"{name} has serial {given.serial}, and the store has {state.serial}: commits would be lost. "
-            "Nothing was changed.",
-            "pull anew and make the change again; or, if they shall be lost, --force.",
-            exit_code=ExitCode.REFUSED,
-        )
-
-
 def _edit(
     work: Work,
     command: str,
@@ -276,11 +143,12 @@ def _edit(
         with committing(work.reporter, new.serial):
             store.commit(new, state)
         record_outcome(store, work.reporter, new, None)
-    _wake(work.runners, new)
+    wake(work.runners, new)
     return plan
 
 
-def _wake(runners: Runners, state: State) -> None:
+def wake(runners: Runners, state: State) -> None:
+    """Have the runners of this machine take in what was committed."""
     for instance in state.instances.values():
         runners.wake(instance, NOTHING_HANDED)
         runners.settle(instance, LOCK_WAIT)

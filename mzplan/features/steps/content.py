@@ -10,7 +10,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
-from mzplan.operations.project import Project, Reporter, read_state, unknown_address
+from mzplan.operations.project import Project, Reporter, committed_resource, read_state
 from mzplan.render.text import Paint, safe
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ def compare_content(
 ) -> Compared:
     """Compare the target of a committed sink with the collection of its source."""
     state = read_state(project.store, reporter)
-    if address not in state.resources:
-        raise unknown_address(address, state)
-    resource = state.resources[address]
+    resource = committed_resource(state, address)
     if address.kind != "sink":
         raise error(
             "MZ094",

@@ -12,7 +12,7 @@ from mzplan.endpoints.interface import Written
 from mzplan.model.address import Address, natural_item
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State
-from mzplan.operations.project import Project, Reporter, read_state, unknown_address, why_nothing_runs
+from mzplan.operations.project import Project, Reporter, committed_resource, read_state, why_nothing_runs
 from mzplan.operations.selection import Selection
 from mzplan.operations.status import select
 from mzplan.schema.description import writes_all
@@ -120,7 +120,7 @@ def verify(
     """Replay the wanted steps (None: all) from the collection or, with `upstream`, from there, and compare
     them with what was recorded; for a sink, by its `target`."""
     state = read_state(project.store, reporter)
-    resource = _resource(state, address)
+    resource = committed_resource(state, address)
     if address.kind == "sink" and upstream is not None:
         raise error(
             "MZ094",
@@ -266,7 +266,7 @@ def expire(project: Project, address: Address, before: int, reporter: Reporter) 
         lock = project.store.lock("expire", 10.0)
     with lock:
         state = read_state(project.store, reporter)
-        resource = _resource(state, address)
+        resource = committed_resource(state, address)
         history = _history(project, state, resource)
         with _readable(address):
             there = history.read(1)
@@ -299,12 +299,6 @@ def _history(project: Project, state: State, resource: ResourceState) -> StepHis
         state.resources[source].place if source is not None else None,
         whole=writes_all(resource.body),
     )
-
-
-def _resource(state: State, address: Address) -> ResourceState:
-    if address not in state.resources:
-        raise unknown_address(address, state)
-    return state.resources[address]
 
 
 def _in_range(history: StepHistory, address: Address, wanted: Range | None) -> list[StepRecord]:

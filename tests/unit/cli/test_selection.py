@@ -13,8 +13,7 @@ from click.shell_completion import ShellComplete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mzplan.cli.completion import VARIABLE
-from mzplan.cli.context import Invocation
+from mzplan.cli.context import COMPLETE, Invocation
 from mzplan.cli.main import cli
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import MzplanError
@@ -302,6 +301,6 @@ def test_what_is_written_wrong(dry: Path, command: str) -> None:
     ],
 )
 def test_the_shell_completes(dry: Path, words: tuple[str, ...], incomplete: str, offered: list[str]) -> None:
-    shell = ShellComplete(cli, {"obj": Invocation()}, "mzplan", VARIABLE)
+    shell = ShellComplete(cli, {"obj": Invocation()}, "mzplan", COMPLETE)
     found = shell.get_completions(["-C", str(dry), *words], incomplete)
     assert [item.value for item in found] == offered

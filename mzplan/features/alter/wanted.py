@@ -1,0 +1,137 @@
+"""What a statement requests, what a resource is after it, and where in it a diagnostic belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from mzplan.features.alter.sql.locations import point
+from mzplan.features.alter.sql.statements import At, Name
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.resources import PropertyEdit, Resource, edited
+from mzplan.schema.kinds import resource_kind
+
+if TYPE_CHECKING:
+    from mzplan.config.edits import FileEdit
+
+Resources = Mapping[Address, Resource]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a statement requests: edits of one resource, each with its location in the text; or a new name
+    for it. `live`: whether they are validated live, as in `apply` (the statement's WITH, else the default of
+    the connection's type). `rotates`: the edits name key files that are still to be made."""
+
+    text: str
+    address: Address
+    edits: tuple[PropertyEdit, ...] = ()
+    locations: tuple[At, ...] = ()
+    name: Name
+    renamed: str | None = None
+    shown: tuple[At, ...] = ()
+    live: bool | None = None
+    rotates: bool = False
+
+    @property
+    def after(self) -> Address:
+        """The address that the resource has then."""
+        return self.address if self.renamed is None else Address(self.address.kind, self.renamed)
+
+
+def live_of(wanted: Iterable[Wanted]) -> bool | None:
+    """Of several statements: whatever one of them asks for."""
+    asked = [one.live for one in wanted]
+    if True in asked:
+        return True
+    return None if None in asked or not asked else False
+
+
+def carried_out(resources: Resources, wanted: Wanted, *, moves: bool) -> dict[Address, Resource]:
+    """The resources after a statement. `moves`: a resource that gets another name says what it was called."""
+    result = dict(resources)
+    resource = result[wanted.address]
+    if wanted.edits:
+        result[wanted.address] = _with_body(resource, edited(resource.body, wanted.edits))
+    if wanted.after == wanted.address:
+        return result
+    old, new = wanted.address, wanted.after
+    resource = result.pop(old)
+    body = edited(resource.body, [moved_from(old)]) if moves else resource.body
+    result[new] = _with_body(replace(resource, address=new), body)
+    for user, one in resources.items():
+        names = {role: new.name for role, target in one.references.items() if target == old}
+        if names:
+            result[user] = _with_body(one, {**one.body, **names})
+    return result
+
+
+def moved_from(old: Address) -> PropertyEdit:
+    return PropertyEdit(path=("lifecycle", "moved_from"), value=old.name)
+
+
+def _with_body(resource: Resource, body: Mapping[str, Any]) -> Resource:
+    kind = resource_kind(resource.address.kind, resource.type)
+    references = {
+        one.property: Address(one.kind, body[one.property])
+        for one in kind.references
+        if isinstance(body.get(one.property), str)
+    }
+    return replace(resource, body=kind.normalise(body), references=references)
+
+
+def same_value(resource: Resource, edit: PropertyEdit) -> bool:
+    """Whether the edit sets what is set already, or a default; what is only assumed is not set."""
+    if edit.path in resource.assumed:
+        return False
+    kind = resource_kind(resource.address.kind, resource.type)
+    now, then = kind.normalise(resource.body), kind.normalise(edited(resource.body, [edit]))
+    return now == then and not edit.remove
+
+
+def in_statement(
+    diagnostic: Diagnostic,
+    wanted: Wanted,
+    edit: FileEdit,
+    spans: Mapping[tuple[str, ...], tuple[tuple[int, int], tuple[int, int]]],
+) -> Diagnostic | None:
+    """A diagnostic of the edited file, moved to its location in the statement; None where it is not about an
+    edit of this statement. `spans`: by path of a property, where it begins and ends in the edited file."""
+    where = diagnostic.range
+    if diagnostic.address not in (wanted.after, None) or where is None or where.path != edit.path:
+        return None
+    at = (where.line, where.column)
+    pairs = zip(wanted.edits, wanted.locations, strict=True)
+    location = next((p for e, p in pairs if e.path in spans and _within(at, spans[e.path])), None)
+    if location is None and diagnostic.address is None:
+        return None
+    return pointed(diagnostic, wanted, location)
+
+
+def pointed(diagnostic: Diagnostic, wanted: Wanted, location: At | None) -> Diagnostic:
+    """The diagnostic at a location in the statement. None: a missing property has none of its own, and is
+    reported where it was removed, or is needed."""
+    if location is None:
+        pairs = zip(wanted.edits, wanted.locations, strict=True)
+        location = next((p for e, p in pairs if e.remove), (*wanted.locations, wanted.name.at)[0])
+    found = point(wanted.text, location, diagnostic.code, diagnostic.summary, shown=wanted.shown)
+    hint = "set it in the same statement." if diagnostic.code == "MZ006" else diagnostic.hint
+    return replace(diagnostic, range=found.range, excerpt=found.excerpt, hint=hint)
+
+
+def _within(at: tuple[int, int], span: tuple[tuple[int, int], tuple[int, int]]) -> bool:
+    return span[0] <= at < span[1]
+
+
+def of_defaults(address: Address, path: Sequence[str]) -> Diagnostic:
+    name = ".".join(path)
+    return Diagnostic(
+        code="MZ254",
+        summary=f"{name} of {address} is one of the project's defaults",
+        detail="Taken out of the resource, it would come back by `defaults`; an edit of these would change "
+        "every resource that has it by them.",
+        hint="edit the files by hand, then run `mzplan apply`; or SET the option to another value.",
+        address=address,
+    )
