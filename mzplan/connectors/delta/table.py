@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, held, incomparable
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of
@@ -44,21 +45,15 @@ class DeltaContent(Content):
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """See Content."""
-        from pyspark.sql import functions as f
-
         columns = [self._column(output.name).alias(output.name) for output in self._outputs]
         return self._table.select(*columns, f.col("_metadata.file_name").alias(PLACE))
 
     def _column(self, name: str) -> Expression:
-        from pyspark.sql import functions as f
-
         there = name.lower() in self._types
         return f.col(quoted(name)) if there else f.lit(None).cast("void")
 
     def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
         """See Content: in the types of the table."""
-        from pyspark.sql import functions as f
-
         made = {column.lower(): column for column in rows.columns}
         columns = []
         for output in self._outputs:

@@ -11,6 +11,7 @@ from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.replays import replay
 from mzplan.connectors.formats.parsers import CORRUPT, already_columns, csv_options
 from mzplan.connectors.formats.records import Records, checked, parse_records
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, folder_problems, route
@@ -77,8 +78,6 @@ class FilesSource(SourceConnector):
 
 
 def _records(rows: DataFrame, row: Expression | str) -> Records:
-    from pyspark.sql import functions as f
-
     # Columns for the position of a row come first: Spark knows them only at the scan.
     place = f.struct(
         f.col("_metadata.file_path").alias("path"),
@@ -97,8 +96,6 @@ def _records(rows: DataFrame, row: Expression | str) -> Records:
 def _row() -> Expression:
     """A number that grows along the lines that one task reads. Spark has no row number for text, and refuses
     monotonically_increasing_id in streams; a monotonic clock is as good for ordering."""
-    from pyspark.sql import functions as f
-
     return f.reflect(f.lit("java.lang.System"), f.lit("nanoTime")).cast("bigint")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, held, incomparable
 from mzplan.connectors.files.manifest import COMPACT, LOG, files_of, listed, open_list
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of
@@ -45,8 +46,6 @@ class FilesContent(Content):
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """See Content."""
-        from pyspark.sql import functions as f
-
         reader = spark.read.option("__globPaths__", "false")
         if self._format == "parquet":
             names = [quoted(one.name) for one in self._outputs]
@@ -66,8 +65,6 @@ class FilesContent(Content):
 
     def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
         """See Content."""
-        from pyspark.sql import functions as f
-
         columns = [quoted(name) for name in rows.columns if name != POSITION]
         if self._format == "json":
             return rows.select(f.to_json(f.struct(*columns)).alias(_LINE), POSITION)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.lineage_names import LineageName, at_path
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.formats.records import DEAD
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import add_missing, append
 from mzplan.connectors.frames.types import quoted
 from mzplan.model.diagnostics import Diagnostic
@@ -59,8 +60,6 @@ class DeadLetters:
             batch.unpersist()
 
     def _keep(self, bad: DataFrame, step: int) -> None:
-        from pyspark.sql import functions as f
-
         session = bad.sparkSession
         letters = bad.select(
             f.lit(str(self.query.address)).alias("source"),
@@ -136,8 +135,6 @@ def _problem(query: ResolvedQuery, summary: str, detail: str, hint: str) -> Diag
 
 def _records(letters: DataFrame) -> DataFrame:
     """The original records, with what is known of them in headers."""
-    from pyspark.sql import functions as f
-
     names = ("source", "reason", "topic", "partition", "offset", "step")
     headers = [
         f.struct(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.formats.parsers import BEFORE, CORRUPT, DECODED, KEY_DECODED, RECORD, STRICT, Parsed
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl, quoted
 from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column
 
@@ -47,8 +48,6 @@ def without_tombstones(rows: DataFrame) -> DataFrame:
 def opened(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
     """Records of JSON with one more column for the content of their envelopes. (An expression instead would
     be evaluated, and so the record parsed, at each use.)"""
-    from pyspark.sql import functions as f
-
     inner = ddl(members(columns))
     text = f.concat(f.lit(BEFORE), f.col("value").cast("string"), f.lit("}"))
     whole = f"{RECORD} STRUCT<{inner}, payload STRUCT<{inner}>>, {CORRUPT} STRING"
@@ -70,8 +69,6 @@ class Debezium:
     def split(self, rows: DataFrame) -> DataFrame:
         """The records, with a delete of the old row added for each update that changes the key. Debezium
         itself does this only for a change of the primary key."""
-        from pyspark.sql import functions as f
-
         if not self.columns:
             return rows.select("*", f.lit(False).alias(_MOVED))
         before, after = self._member("before"), self._member("after")
@@ -84,8 +81,6 @@ class Debezium:
 
     def parsed(self) -> Parsed:
         """The parser of the changed row: the one before a delete, otherwise the one after the change."""
-        from pyspark.sql import functions as f
-
         row = f.when(self._op() == "d", self._member("before")).otherwise(self._member("after")).alias(RECORD)
         nothing = (f.col(f"j.{RECORD}").isNull(), f.concat(f.lit("its op is "), f.col(_OP), f.lit(_WITHOUT)))
         if self.avro:
@@ -127,8 +122,6 @@ class Debezium:
         return [replace(column, nullable=False) if column.name in names else column for column in columns]
 
     def given(self) -> list[Expression]:
-        from pyspark.sql import functions as f
-
         kept = self._member("before").isNotNull()
         found = [self._op().alias(_OP), kept.alias(_KEPT)]
         if self.columns:
@@ -140,22 +133,16 @@ class Debezium:
         return [_OP, _KEPT, _KEY] if self.columns else [_OP, _KEPT]
 
     def own(self, column: Column, value: Expression) -> Expression:
-        from pyspark.sql import functions as f
-
         if column.name not in {one.name for one in self.columns}:
             return value
         return f.when(self._by_key(), f.col(f"{_KEY}.{quoted(column.name)}")).otherwise(value)
 
     def change(self) -> Expression:
-        from pyspark.sql import functions as f
-
         return f.when(f.col(_OP) == "d", f.lit(DELETE)).otherwise(f.lit(UPSERT)).alias(CHANGE)
 
     def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
         """See Envelope. Of a delete only the key counts: its other columns may be NULL even if they are NOT
         NULL (PostgreSQL's REPLICA IDENTITY DEFAULT)."""
-        from pyspark.sql import functions as f
-
         keyless = f.lit(False)
         for name in self.beside:
             keyless = keyless | beside[name].isNull()
@@ -169,8 +156,6 @@ class Debezium:
         return ~usable | f.when(is_delete, lacks | keyless).otherwise(broken | keyless)
 
     def reason(self, otherwise: Expression) -> Expression:
-        from pyspark.sql import functions as f
-
         unknown = self._unknown()
         if unknown:
             which = f.concat_ws(", ", *(f.when(found, f.lit(name)) for name, found in unknown.items()))
@@ -189,8 +174,6 @@ class Debezium:
 
     def _unknown(self) -> dict[str, Expression]:
         """By name: whether a column holds Debezium's placeholder."""
-        from pyspark.sql import functions as f
-
         found: dict[str, Expression] = {}
         for column in self.row:
             value = f.col(f"j.{RECORD}.{quoted(column.name)}")
@@ -207,18 +190,12 @@ class Debezium:
         return found
 
     def _by_key(self) -> Expression:
-        from pyspark.sql import functions as f
-
         return (f.col(_OP) == "d") & ~f.col(_KEPT)
 
     def _op(self) -> Expression:
-        from pyspark.sql import functions as f
-
         return f.when(f.col(_MOVED), f.lit("d")).otherwise(self._member("op"))
 
     def _member(self, name: str) -> Expression:
-        from pyspark.sql import functions as f
-
         if self.avro:
             return f.col(f"{DECODED}.{RECORD}.{name}")
         payload = f.col(f"{_OPENED}.{RECORD}.payload")
@@ -227,8 +204,6 @@ class Debezium:
 
     def _key(self) -> Expression:
         """The key's columns, from the record's own key: a struct, whose fields are NULL where unknown."""
-        from pyspark.sql import functions as f
-
         if self.avro:
             return f.col(f"{KEY_DECODED}.{RECORD}")
         text = self.key.cast("string")
@@ -248,8 +223,6 @@ _FULL = ", which the update left as it was: ALTER TABLE … REPLICA IDENTITY FUL
 
 
 def _wrong_ops() -> tuple[tuple[Expression, str | Expression], ...]:
-    from pyspark.sql import functions as f
-
     op = f.col(_OP)
     return (
         (op.isNull(), "it has no op: is it Debezium's?"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from mzplan.connectors.formats.parsers import CORRUPT, KEY_DECODED, RECORD, STRICT
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl, quoted, spark_type
 from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column
 
@@ -66,8 +67,6 @@ class Tombstones:
 
     def given(self) -> list[Expression]:
         """Values that the other methods need of each record."""
-        from pyspark.sql import functions as f
-
         gone = self.value.isNull()
         found = [gone.alias(_GONE)]
         if self.columns:
@@ -82,23 +81,17 @@ class Tombstones:
 
     def own(self, column: Column, value: Expression) -> Expression:
         """A column of the collection: `value`, or for a tombstone the value in its key."""
-        from pyspark.sql import functions as f
-
         if column.name not in {one.name for one in self.columns}:
             return value
         return f.when(f.col(_GONE), f.col(f"{_KEY}.{quoted(column.name)}")).otherwise(value)
 
     def change(self) -> Expression:
         """The value of `_change`."""
-        from pyspark.sql import functions as f
-
         return f.when(f.col(_GONE), f.lit(DELETE)).otherwise(f.lit(UPSERT)).alias(CHANGE)
 
     def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
         """Whether a record can't be used: a tombstone without its key, any other one that is `broken`.
         `beside`: what came with the record, by name."""
-        from pyspark.sql import functions as f
-
         keyless = f.lit(False)
         for name in self.beside:
             keyless = keyless | beside[name].isNull()
@@ -106,8 +99,6 @@ class Tombstones:
 
     def reason(self, otherwise: Expression) -> Expression:
         """Why the record can't be used; `otherwise` where it is not for the envelope's sake."""
-        from pyspark.sql import functions as f
-
         if self.columns:
             what = ", ".join(str(replace(column, nullable=True)) for column in self.columns)
             how = {"text": "as text", "json": "as JSON", "avro": "in Avro"}[self.format]
@@ -120,8 +111,6 @@ class Tombstones:
         return f.when(f.col(_GONE) & ~self._lacks_key(), f.lit(text)).otherwise(otherwise)
 
     def _lacks_key(self) -> Expression:
-        from pyspark.sql import functions as f
-
         found = f.lit(False)
         for column in self.columns:
             found = found | f.col(f"{_KEY}.{quoted(column.name)}").isNull()
@@ -130,16 +119,12 @@ class Tombstones:
     def _is_wire(self) -> Expression:
         """Whether the key is written by a schema registry's serializer: a zero, then the schema's id. It may
         be valid UTF-8: read as a text it would name no row, and silently nothing would be deleted."""
-        from pyspark.sql import functions as f
-
         if self.format == "avro" or any(column.type == "BINARY" for column in self.columns):
             return f.lit(False)
         return f.coalesce(f.substring(self.key, 1, 1) == f.lit(bytes(1)), f.lit(False))
 
     def _parsed(self) -> Expression:
         """The key's columns: a struct, whose fields are NULL where unknown."""
-        from pyspark.sql import functions as f
-
         if self.format == "avro":
             return f.col(f"{KEY_DECODED}.{RECORD}")
         is_text = f.is_valid_utf8(self.key.cast("string")) & ~self._is_wire()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl, quoted, spark_type
 from mzplan.schema.columns import Column
 
@@ -44,8 +45,6 @@ class Parsed:
 def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str) -> Parsed:
     """The parser of a format, for records whose bytes or text are in the column `value`. (Rows of avro must
     be `decoded` before, see avro.stream.)"""
-    from pyspark.sql import functions as f
-
     match format_["type"]:
         case "json":
             return _json(columns, f.col(value).cast("string"))
@@ -63,8 +62,6 @@ def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str)
 def unframed(value: Expression) -> Expression:
     """Bytes of JSON without the prefix of a schema registry's serializer: a zero, with which no JSON begins,
     and the schema's id in four bytes."""
-    from pyspark.sql import functions as f
-
     is_framed = f.substring(value, 1, 1) == f.lit(bytes(1))
     return f.when(is_framed, f.substring(value, 6, _MAX_BYTES)).otherwise(value)
 
@@ -84,8 +81,6 @@ def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:
 
 def already_columns(columns: Sequence[Column], corrupt: str | None, options: Mapping[str, str]) -> Parsed:
     """The parser of rows that Spark has read into columns itself; `corrupt`: the text of unreadable ones."""
-    from pyspark.sql import functions as f
-
     fields = [f.col(quoted(column.name)) for column in columns]
     if corrupt is None:
         nothing = f.lit(None).cast("string")
@@ -111,15 +106,11 @@ def already_columns(columns: Sequence[Column], corrupt: str | None, options: Map
 
 
 def _nothing(column: Column) -> Expression:
-    from pyspark.sql import functions as f
-
     return f.lit(None).cast("string")
 
 
 def _json(columns: Sequence[Column], text: Expression) -> Parsed:
     """A missing field is NULL; a field without a column is ignored. Names are case-sensitive, as in JSON."""
-    from pyspark.sql import functions as f
-
     # Wrapped in another object, so that anything after the record's end is broken JSON, too: Spark's parser
     # stops at the first closing brace and would silently ignore what follows.
     parsed = f.from_json(
@@ -145,8 +136,6 @@ def _json(columns: Sequence[Column], text: Expression) -> Parsed:
 
 def _decoded(record: Expression) -> Parsed:
     """The parser of rows with a record's columns, or the reason why there are none (see avro.decoder)."""
-    from pyspark.sql import functions as f
-
     reason = f.col("j.e")
     return Parsed(
         record=record,
@@ -162,8 +151,6 @@ def _decoded(record: Expression) -> Parsed:
 
 def _csv(columns: Sequence[Column], text: Expression, options: Mapping[str, str]) -> Parsed:
     """A record has as many fields as there are columns; an empty field without quotes is NULL."""
-    from pyspark.sql import functions as f
-
     parsed = f.from_csv(text, f"{ddl(columns)}, {CORRUPT} STRING", dict(options))
     source = f.col(f"j.{CORRUPT}")
     given, reasons = _of_csv_text(columns, options, source)
@@ -176,8 +163,6 @@ def _of_csv_text(
     columns: Sequence[Column], options: Mapping[str, str], source: Expression
 ) -> tuple[Callable[[Column], Expression], tuple[tuple[Expression, str | Expression], ...]]:
     """What is wrong with a line. Evaluated only for malformed ones, which may be parsed again."""
-    from pyspark.sql import functions as f
-
     texts = ", ".join(f"{quoted(column.name)} STRING" for column in columns)
     again = f.from_csv(source, f"{texts}, {CORRUPT} STRING", dict(options))
     count = len(columns)
@@ -194,8 +179,6 @@ def _of_csv_text(
 
 def _single(column: Column, value: Expression, *, is_text: bool) -> Parsed:
     """The whole record is the column. A record without a value is NULL."""
-    from pyspark.sql import functions as f
-
     return Parsed(
         record=f.struct(value.cast(spark_type(column.type)).alias(column.name)),
         text=value if is_text else None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.formats.envelopes import Envelope
 from mzplan.connectors.formats.parsers import Parsed, parsed_by
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import longest, quoted
 from mzplan.schema.columns import POSITION, Column
 
@@ -57,8 +58,6 @@ def parse_records(
 
 def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_error: str) -> DataFrame:
     """The same as parse_records, with the parser of a format."""
-    from pyspark.sql import functions as f
-
     envelope = records.envelope
     columns = envelope.required(columns) if envelope is not None else columns
     given = envelope.given() if envelope is not None else []
@@ -128,8 +127,6 @@ def _array_of(made: DataFrame, parsed: Parsed) -> ArrayType:
 def _malformed(
     parsed: Parsed, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
 ) -> Expression:
-    from pyspark.sql import functions as f
-
     found = parsed.broken | f.col(_within("j", parsed)).isNull()
     if parsed.text is not None:
         found = f.col("u") | found
@@ -145,8 +142,6 @@ def _malformed(
 
 def _flags(parsed: Parsed) -> list[Expression]:
     """`u`: the record is not UTF-8. For a format that needs a value, `n`: it has none; `b`: it is blank."""
-    from pyspark.sql import functions as f
-
     if parsed.text is None:
         return []
     flags = [f.coalesce(~f.is_valid_utf8(parsed.text), f.lit(False)).alias("u")]
@@ -158,8 +153,6 @@ def _flags(parsed: Parsed) -> list[Expression]:
 
 def _bad_texts(included: Sequence[tuple[Column, Expression]]) -> dict[str, Expression]:
     """By name: whether an included STRING is not UTF-8. Keys are bytes, which not every target takes."""
-    from pyspark.sql import functions as f
-
     return {
         column.name: f.coalesce(~f.is_valid_utf8(f.col(_x(i)).cast("string")), f.lit(False))
         for i, (column, _) in enumerate(included)
@@ -168,8 +161,6 @@ def _bad_texts(included: Sequence[tuple[Column, Expression]]) -> dict[str, Expre
 
 
 def _is_too_long(parsed: Parsed, column: Column) -> Expression:
-    from pyspark.sql import functions as f
-
     return f.coalesce(f.char_length(_value_of(parsed, column)) > (longest(column.type) or 0), f.lit(False))
 
 
@@ -177,8 +168,6 @@ def _reason(
     parsed: Parsed, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
 ) -> Expression:
     """Why a record is malformed. Names columns, never values: they may be confidential."""
-    from pyspark.sql import functions as f
-
     given = {column.name: parsed.given(column) for column in columns}
     wrong = [
         f.when(
@@ -213,6 +202,4 @@ def _reason(
 
 
 def _value_of(parsed: Parsed, column: Column) -> Expression:
-    from pyspark.sql import functions as f
-
     return f.col(f"{_within('j', parsed)}.{quoted(column.name)}")

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
 
-from mzplan.connectors.api.queries import Output, ResolvedConnection, ResolvedQuery
+from mzplan.connectors.api.queries import PROBE_TIMEOUT_S, Output, ResolvedConnection, ResolvedQuery
 from mzplan.connectors.formats.registry_fit import avro_readable, avro_writable, readable, writable
-from mzplan.connectors.network.registry_client import Subject, latest_version, list_subjects, server_of
-from mzplan.connectors.network.registry_http import RegistryError
-from mzplan.connectors.network.tunnels import Through, through_tunnel, tunnel_problem
+from mzplan.connectors.formats.registry_http import (
+    Get,
+    RegistryError,
+    Server,
+    get,
+    schema_texts,
+    schema_type,
+    whole_number,
+)
+from mzplan.connectors.network.tunnels import through_tunnel, tunnel_problem
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.columns import Column
+from mzplan.secrets.files import read_pem
 
 ROLE = "schema_registry"
 """The property that names the schema-registry connection of a source or sink."""
+_CERTIFICATE = re.compile(rb"-----BEGIN ([A-Z0-9 ]*CERTIFICATE)-----[\x00-\x7f]+?-----END \1-----")
 Compare = Callable[[tuple[str, ...]], tuple[list[str], list[str]]]
 """A schema's texts → errors, and warnings."""
 
@@ -54,9 +68,7 @@ def latest(query: ResolvedQuery) -> Subject:
 
 def reach(registry: ResolvedConnection, directory: str, address: Address) -> Diagnostic | None:
     """Whether a registry answers and accepts the connection's login; None if so."""
-    found = _looked_up(
-        registry, directory, address, "", lambda through: list_subjects(registry, directory, through)
-    )
+    found = _looked_up(registry, directory, address, "", list_subjects)
     return found if isinstance(found, Diagnostic) else None
 
 
@@ -103,7 +115,7 @@ def _latest(query: ResolvedQuery, registry: ResolvedConnection) -> Subject | Dia
         query.directory,
         query.address,
         subject,
-        lambda through: latest_version(registry, query.directory, through, subject),
+        lambda request: latest_version(request, subject),
     )
     assert found is not None, "a subject has a version"
     return found
@@ -113,18 +125,72 @@ def _verb(query: ResolvedQuery) -> str:
     return "reads" if query.address.kind == "source" else "writes"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The latest version of a subject. `type`: AVRO, JSON or PROTOBUF; `id` is the schema's in the registry;
+    `schemas` are the texts of those that it refers to, and last its own."""
+
+    version: int
+    id: int
+    type: str
+    schemas: tuple[str, ...]
+
+
+def server(connection: ResolvedConnection, directory: str) -> Server:
+    """A connection's server. Raises RegistryError where its certificates can't be read."""
+    body = connection.body
+    ca = body["tls"].get("ca") if body["url"].startswith("https:") else None
+    try:
+        pem = _certificates(read_pem(Path(directory) / ca)) if ca else None
+    except OSError as problem:
+        raise RegistryError("unreachable", f"{ca}: {(problem.strerror or str(problem)).lower()}") from None
+    if pem == "":  # given nothing, Python would trust whom the machine trusts
+        raise RegistryError("unreachable", f"{ca}: no certificates in PEM")
+    try:
+        ssl.create_default_context(cadata=pem) if pem else None
+    except ssl.SSLError:
+        raise RegistryError("unreachable", f"{ca}: its certificates are damaged") from None
+    login = f"{body['user']}:{body.get('password', '')}" if "user" in body else None
+    return Server(url=body["url"], login=login, ca=pem, seconds=PROBE_TIMEOUT_S)
+
+
+def _certificates(data: bytes) -> str:
+    """Those of a file, which may have comments beside them, in any encoding: ssl takes ASCII alone."""
+    return "\n".join(match[0].decode("ascii") for match in _CERTIFICATE.finditer(data))
+
+
+def list_subjects(request: Get) -> None:
+    """See that the registry answers and lets us in. Raises RegistryError."""
+    if not isinstance(request("/subjects"), list):
+        raise RegistryError("answer", "it answered /subjects with no list: is it a schema registry?")
+
+
+def latest_version(request: Get, subject: str) -> Subject:
+    """The latest version of a subject. Raises RegistryError."""
+    found = request(f"/subjects/{quote(subject, safe='')}/versions/latest")
+    if not isinstance(found, Mapping) or not isinstance(found.get("schema"), str):
+        raise RegistryError("answer", "it answered with no schema: is it a schema registry?")
+    return Subject(
+        version=whole_number(found, "version"),
+        id=whole_number(found, "id"),
+        type=schema_type(found),
+        schemas=schema_texts(request, found),
+    )
+
+
 def _looked_up(
     registry: ResolvedConnection,
     directory: str,
     address: Address,
     subject: str,
-    question: Callable[[Through | None], Subject | None],
+    question: Callable[[Get], Subject | None],
 ) -> Subject | Diagnostic | None:
     """The answer, or a Diagnostic of why there is none."""
-    host, port = server_of(registry)
+    host, port = Server(url=registry.body["url"], seconds=PROBE_TIMEOUT_S).host_and_port
     try:
-        with through_tunnel(registry, host, port, directory, address) as through:
-            return question(through)
+        with through_tunnel(registry, host, port, directory, address) as local:
+            there = server(registry, directory)
+            return question(lambda path: get(there, path, local))
     except MzplanError as problem:
         return problem.diagnostics[0]
     except RegistryError as problem:

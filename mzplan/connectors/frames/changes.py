@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import quoted
 from mzplan.schema.columns import CHANGE, DELETE, POSITION, UPSERT, Column
 
@@ -25,8 +26,6 @@ _LATEST = "_mzplan_latest"
 def with_order(feed: DataFrame, columns: Sequence[Column]) -> DataFrame:
     """The user's columns, and `_position` with two more fields in front: the table's version, and 1 for an
     inserted row, 0 for a deleted one."""
-    from pyspark.sql import functions as f
-
     comes = f.col("_change_type").isin("insert", "update_postimage").cast("int")
     position: Any = feed.schema[POSITION].dataType
     fields = [f.col(f"{POSITION}.{quoted(name)}") for name in position.names]
@@ -36,8 +35,6 @@ def with_order(feed: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 def with_change(rows: DataFrame) -> DataFrame:
     """The same rows with `_change`, as SinkConnector.write takes them."""
-    from pyspark.sql import functions as f
-
     comes = f.col(f"{POSITION}.{THERE}") == 1
     return rows.withColumn(CHANGE, f.when(comes, f.lit(UPSERT)).otherwise(f.lit(DELETE)))
 
@@ -45,8 +42,6 @@ def with_change(rows: DataFrame) -> DataFrame:
 def latest_rows(batch: DataFrame, keys: Sequence[str], *, position: bool = False) -> DataFrame:
     """The latest row of each key of a micro-batch; `_position` only with `position`; for a keyed collection
     with its `_change`."""
-    from pyspark.sql import functions as f
-
     wanted = [quoted(column) for column in batch.columns if position or column != POSITION]
     grouped = batch.groupBy(*(f.col(quoted(key)) for key in keys))
     # The grouped columns stay, so the result needs a name that no column has.

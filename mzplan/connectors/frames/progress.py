@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.row_hash import OBSERVATION
 from mzplan.schema.columns import POSITION
 
@@ -22,8 +23,6 @@ _TIME, _OLDEST = "timestamp", "oldest"
 
 def with_count(rows: DataFrame) -> DataFrame:
     """The same rows of a stream that Spark itself writes; each of its progress events has their number."""
-    from pyspark.sql import functions as f
-
     return rows.observe(WRITTEN, f.count(f.lit(1)).alias("rows"))
 
 
@@ -36,7 +35,6 @@ def with_time(rows: DataFrame) -> DataFrame:
 def oldest(rows: DataFrame) -> tuple[Expression, ...]:
     """The aggregate, of a stream whose positions have a time; none of any other. It may be computed twice for
     the same rows. A time before 1970 is what Kafka gives a record that has none."""
-    from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
     position = rows.schema[POSITION].dataType

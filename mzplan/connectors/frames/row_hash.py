@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import quoted
 from mzplan.warehouse.content_hash import ContentHash, hash_order
 
@@ -19,16 +20,12 @@ OBSERVATION = "mzplan"  # the name under which a stream reports it
 
 def row_hash(rows: DataFrame) -> Expression:
     """The hash of a row, over all columns of `rows`: a BIGINT."""
-    from pyspark.sql import functions as f
-
     types = {field.name: field.dataType for field in rows.schema.fields}
     return f.xxhash64(*(_hashable(f.col(quoted(name)), types[name]) for name in hash_order(types)))
 
 
 def sums(hash_: Expression) -> dict[str, Expression]:
     """The aggregates, by name, from which `of_sums` makes the content hash."""
-    from pyspark.sql import functions as f
-
     return {
         "rows": f.count(f.lit(1)),
         "high": f.sum(f.shiftrightunsigned(hash_, 32)),
@@ -68,7 +65,6 @@ def of_progress(progress: Mapping[str, Any]) -> ContentHash | None:
 def _hashable(value: Expression, type_: DataType) -> Expression:
     """Maps as arrays of their entries: Spark hashes no maps, as equal ones may differ in order. Here they are
     hashed in the order in which they were read and are stored."""
-    from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
     if not _has_map(type_):

@@ -12,6 +12,7 @@ from mzplan.connectors.api.targets import Content, Recorded, unreadable
 from mzplan.connectors.formats.avro.encoder import Encoder
 from mzplan.connectors.formats.records import MARK
 from mzplan.connectors.formats.registry import check_sink, schema_to_write
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.progress import with_count
 from mzplan.connectors.frames.row_hash import row_hash
@@ -144,7 +145,6 @@ def as_records(
     """The columns `key`, where the sink has one, and `value`, as Spark's Kafka writer takes them; with
     `hashed` the row's content hash, too. `beside` are columns that are no part of the record, and stay. A
     deleted row becomes a tombstone: a record without a value."""
-    from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
     columns = [f.col(quoted(column)) for column in rows.columns if column not in (CHANGE, *beside)]
@@ -163,8 +163,6 @@ def as_records(
 
 
 def _key(rows: DataFrame, keys: Sequence[str]) -> Expression:
-    from pyspark.sql import functions as f
-
     columns = [f.col(quoted(key)) for key in keys]
     if len(keys) > 1:
         return f.to_json(f.struct(*columns), _JSON)

@@ -18,6 +18,7 @@ from mzplan.connectors.formats.envelopes import Envelope, Tombstones
 from mzplan.connectors.formats.parsers import Parsed, parsed_by, unframed
 from mzplan.connectors.formats.records import Records, checked
 from mzplan.connectors.formats.registry import ROLE, check_source
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.kafka.options import client_body, consumer_options, writer_options
 from mzplan.connectors.kafka.probe import KafkaProbe, compare_upstreams, route
 from mzplan.connectors.network.aws_spark import require_packages
@@ -77,8 +78,6 @@ class KafkaSource(SourceConnector):
         return self._probe.reposition(query, policy, position, last_times)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
-        from pyspark.sql import functions as f
-
         body, type_ = query.body, query.description.type
         require_packages(spark, query)
         included, columns = included_columns(type_, body), record_columns(type_, body)
@@ -146,8 +145,6 @@ def _parsed(
 
 
 def _envelope(query: ResolvedQuery, columns: Sequence[Column], is_framed: bool) -> Envelope:
-    from pyspark.sql import functions as f
-
     names = {name.lower() for name in query.keys}
     held = tuple(column for column in columns if column.name.lower() in names)
     included = included_columns(query.description.type, query.body).values()

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, incomparable, nothing_recorded
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.kafka.options import client_body, consumer_options, librdkafka_options
 from mzplan.connectors.kafka.problems import Problems, transaction_of
 from mzplan.connectors.kafka.step_record import StepRecord
@@ -136,8 +137,6 @@ class KafkaContent(Content):
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """See Content."""
-        from pyspark.sql import functions as f
-
         client = consumer_options(client_body(self._query.link), self._query.directory)
         options = {f"kafka.{key}": value for key, value in client.items()} | {
             "kafka.isolation.level": "read_committed",
@@ -159,8 +158,6 @@ class KafkaContent(Content):
 
     def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
         """See Content: as records."""
-        from pyspark.sql import functions as f
-
         records = self._as_records(rows, query)
         names = ("key", "value") if self.keys else ("value",)
         position = [name for name in records.columns if name not in ("key", "value")]
@@ -168,8 +165,6 @@ class KafkaContent(Content):
 
 
 def _place(of: str = "") -> Any:
-    from pyspark.sql import functions as f
-
     return f.concat(f.lit("partition "), f.col(f"{of}partition"), f.lit(", offset "), f.col(f"{of}offset"))
 
 

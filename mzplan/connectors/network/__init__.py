@@ -1,4 +1,4 @@
-"""The way to a server: SSH tunnels, AWS sign-in, and the HTTP API of a schema registry.
+"""The way to a server: SSH tunnels, AWS sign-in, and folders.
 
 Says nothing of what is read or written there; may not import formats or a type of connector.
 """

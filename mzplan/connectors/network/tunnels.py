@@ -6,7 +6,6 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +20,6 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 ROLE = "ssh_tunnel"
 """The property that names the ssh-tunnel connection of a connection."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Through:
-    """Where a client on this machine finds what is behind a tunnel: this port of 127.0.0.1."""
-
-    port: int
 
 
 @functools.cache
@@ -47,14 +39,15 @@ def close_forwards() -> None:
 @contextlib.contextmanager
 def through_tunnel(
     connection: ResolvedConnection, host: str, port: int, directory: str, address: Address
-) -> Iterator[Through | None]:
-    """Where the host and port of a connection are to be found: None where it has no tunnel, and they are
-    what they say. Raises MzplanError (MZ120 to MZ123) about `address`, where the tunnel can't be opened."""
+) -> Iterator[int | None]:
+    """The port of 127.0.0.1 where the host and port of a connection are to be found: None where it has no
+    tunnel, and they are what they say. Raises MzplanError (MZ120 to MZ123) about `address`, where the tunnel
+    can't be opened."""
     if ROLE not in connection.connections:
         yield None
         return
     with _opened(_way(connection.connections[ROLE], directory), host, port, address) as local:
-        yield Through(port=local)
+        yield local
 
 
 def tunnel_problem(

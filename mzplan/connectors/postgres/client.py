@@ -13,7 +13,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from mzplan.connectors.api.queries import PROBE_TIMEOUT_S, ResolvedConnection, ResolvedQuery
-from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, Through, through_tunnel, tunnel_elsewhere
+from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, through_tunnel, tunnel_elsewhere
 from mzplan.connectors.postgres.elsewhere import Elsewhere
 from mzplan.host.network import libpq_security
 from mzplan.model.diagnostics import error
@@ -73,7 +73,7 @@ def conninfo(
     connection: ResolvedConnection,
     directory: str,
     application: str = "mzplan",
-    through: Through | None = None,
+    through: int | None = None,
 ) -> str:
     """A libpq connection string (with the password: never show it)."""
     body = connection.body
@@ -96,7 +96,7 @@ def conninfo(
     }
     if through is not None:
         # The host's name stays: it is what the server's certificate is checked for.
-        options |= {"hostaddr": LOOPBACK, "port": through.port}
+        options |= {"hostaddr": LOOPBACK, "port": through}
     return str(make_conninfo("", **{key: value for key, value in options.items() if value is not None}))
 
 

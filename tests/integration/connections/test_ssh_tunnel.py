@@ -21,7 +21,6 @@ from mzplan.connectors.api.queries import resolve_connection
 from mzplan.connectors.checks import check_connection, check_description
 from mzplan.connectors.network import ssh, tunnels
 from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError
-from mzplan.connectors.network.tunnels import Through
 from mzplan.connectors.postgres.client import conninfo, elsewhere_of
 from mzplan.connectors.postgres.sink.output import Target
 from mzplan.connectors.postgres.sink.tasks import staging_task
@@ -326,7 +325,7 @@ def test_the_certificate_is_still_that_of_the_database(
     inlined = behind(bastion(door), postgres, "shop")
     secrets = Secrets(str(tmp_path), {"KEY": PRIVATE, "PG": "hunter2"})
     connection = resolve_connection(replace(inlined, body={**inlined.body, "host": "db.internal"}), secrets)
-    info = psycopg.conninfo.conninfo_to_dict(conninfo(connection, ".", through=Through(port=77)))
+    info = psycopg.conninfo.conninfo_to_dict(conninfo(connection, ".", through=77))
     assert (info["host"], info["hostaddr"], info["port"]) == ("db.internal", "127.0.0.1", "77")
     assert "hunter2" not in repr(connection) and "PRIVATE" not in repr(connection)
 
@@ -339,7 +338,7 @@ def test_a_task_on_another_machine_opens_the_tunnel_itself(
     execute(postgres.dsn(name), "CREATE TABLE o (_attempt bigint, id bigint)")
     secrets = Secrets(str(tmp_path), {"KEY": PRIVATE, "PG": postgres.password})
     connection = resolve_connection(behind(bastion(door), postgres, name), secrets)
-    info = conninfo(connection, ".", through=Through(port=1))
+    info = conninfo(connection, ".", through=1)
     elsewhere = elsewhere_of(connection, ".")
     target = Target(
         conninfo=info, table=("public", "o"), columns=("id",), secret=postgres.password, elsewhere=elsewhere

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from mzplan.connectors.network import registry_http
-from mzplan.connectors.network.registry_http import RegistryError, Server, get, schema_texts, whole_number
+from mzplan.connectors.formats import registry_http
+from mzplan.connectors.formats.registry_http import RegistryError, Server, get, schema_texts, whole_number
 
 SHORT = 0.3
 ENDLESS = (

@@ -13,13 +13,12 @@ import pytest
 from mzplan.connectors.formats.avro import stream
 from mzplan.connectors.formats.avro.decoder import Task
 from mzplan.connectors.formats.avro.encoder import Encoder
-from mzplan.connectors.formats.avro.registry_schemas import RegistrySchemas
+from mzplan.connectors.formats.registry_http import RegistrySchemas, Server
 from mzplan.connectors.kafka import output as kafka_output
 from mzplan.connectors.kafka import sink as kafka_sink
 from mzplan.connectors.kafka.step_record import StepRecord
 from mzplan.connectors.kafka.transaction import Transaction
 from mzplan.connectors.network.aws import Token
-from mzplan.connectors.network.registry_http import Server
 from mzplan.connectors.postgres.sink import output as postgres_output
 from mzplan.connectors.postgres.sink import tasks as postgres_tasks
 from mzplan.connectors.postgres.sink.ledger import Ledger

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.formats.avro.decoder import Task
-from mzplan.connectors.formats.avro.registry_schemas import RegistrySchemas
 from mzplan.connectors.formats.parsers import DECODED, KEY_DECODED
 from mzplan.connectors.formats.records import MARK
-from mzplan.connectors.formats.registry import ROLE, latest
+from mzplan.connectors.formats.registry import ROLE, latest, server
+from mzplan.connectors.formats.registry_http import RegistrySchemas
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import ddl
-from mzplan.connectors.network.registry_client import server
 from mzplan.connectors.network.tunnels import tunnel_elsewhere
 from mzplan.endpoints.arrow import arrow_schema
 from mzplan.schema.columns import Column
@@ -63,10 +62,9 @@ def ship_tasks() -> None:
     """Send the code that decodes in tasks to the executors."""
     ship(
         "mzplan.connectors.formats.avro.decoder",
-        "mzplan.connectors.formats.avro.registry_schemas",
         "mzplan.connectors.formats.avro.schema",
         "mzplan.connectors.formats.avro.values",
-        "mzplan.connectors.network.registry_http",
+        "mzplan.connectors.formats.registry_http",
     )
 
 
