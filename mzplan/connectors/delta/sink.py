@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SinkConnector
+from mzplan.connectors.api.outputs import canonical_type
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded, lacking_steps
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded
@@ -29,6 +32,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+_DELTA_TYPES = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
+_WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")  # each holds those before it
+_HELD = {**{type_: _WHOLE[:end] for end, type_ in enumerate(_WHOLE)}, "FLOAT": _WHOLE[:2]}
+_HELD["DOUBLE"] = (*_WHOLE[:3], "FLOAT")
+_INTEGER_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
+
 
 class DeltaSink(SinkConnector):
     """Writes a Delta table, created when it is missing. A new column of `select` is added to it."""
@@ -38,10 +47,12 @@ class DeltaSink(SinkConnector):
         self._whole: dict[str, Held] = {}  # up to where a table was found to lack nothing
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Whether its folder can be written, and an existing table has the columns of the key and the steps
-        so far."""
+        """Whether its folder can be written, and an existing table has the columns of the key, types that
+        hold what is written, and the steps so far."""
         folder = folder_of(query)
-        found = target_problems(query, folder) or _without_key(query, folder) or self._restored(query)
+        found = (
+            target_problems(query, folder) or _unfit_table(query, folder, outputs) or self._restored(query)
+        )
         return Probe(diagnostics=tuple(found))
 
     def route(self, query: ResolvedQuery) -> str:
@@ -83,7 +94,7 @@ class DeltaSink(SinkConnector):
         if run.begins and empties_target(run.query):
             # The table has nothing of this generation yet: a crash before its first batch only repeats this.
             with run.rewriting(path):
-                _empty(rows.sparkSession, path)
+                _empty(rows, path)
         if run.query.body["mode"] != "upsert":
             appended = with_count(rows.drop(POSITION)).writeStream.format("delta").outputMode("append")
             return appended.option("mergeSchema", "true").option("path", path)
@@ -123,8 +134,10 @@ class DeltaSink(SinkConnector):
         return f"{count(merged, 'small file')} of {path} merged into {made}" if merged else None
 
 
-def _without_key(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
-    """MZ053 for a table that lacks columns of the key: every MERGE would fail. Any other column is added."""
+def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -> list[Diagnostic]:
+    """MZ053 for a table that lacks columns of the key: every MERGE would fail. Any other column is added.
+    And for one with columns of other types: Spark casts what it can, and fails at the first value that it
+    can't."""
     local = local_path(folder)
     if local is None or not (local / "_delta_log").is_dir():
         return []
@@ -139,31 +152,87 @@ def _without_key(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
         UnfitError,
     ):  # being created, or with a feature that only Spark supports: Spark will report it
         return []
+    if empties_target(query) and query.checkpoint is not None and not query.checkpoint.log.has_begun():
+        return []  # it gets the sink's own columns
     # As Spark resolves names: ignoring case.
-    there = {field.name.lower() for field in fields}
-    missing = [key for key in query.body.get("key", ()) if key.lower() not in there]
-    if not missing:
-        return []
-    return [
-        Diagnostic(
-            code="MZ053",
-            summary=f"Table {folder} lacks the key of {query.address}",
-            detail=f"{query.link.address}: it has {', '.join(field.name for field in fields)}, and not "
-            f"{', '.join(missing)}: rows are found by the key. Does another sink write this table?",
-            hint="name a path of its own for the sink, or correct `key`.",
-            address=query.address,
-        )
+    types = {field.name.lower(): _spark_type(field.type) for field in fields}
+    missing = [key for key in query.body.get("key", ()) if key.lower() not in types]
+    if missing:
+        return [
+            Diagnostic(
+                code="MZ053",
+                summary=f"Table {folder} lacks the key of {query.address}",
+                detail=f"{query.link.address}: it has {', '.join(field.name for field in fields)}, and not "
+                f"{', '.join(missing)}: rows are found by the key. Does another sink write this table?",
+                hint="name a path of its own for the sink, or correct `key`.",
+                address=query.address,
+            )
+        ]
+    retyped = [
+        f"{output.name} is {there} there, and the sink writes {output.type}"
+        for output in outputs
+        if (there := types.get(output.name.lower())) and output.type and not holds(there, output.type)
     ]
+    return [_of_other_types(query, folder, retyped)] if retyped else []
 
 
-def _empty(session: SparkSession, path: str) -> None:
+def _of_other_types(query: ResolvedQuery, folder: str, retyped: Sequence[str]) -> Diagnostic:
+    return Diagnostic(
+        code="MZ053",
+        summary=f"Table {folder} has other types than {query.address} writes",
+        detail=f"{query.link.address}: {'; '.join(retyped)}.",
+        hint="cast the column in `select`; or have the table written anew with the sink's types: "
+        f"on_replace: truncate in the sink, and mzplan apply --replace {query.address} --allow-replace; or "
+        "name a path of its own for the sink.",
+        address=query.address,
+    )
+
+
+def _spark_type(type_: Any) -> str | None:
+    """A simple type of a Delta table in Spark DDL; None for a nested one, whose fields Spark compares."""
+    name = getattr(type_, "type", None)
+    if not isinstance(name, str) or name in ("struct", "array", "map"):
+        return None
+    return canonical_type(_DELTA_TYPES.get(name, name))
+
+
+def holds(there: str, written: str) -> bool:
+    """Whether a column of the type `there` holds every value of the type `written` unchanged, as Spark casts
+    it on its own; both in canonical DDL. True for nested types, which are not compared."""
+    if there == written or "<" in there + written:
+        return True
+    if there == "STRING":
+        return written not in ("BINARY", "VARIANT")
+    if there in _HELD:
+        return written in _HELD[there]
+    if there in ("TIMESTAMP", "TIMESTAMP_NTZ"):
+        return written == "DATE"
+    into, value = _digits(there), _digits(written)
+    return there.startswith("DECIMAL") and all(had <= has for had, has in zip(value, into, strict=True))
+
+
+def _digits(type_: str) -> tuple[float, float]:
+    """How many digits a number has before and behind the point, at most."""
+    if match := re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", type_):
+        return int(match[1]) - int(match[2]), int(match[2])
+    return _INTEGER_DIGITS.get(type_, math.inf), 0
+
+
+def _empty(rows: DataFrame, path: str) -> None:
+    """No row is left in the table, and its columns are those of the rows: one commit. Nothing where there is
+    no table yet."""
     from pyspark.errors import AnalysisException
 
+    session = rows.sparkSession
     try:
-        session.sql(f"DELETE FROM delta.{quoted(path)}")
-    except AnalysisException as problem:  # no table yet: nothing to empty
+        session.read.format("delta").load(path)
+    except AnalysisException as problem:
         if not is_no_table(problem):
             raise
+        return
+    columns = rows.drop(POSITION, CHANGE).schema
+    writer = session.createDataFrame([], columns).write.format("delta").mode("overwrite")
+    writer.option("overwriteSchema", "true").save(path)
 
 
 def _merge_latest(batch: DataFrame, step: int, path: str, keys: Sequence[str]) -> int | None:

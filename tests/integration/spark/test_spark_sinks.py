@@ -155,3 +155,31 @@ def test_no_stream_over_a_collection_outlives_a_new_column(lab: Lab, tmp_path: P
     lab.start(wider)
     assert "schema" in str(lab.ended(sink).error).lower()
     lab.stop(wider, sink)
+
+
+def test_a_table_whose_columns_have_other_types(lab: Lab, tmp_path: Path) -> None:
+    """What Spark would cast in silence, until a value does not fit, is found before; truncate has the table
+    take the columns of the sink."""
+    orders = tmp_path / "orders"
+    orders.mkdir()
+    (orders / "0.json").write_text('{"id": 1, "customer": "n/a", "amount": 2}\n')
+    source = lab.files_source(orders)
+    folder = {"type": "files", "path": str(tmp_path)}
+    numbers = ["id", "CAST(amount AS DOUBLE) AS kind", "customer AS gone"]
+    before = lab.sink(source, "delta", folder, path="out", select=numbers)
+    lab.start(source, before)
+    until("the row is there", lambda: len(read_delta(tmp_path / "out")) == 1)
+    lab.finish(before)
+    after = replace(before, generation=2, body={**before.body, "select": ["id", "customer AS kind"]})
+    (found,) = lab.check(after).diagnostics
+    assert found.code == "MZ053" and "kind is DOUBLE there, and the sink writes STRING" in found.detail
+    after.body["on_replace"] = "truncate"  # type: ignore[index]
+    assert lab.codes(after) == []
+    lab.start(after)
+    until("its rows alone", lambda: read_delta(tmp_path / "out") == [{"id": 1, "kind": "n/a"}])
+    lab.finish(source, after)
+    assert lab.codes(after) == []
+    assert [field.dataType.simpleString() for field in table(lab, tmp_path / "out").schema] == [
+        "bigint",
+        "string",
+    ]
