@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from mzplan.host.files import read_regular
+from mzplan.host.files import read_regular, write_durably
 from mzplan.host.local_folder import FOLDER, refuse_unused, runtime_file, why_unused
 from mzplan.host.processes import is_alive, send, started_at
 from mzplan.model.codec import decode
@@ -21,7 +21,9 @@ from mzplan.model.json_text import parse
 from mzplan.model.observed import Lease
 from mzplan.model.resources import STATE_CONFIG_VARIABLE, ProjectSettings
 from mzplan.runner.wake import listening, runtime_folder
+from mzplan.schema.description import packages_of
 from mzplan.secrets.policy import POLICY_VARIABLE
+from mzplan.secrets.resolved import scrubbed
 from mzplan.store.leases import is_of_here
 from mzplan.store.store import Store
 
@@ -54,9 +56,24 @@ def start(
     refuse_unused(settings.directory)
     if runtime_folder(settings.directory) is None:
         raise _unwritable(settings.directory)
-    log = runtime_file(settings, instance, "log")
-    fatal = runtime_file(settings, instance, "error.json")
-    fatal.unlink(missing_ok=True)
+    forget_failure(settings, instance)
+    process = _launch(settings, instance, packages, policy)
+    until = time.monotonic() + min(LEASE_WAIT, wait)
+    while time.monotonic() < until:
+        lease = store.leases.leader(instance)
+        if lease is not None:
+            return lease
+        if process.poll() is not None and store.leases.leader(instance) is None:
+            raise failure(settings, instance)
+        time.sleep(0.02)
+    if wait < LEASE_WAIT and process.poll() is None:
+        return None
+    raise failure(settings, instance)
+
+
+def _launch(
+    settings: ProjectSettings, instance: str, packages: Mapping[str, tuple[str, ...]], policy: str | None
+) -> subprocess.Popen[bytes]:
     command = [
         sys.executable,
         "-m",
@@ -82,8 +99,8 @@ def start(
         environment[STATE_CONFIG_VARIABLE] = settings.state_config
     if policy := policy or os.environ.get(POLICY_VARIABLE):
         environment[POLICY_VARIABLE] = str(Path(policy).absolute())  # it starts in another folder
-    with open(log, "ab", opener=_own) as output:
-        process = subprocess.Popen(
+    with open(runtime_file(settings, instance, "log"), "ab", opener=_own) as output:
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -92,17 +109,6 @@ def start(
             env=environment,
             start_new_session=True,
         )
-    until = time.monotonic() + min(LEASE_WAIT, wait)
-    while time.monotonic() < until:
-        lease = store.leases.leader(instance)
-        if lease is not None:
-            return lease
-        if process.poll() is not None and store.leases.leader(instance) is None:
-            raise failure(settings, instance)
-        time.sleep(0.02)
-    if wait < LEASE_WAIT and process.poll() is None:
-        return None
-    raise failure(settings, instance)
 
 
 def _variables(settings: ProjectSettings) -> dict[str, str]:
@@ -128,7 +134,7 @@ def failure(settings: ProjectSettings, instance: str) -> MzplanError:
     """Why a runner ended: what it left behind for people, or the end of its log."""
     log = runtime_file(settings, instance, "log")
     try:
-        found = parse(read_regular(runtime_file(settings, instance, "error.json"), follow=False))
+        found = parse(read_regular(_failure_file(settings, instance), follow=False))
         return MzplanError(decode(tuple[Diagnostic, ...], found))
     except (OSError, ValueError):
         pass
@@ -138,6 +144,29 @@ def failure(settings: ProjectSettings, instance: str) -> MzplanError:
         f"The end of its log:\n{_tail(log)}",
         f"read {log}, then run the command again.",
     )
+
+
+def forget_failure(settings: ProjectSettings, instance: str) -> None:
+    """What an earlier runner has left says nothing of the next one."""
+    _failure_file(settings, instance).unlink(missing_ok=True)
+
+
+def _failure_file(settings: ProjectSettings, instance: str) -> Path:
+    return runtime_file(settings, instance, "error.json")
+
+
+def leave_failure(problem: MzplanError, settings: ProjectSettings, instance: str) -> None:
+    """Why this runner ends, for the command that has started it (see `failure`)."""
+    found = json.dumps([scrubbed(d).to_json() for d in problem.diagnostics])
+    write_durably(_failure_file(settings, instance), found.encode(), mode=0o600)
+
+
+def packages_needed(store: Store) -> dict[str, tuple[str, ...]]:
+    """The jars for what is committed, and for what the command that has started us is about to commit."""
+    found = packages_of(store.read_state().resources)
+    given: dict[str, list[str]] = json.loads(os.environ.get(PACKAGES_VARIABLE) or "{}")
+    names = sorted({*found, *given})
+    return {name: tuple(sorted({*found.get(name, ()), *given.get(name, ())})) for name in names}
 
 
 def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import secrets as tokens
@@ -25,27 +24,23 @@ from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.controller.types import NotAttachedError, ReplicaLocation, StorageParameters
 from mzplan.controller.work import WorkPool
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.host.files import write_durably
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.observed import Lease
 from mzplan.model.resources import MetricsPlace, ProjectSettings, RunnerSettings
 from mzplan.model.state import State
-from mzplan.runner.beside import Beside
-from mzplan.runner.embedded import PACKAGES_VARIABLE
+from mzplan.runner.beside import Beside, RunEvents, run_events_of
+from mzplan.runner.embedded import forget_failure, leave_failure, packages_needed
 from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.logs import rotate
 from mzplan.runner.loop import Runner
 from mzplan.runner.metrics import FindDrift, serve_metrics
-from mzplan.runner.run_events.reporting import RunEvents, run_events_of
 from mzplan.runner.values import HandedValues
 from mzplan.runner.wake import WakeListener, runtime_folder
-from mzplan.schema.description import packages_of
 from mzplan.secrets.digests import own_key
 from mzplan.secrets.policy import Committed, Guard, Policy
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.remote import RemoteSecrets
-from mzplan.secrets.resolved import scrubbed
 from mzplan.store.store import Store, open_store
 
 log = logging.getLogger("mzplan.runner")
@@ -150,13 +145,12 @@ def _serve(
     policy: Policy | None,
 ) -> ExitCode:
     is_private = runtime_folder(settings.directory) is not None
-    fatal = runtime_file(settings, lease.instance, "error.json")
     guard = policy or committed_guard(store)
     values = HandedValues(guard.grant) if isinstance(guard, Committed) else HandedValues()
     socket_file = runtime_file(settings, lease.instance, "sock")
     listener = WakeListener(socket_file, values.receive, threading.Event())
     if is_private:
-        fatal.unlink(missing_ok=True)
+        forget_failure(settings, lease.instance)
         listener.start()  # by it, `mzplan down` knows this process
     log.info(
         "secrets go where %s", f"{policy.path} lets them" if policy else "the committed state sends them"
@@ -164,7 +158,9 @@ def _serve(
     secrets = GuardedSecrets(settings.directory, guard, remote=RemoteSecrets())
     state = store.read_state()
     settings = replace(settings, warehouse=state.warehouse or settings.warehouse)
-    is_dry = _is_dry(settings, state, lease.instance)
+    # Where both say so: a file alone must not make what is committed to run only said to run.
+    declared, committed = settings.instances.get(lease.instance), state.instances.get(lease.instance)
+    is_dry = declared is not None and {declared.type, (committed or declared).type} == {"dry"}
     pool = WorkPool(StorageParameters().parallelism)
     gates = gates_of(store, lease.instance, time.monotonic)
     controller = _controller(settings, store, secrets, pool, lease.instance, is_dry, gates)
@@ -213,15 +209,9 @@ def _serve(
         beside.close(lost=lost)
     if problem:
         if is_private:
-            _leave(problem[0], fatal)
+            leave_failure(problem[0], settings, lease.instance)
         raise problem[0]
     return ExitCode.ERROR if lost else ExitCode.OK
-
-
-def _leave(problem: MzplanError, fatal: Path) -> None:
-    """For the command that has started this runner."""
-    found = json.dumps([scrubbed(d).to_json() for d in problem.diagnostics])
-    write_durably(fatal, found.encode(), mode=0o600)
 
 
 def _committed(
@@ -247,13 +237,6 @@ def _ensure_warehouse(settings: ProjectSettings, state: State) -> None:
         "what it has.",
         "restart the runner: it takes the warehouse from the state then.",
     )
-
-
-def _is_dry(settings: ProjectSettings, state: State, instance: str) -> bool:
-    """Whether both say so: what is committed to run is not only said to run by a file beside it."""
-    declared, committed = settings.instances.get(instance), state.instances.get(instance)
-    here = declared is not None and declared.type == "dry"
-    return here and (committed is None or committed.type == "dry")
 
 
 def _open(controller: Controller, problem: list[MzplanError], stopping: threading.Event) -> None:
@@ -300,14 +283,6 @@ def _controller(
         secrets=secrets,
     )
     return SparkStorageController(context, store, secrets, pool, gates=gates)
-
-
-def packages_needed(store: Store) -> dict[str, tuple[str, ...]]:
-    """The jars for what is committed, and for what the command that has started us is about to commit."""
-    found = packages_of(store.read_state().resources)
-    given: dict[str, list[str]] = json.loads(os.environ.get(PACKAGES_VARIABLE) or "{}")
-    names = sorted({*found, *given})
-    return {name: tuple(sorted({*found.get(name, ()), *given.get(name, ())})) for name in names}
 
 
 def absolute_warehouse(settings: ProjectSettings) -> str:

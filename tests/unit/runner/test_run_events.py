@@ -17,7 +17,7 @@ from mzplan.controller.executor import CheckResult
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.state import ResourceState
-from mzplan.runner.run_events.message import message
+from mzplan.runner.run_events.server import message
 from mzplan.runner.run_events.watch import RunEvent, RunWatch
 from mzplan.schema.description import Description, describe
 from mzplan.secrets import resolved

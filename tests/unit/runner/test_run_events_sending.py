@@ -15,12 +15,12 @@ import pytest
 from mzplan.config import load_project
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import Instance, ProjectSettings, RunEventSettings, RunnerSettings
-from mzplan.runner.run_events import reporting, sender
+from mzplan.runner import beside
+from mzplan.runner.beside import RunEvents, run_events_of
+from mzplan.runner.run_events import watch
 from mzplan.runner.run_events.receiver import Receiver, clear_text, receiver_of
-from mzplan.runner.run_events.reporting import RunEvents, run_events_of
-from mzplan.runner.run_events.sender import EventSender, NotTakenError
 from mzplan.runner.run_events.server import Server
-from mzplan.runner.run_events.watch import RunEvent
+from mzplan.runner.run_events.watch import EventSender, NotTakenError, RunEvent
 from mzplan.secrets.policy import Allowance, Policy
 from mzplan.secrets.references import Secrets
 from tests.event_collector import Collector, answer, check_event, collecting
@@ -45,7 +45,7 @@ def collector() -> Iterator[Collector]:
 def nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENLINEAGE_URL", "OPENLINEAGE_API_KEY", "OPENLINEAGE_DISABLED", "CI"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sender, "FIRST_WAIT", 0.02)
+    monkeypatch.setattr(watch, "FIRST_WAIT", 0.02)
 
 
 def server_at(url: str, key: str = "", timeout: float = 5.0) -> Server:
@@ -166,7 +166,7 @@ def test_the_oldest_are_dropped_counted_and_logged_once(caplog: pytest.LogCaptur
 def test_who_stops_does_not_wait_for_a_server_that_is_down(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sender, "FIRST_WAIT", 3600.0)
+    monkeypatch.setattr(watch, "FIRST_WAIT", 3600.0)
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     sending = EventSender(server_at(f"http://127.0.0.1:{port}").send, "here:1")
@@ -181,7 +181,7 @@ def test_a_server_that_hangs_holds_up_neither_rounds_nor_the_end(
 ) -> None:
     left = threading.Event()
     collector.answer = lambda request: (left.wait(60.0), None)[1]
-    monkeypatch.setattr(reporting, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(beside, "LAST_SECONDS", 0.1)
     events = RunEvents(EventSender(server_at(collector.url, timeout=60.0).send, "here:1"), 0.0)
     world.runner.observe_runs = events.look
     world.commit(make_state(1))

@@ -23,9 +23,8 @@ from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_page import render_plan_page
 from mzplan.render.plan_text import render_plan
-from mzplan.runner.beside import Beside
+from mzplan.runner.beside import Beside, RunEvents
 from mzplan.runner.loop import Runner
-from mzplan.runner.run_events.reporting import RunEvents
 from mzplan.store.formats import decode_state, encode_state
 from tests.unit.runner.test_runner import World, make_state
 from tests.unit.small_projects import at, commit, commit_plan, shop
