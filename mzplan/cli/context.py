@@ -138,6 +138,13 @@ class Invocation:
         """Results as one JSON document on stdout."""
         self.output.document(content)
 
+    def result(self, document: Any, text: str) -> None:
+        """Results, as the one or the other."""
+        if self.json:
+            self.document(document)
+        else:
+            self.out(text)
+
     def note(self, text: str) -> None:
         """Progress, on stderr."""
         self.progress.stage(text)

@@ -92,10 +92,7 @@ def command_schema(invocation: Invocation, kind: str | None, editor: bool, out: 
 
     names = (*schema_names(), "project")
     if kind is None:
-        if invocation.json:
-            invocation.document({"schemas": list(names)})
-        else:
-            invocation.out("\n".join(names))
+        invocation.result({"schemas": list(names)}, "\n".join(names))
         return ExitCode.OK
     if kind not in names:
         raise click.UsageError(f"There is no schema {kind!r}. There are: {', '.join(names)}.")
@@ -121,7 +118,7 @@ def _write_for_editors(invocation: Invocation, out: str | None) -> int:
 
 @command("completion")
 @click.argument("shell", type=click.Choice(list(_INSTALL)), required=False)
-def command_completion(invocation: Invocation, shell: str | None) -> int:
+def command_completion(invocation: Invocation, shell: str | None) -> None:
     """Print the completion script of a shell, and how to install it.
 
     Without SHELL, of the one that you log in with ($SHELL).
@@ -136,8 +133,7 @@ def command_completion(invocation: Invocation, shell: str | None) -> int:
     # Not `source()`: for bash, that starts one to ask its version.
     made = class_(click.Group("mzplan"), {}, "mzplan", COMPLETE)
     script = (class_.source_template % made.source_vars()).strip()
-    if invocation.json:
-        invocation.document({"shell": shell, "script": script, "install": _INSTALL[shell]})
-    else:
-        invocation.out(f"# To install: {_INSTALL[shell]}\n{script}")
-    return ExitCode.OK
+    invocation.result(
+        {"shell": shell, "script": script, "install": _INSTALL[shell]},
+        f"# To install: {_INSTALL[shell]}\n{script}",
+    )

@@ -47,11 +47,22 @@ def schemas(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     return _items((*schema_names(), "project"), incomplete)
 
 
-def addresses(ctx: click.Context, incomplete: str, *, queries_only: bool = False) -> list[CompletionItem]:
+def addresses(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """The committed resources whose address begins so."""
+    return _items(_state(ctx).get("resources", {}), incomplete)
+
+
+def queries(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """The committed sources and sinks whose address begins so."""
     found = _state(ctx).get("resources", {})
-    kinds = ("source.", "sink.") if queries_only else ("connection.", "source.", "sink.")
-    return _items((a for a in found if a.startswith(kinds)), incomplete)
+    return _items((a for a in found if a.startswith(("source.", "sink."))), incomplete)
+
+
+def addresses_or_files(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """The same as `addresses`; where there are none, what files there are."""
+    from click.shell_completion import CompletionItem
+
+    return addresses(ctx, incomplete) or [CompletionItem(incomplete, type="file")]
 
 
 def connections(ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -78,10 +78,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
     invocation = ctx.ensure_object(Invocation)
-    if invocation.json:
-        invocation.document({"version": __version__})
-    else:
-        invocation.out(f"mzplan {__version__}")
+    invocation.result({"version": __version__}, f"mzplan {__version__}")
     ctx.exit()
 
 

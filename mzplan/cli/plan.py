@@ -165,7 +165,7 @@ def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False, full
 @command("graph")
 @click.option("--impact", type=ADDRESS, help="What a change of this resource reaches.")
 @click.option("--format", "format_", type=click.Choice(["mermaid", "dot", "json"]), default="mermaid")
-def command_graph(invocation: Invocation, impact: Address | None, format_: str) -> int:
+def command_graph(invocation: Invocation, impact: Address | None, format_: str) -> None:
     """Draw what depends on what, or what a change would reach."""
     from mzplan.render.graph import render_graph
 
@@ -180,13 +180,12 @@ def command_graph(invocation: Invocation, impact: Address | None, format_: str) 
         )
     text = render_graph(configuration, impact=impact, format="json" if invocation.json else format_)
     invocation.out(text)
-    return ExitCode.OK
 
 
 @command("show")
 @click.argument("what", required=False, metavar="[ADDRESS|PLANFILE]", type=ADDRESS_OR_FILE)
 @click.option("--explain", is_flag=True, help="Of a saved plan: also the stages that apply will walk.")
-def command_show(invocation: Invocation, what: str | None, explain: bool) -> int:
+def command_show(invocation: Invocation, what: str | None, explain: bool) -> None:
     """Show a committed resource, a saved plan, or the whole state."""
     from pathlib import Path
 
@@ -194,7 +193,7 @@ def command_show(invocation: Invocation, what: str | None, explain: bool) -> int
         from mzplan.plan.file import read_plan
 
         show_plan(invocation, read_plan(what), explain=explain)
-        return ExitCode.OK
+        return
     if explain:
         raise click.UsageError("--explain goes with a saved plan: mzplan show FILE --explain.")
     from mzplan.operations.project import committed_resource
@@ -203,13 +202,12 @@ def command_show(invocation: Invocation, what: str | None, explain: bool) -> int
     state = invocation.project().store.read_state()
     if what is None:
         invocation.document(state_to_json(state))
-        return ExitCode.OK
+        return
     try:
         address = Address.parse(what)
     except ValueError as problem:
         raise click.UsageError(f"{problem}; and there is no file {what!r}") from None
     invocation.document(resource_to_json(committed_resource(state, address)))
-    return ExitCode.OK
 
 
 @command("drift")

@@ -35,7 +35,7 @@ _LEFT = ("state", "warehouse", "lake", "__pycache__")
 
 @command("init")
 @click.option("--from", "example", metavar="EXAMPLE", type=EXAMPLE, help="Begin with a copy of an example.")
-def command_init(invocation: Invocation, example: str | None) -> int:
+def command_init(invocation: Invocation, example: str | None) -> None:
     """Begin a new project here, empty or from an example."""
     folder = Path(invocation.directory)
     refuse_editor_schemas(folder)
@@ -46,11 +46,7 @@ def command_init(invocation: Invocation, example: str | None) -> int:
         written = [_begin(folder)]
         text = f"Wrote {written[0]}. Declare connections, sources and sinks beside it."
     written += [*write_editor_schemas(folder), *_ignored(folder)]
-    if invocation.json:
-        invocation.document({"written": [str(path) for path in written]})
-    else:
-        invocation.out(f"{text} Then run `mzplan plan`.")
-    return ExitCode.OK
+    invocation.result({"written": [str(path) for path in written]}, f"{text} Then run `mzplan plan`.")
 
 
 def _begin(folder: Path) -> Path:

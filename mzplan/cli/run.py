@@ -83,7 +83,7 @@ def command_run(
     "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
 )
 @policy_option
-def command_up(invocation: Invocation, instance: str | None, policy: str | None) -> int:
+def command_up(invocation: Invocation, instance: str | None, policy: str | None) -> None:
     """Start the runner of this machine, detached."""
     from mzplan.host.local_folder import runtime_file
     from mzplan.secrets.policy import read_policy
@@ -105,14 +105,13 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
             opens = " Spark starts now; mzplan status shows when it is ready." if before is None else ""
             invocation.out(f"A runner {word} instance {name} (pid {pid}, log .mzplan/{log}).{opens}")
     _summary(invocation, shown)
-    return ExitCode.OK
 
 
 @command("down")
 @click.option(
     "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
 )
-def command_down(invocation: Invocation, instance: str | None) -> int:
+def command_down(invocation: Invocation, instance: str | None) -> None:
     """Stop the runner of this machine; checkpoints stay."""
     from mzplan.runner.embedded import stop
 
@@ -136,7 +135,6 @@ def command_down(invocation: Invocation, instance: str | None) -> int:
     if unknown:
         raise MzplanError(unknown)
     _summary(invocation, shown)
-    return ExitCode.OK
 
 
 def _summary(invocation: Invocation, shown: list[dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 from mzplan.host.failpoints import Failpoint, failpoint
@@ -23,15 +23,13 @@ from mzplan.model.state import State
 from mzplan.operations.follower import Follower, resumed_queries
 from mzplan.operations.history import record_of, record_outcome
 from mzplan.operations.plan import plan_configuration, validate
-from mzplan.operations.project import Outcome, Work, committing, read_state
+from mzplan.operations.project import Outcome, Work, committing, locked, read_state
 from mzplan.operations.status import find_drift
 from mzplan.schema.description import packages_of
 from mzplan.secrets.command_guards import AsWritten
 from mzplan.secrets.policy import Guard, Handed
 from mzplan.store.limits import limiting
 from mzplan.store.store import digest_of_state
-
-LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +143,7 @@ def carry_out(work: Work, request: CommitRequest) -> Applied:
     """Lock, plan, approve, validate, commit, follow."""
     refuse_unused(work.directory)
     store = work.store
-    with ExitStack() as held:
-        with work.reporter.working("waiting for the lock of the state"):
-            held.enter_context(store.lock(request.command, LOCK_WAIT))
+    with locked(store, work.reporter, request.command):
         failpoint(Failpoint.APPLY_LOCKED)
         state = read_state(store, work.reporter)
         plan = replace(request.planned(state), environment=work.project.settings.environment)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mzplan.secrets.policy import Handed
 
 
+LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
 _AS_WRITTEN: Mapping[str, bytes] = {}
 
 
@@ -202,6 +203,15 @@ def read_state(store: Store, reporter: Reporter) -> State:
         f"{count(len(state.resources), 'resource')}"
     )
     return state
+
+
+@contextlib.contextmanager
+def locked(store: Store, reporter: Reporter, command: str, wait: float | None = None) -> Iterator[None]:
+    """Hold the lock of the state; another command's is waited for (by default as long as LOCK_WAIT)."""
+    with contextlib.ExitStack() as held:
+        with reporter.working("waiting for the lock of the state"):
+            held.enter_context(store.lock(command, LOCK_WAIT if wait is None else wait))
+        yield
 
 
 @contextlib.contextmanager

@@ -50,11 +50,6 @@ class Altered:
     notices: tuple[Diagnostic, ...] = ()
 
     @property
-    def edit(self) -> FileEdit | None:
-        """The first of the edits."""
-        return self.edits[0] if self.edits else None
-
-    @property
     def exit_code(self) -> ExitCode:
         return self.applied.exit_code if self.applied is not None else ExitCode.OK
 

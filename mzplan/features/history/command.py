@@ -40,7 +40,7 @@ def command_history(most: int) -> int | None:
 
 @command("show")
 @click.argument("serial", type=_SERIAL)
-def history_show(invocation: Invocation, serial: int) -> int:
+def history_show(invocation: Invocation, serial: int) -> None:
     """Show one serial: who, why, how it ended, and what it changed."""
     from mzplan.operations.history import changes_of, entry_of
     from mzplan.render.history import entry_to_json, render_entry
@@ -51,15 +51,14 @@ def history_show(invocation: Invocation, serial: int) -> int:
     if invocation.json:
         shown = plan_to_json(plan) | {"digest": entry.commit.digest or None if entry.commit else None}
         invocation.document(entry_to_json(entry) | {"plan": shown})
-        return ExitCode.OK
+        return
     invocation.out(f"{render_entry(entry, invocation.color)}\n{_changes(invocation, plan)}")
-    return ExitCode.OK
 
 
 @command("diff")
 @click.argument("one", metavar="A", type=_SERIAL)
 @click.argument("other", metavar="B", type=_SERIAL)
-def history_diff(invocation: Invocation, one: int, other: int) -> int:
+def history_diff(invocation: Invocation, one: int, other: int) -> None:
     """Show what differs between two serials, from A to B, as a plan shows it."""
     from mzplan.operations.history import changes_between
     from mzplan.render.plan_json import plan_to_json
@@ -71,7 +70,6 @@ def history_diff(invocation: Invocation, one: int, other: int) -> int:
         invocation.document({"from": one, "to": other, "plan": shown})
     else:
         invocation.out(f"From serial {one} to serial {other}\n\n{_changes(invocation, plan)}")
-    return ExitCode.OK
 
 
 def _changes(invocation: Invocation, plan: Plan) -> str:

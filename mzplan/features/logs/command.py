@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from mzplan.cli.arguments import selecting
+from mzplan.cli.arguments import ParsedType, selecting
 from mzplan.cli.context import Invocation, command
-from mzplan.model.diagnostics import ExitCode
 from mzplan.model.times import DURATION_FORM, seconds
 from mzplan.render.text import safe
 
@@ -18,26 +17,22 @@ if TYPE_CHECKING:
     from mzplan.operations.selection import Selection
 
 
-class _SinceType(click.ParamType[float]):
+def _since(text: str) -> float:
     """`10m` (that long ago), or a time such as `2026-01-31T10:00`: seconds since the epoch."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float | int):
-            return float(value)
-        if DURATION_FORM.fullmatch(str(value)):
-            return time.time() - seconds(str(value))
-        try:
-            return datetime.fromisoformat(str(value)).timestamp()
-        except (ValueError, OverflowError, OSError):
-            self.fail(f"{value!r} is neither a duration (10m) nor a time (2026-01-31T10:00).", param, ctx)
+    if DURATION_FORM.fullmatch(text):
+        return time.time() - seconds(text)
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"{text!r} is neither a duration (10m) nor a time (2026-01-31T10:00).") from None
 
 
 @command("logs")
 @selecting()
-@click.option("--since", metavar="T", type=_SinceType(), help="Not before: 10m ago, or 2026-01-31T10:00.")
-def command_logs(invocation: Invocation, selection: Selection, since: float | None) -> int:
+@click.option(
+    "--since", metavar="T", type=ParsedType("time", _since), help="Not before: 10m ago, or 2026-01-31T10:00."
+)
+def command_logs(invocation: Invocation, selection: Selection, since: float | None) -> None:
     """Show what the runners of this machine have logged: all of it, or of some queries."""
     from mzplan.operations.logs import read_logs
     from mzplan.operations.status import select
@@ -64,10 +59,9 @@ def command_logs(invocation: Invocation, selection: Selection, since: float | No
                 ]
             }
         )
-        return ExitCode.OK
+        return
     for one in found:
         for line in one.text.split("\n"):
             invocation.out(safe(line) or " ")
         if invocation.output.reader_gone:
             break
-    return ExitCode.OK

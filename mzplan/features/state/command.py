@@ -50,7 +50,7 @@ def _sub(name: str, *, changing: bool = False) -> Callable[[Callable[..., Any]],
 
 
 @_sub("list")
-def state_list(invocation: Invocation) -> int:
+def state_list(invocation: Invocation) -> None:
     """List what is committed, an address a line."""
     state = invocation.project().store.read_state()
     if invocation.json:
@@ -68,48 +68,46 @@ def state_list(invocation: Invocation) -> int:
                 ],
             }
         )
-        return ExitCode.OK
+        return
     for address in sorted(state.resources, key=natural):
         invocation.out(str(address))
     for id_, (address, generation) in sorted(state.forgotten.items()):
         invocation.note(f"Forgotten, and kept: {address} ({id_}, generation {generation})")
-    return ExitCode.OK
 
 
 @_sub("show")
 @click.argument("address", type=ADDRESS)
-def state_show(invocation: Invocation, address: Address) -> int:
+def state_show(invocation: Invocation, address: Address) -> None:
     """Show a committed resource as JSON."""
     from mzplan.operations.project import committed_resource
     from mzplan.render.state import resource_to_json
 
     state = invocation.project().store.read_state()
     invocation.document(resource_to_json(committed_resource(state, address)))
-    return ExitCode.OK
 
 
 @_sub("mv", changing=True)
 @click.argument("former", type=ADDRESS)
 @click.argument("new", type=ADDRESS)
 @message_option
-def state_mv(invocation: Invocation, former: Address, new: Address, message: str | None) -> int:
+def state_mv(invocation: Invocation, former: Address, new: Address, message: str | None) -> None:
     """Rename a resource: it keeps its checkpoint and collection. Rename it in the files too."""
     from mzplan.features.state.state_edits import move
 
     plan = move(invocation.work(), former, new, message)
-    return _show_commit(invocation, plan, f"{former} is {new} now. Rename it in the files too.")
+    _show_commit(invocation, plan, f"{former} is {new} now. Rename it in the files too.")
 
 
 @_sub("rm", changing=True)
 @click.argument("addresses", nargs=-1, required=True, type=ADDRESS)
 @message_option
-def state_rm(invocation: Invocation, addresses: tuple[Address, ...], message: str | None) -> int:
+def state_rm(invocation: Invocation, addresses: tuple[Address, ...], message: str | None) -> None:
     """Forget resources: their queries stop, their storage stays, and `import` takes it back."""
     from mzplan.features.state.state_edits import forget
 
     given = list(dict.fromkeys(addresses))
     plan = forget(invocation.work(), given, message)
-    return _show_commit(invocation, plan, f"Forgot {', '.join(map(str, given))}. What is stored stays.")
+    _show_commit(invocation, plan, f"Forgot {', '.join(map(str, given))}. What is stored stays.")
 
 
 @_sub("rollback", changing=True)
@@ -118,7 +116,7 @@ def state_rm(invocation: Invocation, addresses: tuple[Address, ...], message: st
 @message_option
 def state_rollback(
     invocation: Invocation, serial: int | None, auto_approve: bool, message: str | None
-) -> int:
+) -> None:
     """Commit again the state of an earlier serial (default: the one before)."""
     from mzplan.features.state.state_edits import roll_back
 
@@ -132,10 +130,10 @@ def state_rollback(
         asks(plan)
 
     plan = roll_back(invocation.work(), serial, approve, message)
-    return _show_commit(invocation, plan, "Change the files too, or the next apply undoes it.")
+    _show_commit(invocation, plan, "Change the files too, or the next apply undoes it.")
 
 
-def _show_commit(invocation: Invocation, plan: Plan, text: str) -> int:
+def _show_commit(invocation: Invocation, plan: Plan, text: str) -> None:
     serial = invocation.progress.serial if invocation.progress.is_committed else plan.serial
     if invocation.json:
         from mzplan.render.plan_json import plan_to_json
@@ -145,7 +143,6 @@ def _show_commit(invocation: Invocation, plan: Plan, text: str) -> int:
         invocation.out(f"No changes: serial {serial} says so already.")
     else:
         invocation.out(f"Committed serial {serial}: {count(len(plan.changes), 'resource')}. {text}")
-    return ExitCode.OK
 
 
 @_sub("pull")
@@ -153,14 +150,14 @@ def _show_commit(invocation: Invocation, plan: Plan, text: str) -> int:
     "--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there, not on stdout (-)."
 )
 @click.option("--serial", type=click.IntRange(min=1), help="This one: of the history, or the current one.")
-def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> int:
+def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> None:
     """Write the state file, byte for byte; with --out also what its runners have noted down, to move it."""
     from mzplan.features.state.migration import beside, pull
 
     data, carried, led = pull(invocation.project(), serial)
     if out in (None, "-"):
         invocation.output.raw(data.decode())
-        return ExitCode.OK
+        return
     write_bytes(out, data)
     if carried is None:
         beside(out).unlink(missing_ok=True)  # of an earlier pull
@@ -171,18 +168,14 @@ def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> i
         )
     for name in led:
         invocation.note(f"A runner of instance {name} follows this state: stop it before you push elsewhere.")
-    if invocation.json:
-        invocation.document({"written": out})
-    else:
-        invocation.out(f"Wrote {out}.")
-    return ExitCode.OK
+    invocation.result({"written": out}, f"Wrote {out}.")
 
 
 @_sub("push", changing=True)
 @click.argument("file", type=click.Path())
 @click.option("--force", is_flag=True, help="Also over another history, later commits, or what is damaged.")
 @message_option
-def state_push(invocation: Invocation, file: str, force: bool, message: str | None) -> int:
+def state_push(invocation: Invocation, file: str, force: bool, message: str | None) -> None:
     """Make a state file (`-`: stdin) the state; to move it to another backend, push into the empty one."""
     from mzplan.features.state.migration import beside, push
 
@@ -190,11 +183,10 @@ def state_push(invocation: Invocation, file: str, force: bool, message: str | No
     rest = beside(file)
     carried = _read(str(rest))[0] if file != "-" and rest.exists() else None
     serial, written = push(invocation.work(), data, name, force=force, carried=carried, message=message)
-    if invocation.json:
-        invocation.document({"serial": serial, "written": written})
-    else:
-        invocation.out(f"The state is serial {serial}." if written else f"Nothing to do: serial {serial}.")
-    return ExitCode.OK
+    invocation.result(
+        {"serial": serial, "written": written},
+        f"The state is serial {serial}." if written else f"Nothing to do: serial {serial}.",
+    )
 
 
 def _read(file: str) -> tuple[bytes, str]:
@@ -210,23 +202,19 @@ def _read(file: str) -> tuple[bytes, str]:
 
 @_sub("lock", changing=True)
 @click.option("--reason", default="", help="Why, for whoever is refused.")
-def state_lock(invocation: Invocation, reason: str) -> int:
+def state_lock(invocation: Invocation, reason: str) -> None:
     """Keep everybody from changing the state until `state unlock`."""
-    from mzplan.operations.apply import LOCK_WAIT
+    from mzplan.operations.project import LOCK_WAIT
 
     store = invocation.project().store
     with store.lock(safe(reason)[:200] or "state lock", LOCK_WAIT) as info:
         store.hold(info)
-    if invocation.json:
-        invocation.document({"lock": encode(info)})
-    else:
-        invocation.out(f"Locked. To release it: mzplan state unlock {info.id}")
-    return ExitCode.OK
+    invocation.result({"lock": encode(info)}, f"Locked. To release it: mzplan state unlock {info.id}")
 
 
 @_sub("unlock", changing=True)
 @click.argument("lock_id", metavar="ID")
-def state_unlock(invocation: Invocation, lock_id: str) -> int:
+def state_unlock(invocation: Invocation, lock_id: str) -> None:
     """Release a lock: one of `state lock`, or one that a killed command has left."""
     store = invocation.project().store
     held = store.release(lock_id)
@@ -234,11 +222,10 @@ def state_unlock(invocation: Invocation, lock_id: str) -> int:
         there = store.holder()
         detail = f"The lock that is held has id {there.id}." if there else "No lock is held."
         raise error("MZ070", f"There is no lock {safe(lock_id)!r}", detail, exit_code=ExitCode.USAGE)
-    if invocation.json:
-        invocation.document({"released": encode(held), "by": getpass.getuser()})
-    else:
-        invocation.out(f"Released the lock of {safe(held.user)} on {safe(held.host)} ({safe(held.command)}).")
-    return ExitCode.OK
+    invocation.result(
+        {"released": encode(held), "by": getpass.getuser()},
+        f"Released the lock of {safe(held.user)} on {safe(held.host)} ({safe(held.command)}).",
+    )
 
 
 @_sub("gc")

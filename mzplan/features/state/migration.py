@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,9 +25,8 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.json_text import parse
 from mzplan.model.state import State
 from mzplan.model.stored import OPTIONAL
-from mzplan.operations.apply import LOCK_WAIT
 from mzplan.operations.history import no_serial, record_of, record_outcome
-from mzplan.operations.project import Project, Reporter, Work, committing, read_state
+from mzplan.operations.project import Project, Reporter, Work, committing, locked, read_state
 from mzplan.store.backends.backend import ConflictError
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.epochs import newest_epoch, raise_epoch
@@ -204,9 +203,7 @@ def push(
     store = work.store
     store.ensure_own(given, name)
     records = read_records(carried, f"{name}.runners", given.lineage)
-    with ExitStack() as held:
-        with work.reporter.working("waiting for the lock of the state"):
-            held.enter_context(store.lock("state push", LOCK_WAIT))
+    with locked(store, work.reporter, "state push"):
         try:
             state = read_state(store, work.reporter)
         except MzplanError as problem:

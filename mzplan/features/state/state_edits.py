@@ -4,7 +4,6 @@ a new serial; runners follow as they follow any commit."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +13,9 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
-from mzplan.operations.apply import LOCK_WAIT, refuse
+from mzplan.operations.apply import refuse
 from mzplan.operations.history import record_of, record_outcome
-from mzplan.operations.project import Project, Runners, Work, committing, read_state
+from mzplan.operations.project import LOCK_WAIT, Project, Runners, Work, committing, locked, read_state
 from mzplan.secrets.policy import NOTHING_HANDED
 
 
@@ -127,9 +126,7 @@ def _edit(
     from mzplan.plan import apply_changes
 
     store = work.store
-    with ExitStack() as held:
-        with work.reporter.working("waiting for the lock of the state"):
-            held.enter_context(store.lock(command, LOCK_WAIT))
+    with locked(store, work.reporter, command):
         state = read_state(store, work.reporter)
         plan = planned(state)
         refuse(plan, allow_replace=True)

@@ -12,8 +12,7 @@ from mzplan.model.address import Address, Place, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import State
 from mzplan.model.words import count, size
-from mzplan.operations.apply import LOCK_WAIT
-from mzplan.operations.project import Project, Reporter, read_state
+from mzplan.operations.project import Project, Reporter, locked, read_state
 from mzplan.render.text import Paint
 from mzplan.store.claims import places_of, recorded_instances, recorded_places, unclaimed
 from mzplan.store.store import Store
@@ -55,10 +54,8 @@ def remove_unclaimed(
     Raises MzplanError MZ193 (exit 7) while a runner has still to take in the newest serial, or an export is
     being prepared.
     """
-    with reporter.working("waiting for the lock of the state"):
-        lock = project.store.lock("state gc", LOCK_WAIT)
     problems: list[Diagnostic] = []
-    with lock:
+    with locked(project.store, reporter, "state gc"):
         state = read_state(project.store, reporter)
         _ensure_quiet(project.store, state)
         found = _found(project, state, reporter, foreign)

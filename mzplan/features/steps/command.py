@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mzplan.cli.arguments import QUERY, selecting
+from mzplan.cli.arguments import QUERY, ParsedType, selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode
@@ -23,28 +23,22 @@ if TYPE_CHECKING:
 _MAX_STEP = 2**64 - 1
 
 
-class RangeType(click.ParamType[tuple[int, "int | None"]]):
+def _range(text: str) -> tuple[int, int | None]:
     """`12`, `12..20` or `12..`: first and last step."""
-
-    name = "range"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int | None]:
-        match = re.fullmatch(r"(\d{1,20})(?:(\.\.)(\d{1,20})?)?", str(value), re.ASCII)
-        if match is None:
-            self.fail(f"{value!r} is not a range of steps: write 12, 12..20 or 12..", param, ctx)
-        first = int(match[1])
-        last = int(match[3]) if match[3] else (None if match[2] else first)
-        if last is not None and last < first:
-            self.fail(f"{value!r} ends before it begins", param, ctx)
-        return first, last
+    match = re.fullmatch(r"(\d{1,20})(?:(\.\.)(\d{1,20})?)?", text, re.ASCII)
+    if match is None:
+        raise ValueError(f"{text!r} is not a range of steps: write 12, 12..20 or 12..")
+    first = int(match[1])
+    last = int(match[3]) if match[3] else (None if match[2] else first)
+    if last is not None and last < first:
+        raise ValueError(f"{text!r} ends before it begins")
+    return first, last
 
 
 @command("steps")
 @selecting(required=True)
 @click.option("--last", "count", type=click.IntRange(min=1), metavar="N", help="Only the newest N steps.")
-def command_steps(invocation: Invocation, selection: Selection, count: int | None) -> int:
+def command_steps(invocation: Invocation, selection: Selection, count: int | None) -> None:
     """List the durable steps of sources and sinks.
 
     Of each: what it read of its upstream (a sink: which steps of its source), rows, bytes, when, and whether
@@ -62,12 +56,17 @@ def command_steps(invocation: Invocation, selection: Selection, count: int | Non
     elif found:
         texts = (render_steps(shown, color=invocation.color, titled=not selection.single) for shown in found)
         invocation.out("\n\n".join(texts))
-    return ExitCode.OK
 
 
 @command("verify")
 @click.argument("address", type=QUERY)
-@click.option("--steps", "wanted", type=RangeType(), metavar="RANGE", help="N, N..M or N.. (default: all).")
+@click.option(
+    "--steps",
+    "wanted",
+    type=ParsedType("range", _range),
+    metavar="RANGE",
+    help="N, N..M or N.. (default: all).",
+)
 @click.option(
     "--from-upstream",
     is_flag=True,
@@ -148,7 +147,7 @@ def _verify_content(invocation: Invocation, address: Address, shared: bool) -> i
     metavar="STEP",
     help="The oldest to keep.",
 )
-def command_expire(invocation: Invocation, address: Address, before: int) -> int:
+def command_expire(invocation: Invocation, address: Address, before: int) -> None:
     """Record that the steps below STEP aren't needed any more.
 
     Refused (exit code 7) while a sink has still to read one of them, whether it runs or is paused.
@@ -156,11 +155,10 @@ def command_expire(invocation: Invocation, address: Address, before: int) -> int
     from mzplan.features.steps.steps import expire
 
     steps = expire(invocation.project(), address, before, invocation.progress)
-    if invocation.json:
-        invocation.document({"address": str(address), "since": steps.since, "upper": steps.upper})
-    else:
-        invocation.out(f"{address}: steps from {steps.since} on are kept; the next one is {steps.upper}.")
-    return ExitCode.OK
+    invocation.result(
+        {"address": str(address), "since": steps.since, "upper": steps.upper},
+        f"{address}: steps from {steps.since} on are kept; the next one is {steps.upper}.",
+    )
 
 
 class _Session:

@@ -12,7 +12,14 @@ from mzplan.endpoints.interface import Written
 from mzplan.model.address import Address, natural_item
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State
-from mzplan.operations.project import Project, Reporter, committed_resource, read_state, why_nothing_runs
+from mzplan.operations.project import (
+    Project,
+    Reporter,
+    committed_resource,
+    locked,
+    read_state,
+    why_nothing_runs,
+)
 from mzplan.operations.selection import Selection
 from mzplan.operations.status import select
 from mzplan.schema.description import writes_all
@@ -262,9 +269,7 @@ def expire(project: Project, address: Address, before: int, reporter: Reporter) 
 
     Their files are not removed here: the runner's maintenance reclaims them, down to `since`.
     """
-    with reporter.working("waiting for the lock of the state"):
-        lock = project.store.lock("expire", 10.0)
-    with lock:
+    with locked(project.store, reporter, "expire", wait=10.0):
         state = read_state(project.store, reporter)
         resource = committed_resource(state, address)
         history = _history(project, state, resource)

@@ -77,7 +77,7 @@ def test_a_stale_plan_is_5(folder: Path) -> None:
 
 
 def test_a_locked_state_is_6(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.operations.apply.LOCK_WAIT", 0.05)
+    monkeypatch.setattr("mzplan.operations.project.LOCK_WAIT", 0.05)
     with Store(LocalBackend(folder / "state"), "shop").lock("apply"):
         ran = mzplan(folder, "apply", "--auto-approve", "--json")
         assert mzplan(folder, "plan").code == 0  # reading needs no lock

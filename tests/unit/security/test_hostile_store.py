@@ -262,7 +262,7 @@ def test_a_plan_that_does_not_fit_on_the_disk(folder: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.operations.apply.LOCK_WAIT", 0.05)
+    monkeypatch.setattr("mzplan.operations.project.LOCK_WAIT", 0.05)
 
 
 @pytest.mark.parametrize(

@@ -100,9 +100,10 @@ def outcome(project: Project, statement: str) -> str:
         file.write_text(FILE)
     notices = [f"{d.code} {d.summary}" for d in altered.notices]
     changed = []
-    if altered.edit is not None:
-        assert now == altered.edit.after.decode()
-        changed = [line for line in altered.edit.diff.splitlines()[2:] if line[:1] in "+-"]
+    if altered.edits:
+        edit = altered.edits[0]
+        assert now == edit.after.decode()
+        changed = [line for line in edit.diff.splitlines()[2:] if line[:1] in "+-"]
         changed = [line[0] + line[1:].strip() for line in changed]
     return "\n".join([*changed, *notices]) or "same"
 

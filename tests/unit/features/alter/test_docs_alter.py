@@ -25,8 +25,7 @@ EXAMPLES = re.findall(r"```sql\n(.*?)```\n```diff\n(.*?)```", PAGE, re.S)
 @pytest.mark.parametrize(("statement", "diff"), EXAMPLES)
 def test_an_example_edits_what_the_page_says(tmp_path: Path, statement: str, diff: str) -> None:
     project = open_project(str(write(tmp_path, {"shop.yaml": PROJECT})))
-    edit = edit_only(project, SilentReporter(), statement).edit
-    assert edit is not None
+    (edit,) = edit_only(project, SilentReporter(), statement).edits
     changed = [line for line in edit.diff.splitlines()[2:] if line[:1] in "+-"]
     assert changed == diff.splitlines()
 

@@ -192,7 +192,7 @@ def test_pull_and_push(folder: Path, tmp_path: Path) -> None:
 
 
 def test_lock_and_unlock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.operations.apply.LOCK_WAIT", 0.05)
+    monkeypatch.setattr("mzplan.operations.project.LOCK_WAIT", 0.05)
     ran = mzplan(folder, "state", "lock", "--reason", "moving house", "--json")
     id_ = ran.json()["lock"]["id"]
     for command in (("apply", "--auto-approve"), ("state", "rm", "sink.few"), ("pause", "sink.few")):
