@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from mzplan.connectors.api.queries import PROBE_TIMEOUT_S
-
 Value = TypeVar("Value")
+
+PROBE_TIMEOUT_S = 5.0
+"""The most that one question to one server may take, in seconds."""
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:

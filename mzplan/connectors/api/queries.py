@@ -27,9 +27,6 @@ Rewriting = Callable[[str], AbstractContextManager[Any]]
 """What whoever rewrites files of the Delta table at a path must hold: of two who do so at once, Delta lets
 only one commit. It holds for this process; whoever else writes a table is no concern of it."""
 
-PROBE_TIMEOUT_S = 5.0
-"""The most that one question to one server may take, in seconds."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedConnection:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from mzplan.connectors.api.queries import PROBE_TIMEOUT_S, Output, ResolvedConnection, ResolvedQuery
+from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
+from mzplan.connectors.api.queries import Output, ResolvedConnection, ResolvedQuery
 from mzplan.connectors.formats.registry_fit import avro_readable, avro_writable, readable, writable
 from mzplan.connectors.formats.registry_http import (
     Get,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mzplan.connectors.api.queries import ResolvedConnection
+from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import escaped, java_kafka_options
 from mzplan.connectors.network.aws import librdkafka_options as aws_librdkafka_options
@@ -131,6 +131,11 @@ def transaction_options(connection: Mapping[str, Any], directory: str) -> dict[s
     options = librdkafka_options(connection, directory)
     own = connection["options"]
     return {**options, **{theirs: own[ours] for ours, theirs in _PRODUCER_OPTIONS.items() if ours in own}}
+
+
+def route(query: ResolvedQuery) -> str:
+    """The connection and its brokers, for people."""
+    return f"{query.link.address} ({', '.join(query.link.body['brokers'])})"
 
 
 def jaas(mechanism: str, username: str, password: str) -> str:

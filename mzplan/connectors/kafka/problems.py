@@ -9,8 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.kafka.options import client_body, transaction_options
-from mzplan.connectors.kafka.probe import route
+from mzplan.connectors.kafka.options import client_body, route, transaction_options
 from mzplan.connectors.kafka.step_record import StepRecord
 from mzplan.connectors.kafka.transaction import StopError, Transaction
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error

@@ -18,8 +18,8 @@ from mzplan.connectors.frames.progress import with_count
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted
-from mzplan.connectors.kafka.options import writer_options
-from mzplan.connectors.kafka.probe import KafkaProbe, route
+from mzplan.connectors.kafka.options import route, writer_options
+from mzplan.connectors.kafka.probe import KafkaProbe
 from mzplan.connectors.kafka.transactional_writer import TransactionalWriter, compare_target
 from mzplan.connectors.kafka.written import KafkaContent, KafkaRecorded
 from mzplan.connectors.network.aws_spark import require_packages

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.connector import LastTimes, SourceConnector
+from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.replays import replay
 from mzplan.connectors.formats import dead_letters
@@ -19,8 +19,9 @@ from mzplan.connectors.formats.parsers import Parsed, parsed_by, unframed
 from mzplan.connectors.formats.records import Records, checked
 from mzplan.connectors.formats.registry import ROLE, check_source
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.kafka.options import client_body, consumer_options, writer_options
-from mzplan.connectors.kafka.probe import KafkaProbe, compare_upstreams, route
+from mzplan.connectors.kafka.options import client_body, consumer_options, route, writer_options
+from mzplan.connectors.kafka.positions import KafkaPositions
+from mzplan.connectors.kafka.probe import compare_upstreams
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.times import instant
@@ -38,15 +39,12 @@ _EARLIEST = -2  # as an offset in the options of Spark's Kafka source
 _CAME = "_mzplan_came"  # a record's original value, where another form of it is read
 
 
-class KafkaSource(SourceConnector):
+class KafkaSource(KafkaPositions, SourceConnector):
     """Reads a topic from its start, its end or a time on, exactly once into the collection."""
 
     position = "STRUCT<partition: INT, offset: BIGINT, timestamp: TIMESTAMP>"
     moves = True
     keeps_positions = True
-
-    def __init__(self) -> None:
-        self._probe = KafkaProbe()
 
     def probe(self, query: ResolvedQuery) -> Probe:
         """The topic's identity, `{type, cluster_id, topic, topic_id, partitions}`; and whether its schema in
@@ -67,15 +65,6 @@ class KafkaSource(SourceConnector):
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
     ) -> Diagnostic | None:
         return compare_upstreams(query, recorded, found)
-
-    def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
-        return self._probe.check_position(query, position)
-
-    def reposition(
-        self, query: ResolvedQuery, policy: str, position: str | None, last_times: LastTimes
-    ) -> str:
-        """In another topic, or in one that has lost records."""
-        return self._probe.reposition(query, policy, position, last_times)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         body, type_ = query.body, query.description.type
@@ -109,17 +98,6 @@ class KafkaSource(SourceConnector):
     ) -> DataFrame:
         """By the offsets."""
         return replay(spark, self, query, _between(start, end))
-
-    def between_times(
-        self, query: ResolvedQuery, start: int, end: int, position: str | None
-    ) -> tuple[Any, Any]:
-        """By the timestamps of the records. In each partition it ends before the first record
-        of a later time, wherever records of earlier ones come after that."""
-        return self._probe.between_times(query, start, end, position)
-
-    def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
-        """The records after the checkpoint's offsets."""
-        return self._probe.backlog(query)
 
     def send_letters(self, records: DataFrame, query: ResolvedQuery) -> None:
         """To the topic of `dead_letter`."""

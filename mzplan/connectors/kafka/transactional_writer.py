@@ -21,9 +21,8 @@ from confluent_kafka import KafkaException
 from mzplan.connectors.api.queries import ResolvedQuery, SinkRun
 from mzplan.connectors.api.targets import another_target, refused, unknown_step, warn_repeated
 from mzplan.connectors.frames.task_code import in_one_task
-from mzplan.connectors.kafka.options import client_body, transaction_options
+from mzplan.connectors.kafka.options import client_body, route, transaction_options
 from mzplan.connectors.kafka.output import REPORT, task
-from mzplan.connectors.kafka.probe import route
 from mzplan.connectors.kafka.problems import FENCED, Problems, transactional_id
 from mzplan.connectors.kafka.step_record import EMPTY, UNKNOWN, StepRecord
 from mzplan.connectors.kafka.transaction import CHANGED, StopError, Transaction

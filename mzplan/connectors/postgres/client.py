@@ -12,7 +12,8 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from mzplan.connectors.api.queries import PROBE_TIMEOUT_S, ResolvedConnection, ResolvedQuery
+from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
+from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
 from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, through_tunnel, tunnel_elsewhere
 from mzplan.connectors.postgres.elsewhere import Elsewhere
 from mzplan.host.network import libpq_security

@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 
-from mzplan.connectors.api.probes import Memo, bounded, fingerprint
-from mzplan.connectors.api.queries import PROBE_TIMEOUT_S, Probe, ResolvedQuery
+from mzplan.connectors.api.probes import PROBE_TIMEOUT_S, Memo, bounded, fingerprint
+from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.postgres.client import connect, patience, reached
 from mzplan.connectors.postgres.problems import connect_problem, diagnose
 from mzplan.connectors.postgres.tables import Connection

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.api.replays import _ONLY_STREAMS
 from mzplan.connectors.kafka import probe
+from mzplan.connectors.kafka.client import ClusterError
 from mzplan.connectors.kafka.options import consumer_options, jaas, librdkafka_options
 from mzplan.connectors.kafka.probe import compare_upstreams
 from mzplan.connectors.kafka.source import stream_options
@@ -98,9 +99,10 @@ def test_a_topic_of_nearly_this_name() -> None:
         (None, f"create it: {create}"),
     ):
         client: Any = SimpleNamespace(admin=Admin(there), problems=[])
-        with pytest.raises(probe._Failed) as caught:
-            probe._identify(client, query(), False)
-        assert (caught.value.code, caught.value.hint) == ("MZ052", hint)
+        with pytest.raises(ClusterError) as caught:
+            probe.identify(client, query(), False)
+        (found,) = caught.value.diagnostics
+        assert (found.code, found.hint) == ("MZ052", hint)
 
 
 def test_a_password_can_not_leave_its_quotes() -> None:

@@ -14,7 +14,8 @@ from pyarrow import parquet
 
 from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.api.upstreams import backfills_to_do, check_backfills
-from mzplan.connectors.kafka import probe
+from mzplan.connectors.kafka import positions
+from mzplan.connectors.kafka.probe import KafkaProbe
 from mzplan.connectors.kafka.source import KafkaSource
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.observations import QueryState
@@ -443,24 +444,24 @@ def test_the_offsets_of_a_range(
 ) -> None:
     """Of two partitions that end at offset 20."""
 
-    def records(*given: Any) -> dict[int, probe._Record]:
+    def records(*given: Any) -> dict[int, positions._Record]:
         found = begins if given[-1] == RANGE[0] else ends
-        return {partition: probe._Record(*record) for partition, record in found.items()}
+        return {partition: positions._Record(*record) for partition, record in found.items()}
 
-    monkeypatch.setattr(probe.KafkaProbe, "_client_of", lambda *_: None)
-    monkeypatch.setattr(probe, "_identify", lambda *_: {"partitions": 2})
-    monkeypatch.setattr(probe, "_records_at", records)
+    monkeypatch.setattr(KafkaProbe, "client_of", lambda *_: None)
+    monkeypatch.setattr(positions, "identify", lambda *_: {"partitions": 2})
+    monkeypatch.setattr(positions, "_records_at", records)
     monkeypatch.setattr(
-        probe, "_offsets", lambda *given: dict(enumerate(first if given[-1] == "earliest" else [20, 20]))
+        positions, "_offsets", lambda *given: dict(enumerate(first if given[-1] == "earliest" else [20, 20]))
     )
     position = json.dumps({"orders": {"0": 12, "1": 15}})
     if isinstance(expected, tuple):
-        found = probe.KafkaProbe().between_times(query_of(tmp_path), *RANGE, position)
+        found = positions.KafkaPositions().between_times(query_of(tmp_path), *RANGE, position)
         assert found == tuple({"orders": offsets} for offsets in expected)
         assert json.dumps(found)
         return
     with pytest.raises(MzplanError, match=expected) as caught:
-        probe.KafkaProbe().between_times(query_of(tmp_path), *RANGE, position)
+        positions.KafkaPositions().between_times(query_of(tmp_path), *RANGE, position)
     (problem,) = caught.value.diagnostics
     assert problem.code == ("MZ278" if "not read" in expected else "MZ277")
     assert expected != "may be gone" or "--from 2026-11-23T05:00:00.006Z or later" in problem.hint

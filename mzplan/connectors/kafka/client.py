@@ -1,0 +1,211 @@
+"""The admin client of a Kafka cluster, what it answers, and what its errors mean, for people.
+
+No pyspark. Every request has a time limit.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.kafka.options import client_body, librdkafka_options, route
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+
+_SLICE_S = 0.4
+# Reported by the client when nothing listens at any address: waiting for the full time limit is of no use,
+# but one retry is (a broker may be restarting).
+_GIVE_UP_S = 1.5
+_SETTING = re.compile(r"\b[a-z]+(?:\.[a-z]+)+\b")
+
+
+@dataclass(slots=True)
+class Client:
+    """An admin client and its errors, newest last."""
+
+    admin: AdminClient
+    problems: list[KafkaError]
+
+
+class ClusterError(MzplanError):
+    """What a cluster did, or why it could not be asked: one diagnostic of a query."""
+
+
+def failed(query: ResolvedQuery, code: str, summary: str, detail: str, hint: str) -> ClusterError:
+    """A ClusterError of a query."""
+    return ClusterError(
+        Diagnostic(code=code, summary=summary, detail=detail, hint=hint, address=query.address)
+    )
+
+
+def new_client(query: ResolvedQuery, options: Mapping[str, Any]) -> Client:
+    """A client with these settings, which are `options_of` the query. Raises ClusterError."""
+    _require_token(query, options)
+    problems: list[KafkaError] = []
+    settings: dict[str, Any] = {**options, "error_cb": problems.append}
+    try:
+        return Client(AdminClient(settings), problems)
+    except (KafkaException, ValueError, TypeError) as problem:
+        raise _unusable(query, problem) from None
+
+
+def options_of(query: ResolvedQuery) -> dict[str, Any]:
+    """Raises ClusterError."""
+    try:
+        return librdkafka_options(client_body(query.link), query.directory)
+    except OSError as problem:
+        raise _unreadable(query, problem) from None
+
+
+def _require_token(query: ResolvedQuery, options: Mapping[str, Any]) -> None:
+    """Get a token before the client needs one: it would wait, and report no reason. Raises ClusterError."""
+    if "oauth_cb" not in options:
+        return
+    try:
+        options["oauth_cb"]("")
+    except ModuleNotFoundError:  # reported as a missing extra
+        raise
+    except Exception as problem:  # anything that AWS's client raises
+        message = str(problem).splitlines()[0][:300] if str(problem) else type(problem).__name__
+        raise failed(
+            query,
+            "MZ051",
+            "AWS gives no credentials for Kafka",
+            f"{message.rstrip('.')}.",
+            "check the aws connection: its key and role; without a key, where the query runs must have one "
+            "(AWS_ACCESS_KEY_ID, an instance profile, …).",
+        ) from None
+
+
+def answer(client: Client, query: ResolvedQuery, future: Future[Any]) -> Any:
+    """The result of a future, within the time limit. Raises ClusterError. The client is polled meanwhile: it
+    reports errors only then. Use describe_… for the metadata of a topic, never list_topics: that may create
+    the topic."""
+    began, earlier = time.monotonic(), len(client.problems)
+    while True:
+        try:
+            return future.result(_SLICE_S)
+        except KafkaException as problem:
+            failure: KafkaError | None = problem.args[0]
+        except TimeoutError:
+            failure = None
+        client.admin.poll(0)
+        waited = time.monotonic() - began
+        problems = client.problems[earlier:]
+        names = {problem.name() for problem in problems}
+        if (
+            failure is not None
+            or waited > PROBE_TIMEOUT_S - _SLICE_S
+            or names & {"_AUTHENTICATION", "_SSL", "_BAD_MSG"}
+            or (waited > _GIVE_UP_S and "_ALL_BROKERS_DOWN" in names)
+        ):
+            raise _classify(query, failure, problems)
+
+
+def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[KafkaError]) -> ClusterError:
+    """The client's errors as one of mzplan's codes, for people."""
+    by_name = {problem.name(): problem for problem in (*problems, *([failure] if failure else []))}
+    where = route(query)
+    for name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"):
+        if name in by_name:
+            return failed(
+                query,
+                "MZ051",
+                "Kafka refused the credentials",
+                f"{where}: {_message(by_name[name])}.",
+                "check security.protocol, sasl.mechanism, username and password of the connection.",
+            )
+    for name in ("_SSL", "_BAD_MSG", "_TRANSPORT"):
+        # A broker that requires a client certificate closes the connection; only the text shows why.
+        if name in by_name and (name != "_TRANSPORT" or "SSL routines" in by_name[name].str()):
+            return failed(
+                query,
+                "MZ051",
+                "Kafka and the connection don't agree on encryption",
+                f"{where}: {_message(by_name[name])}.",
+                "check security.protocol, ssl.ca and ssl.certificate of the connection: is this listener "
+                "PLAINTEXT or TLS, who signed its certificate, and does it ask for the client's?",
+            )
+    topic = query.body.get("topic", "")
+    if by_name.keys() & {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"}:
+        return not_allowed(query, topic)
+    if by_name.keys() & {"UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION"}:
+        return _no_topic(query, topic)
+    known = [by_name[name] for name in ("_RESOLVE", "_TRANSPORT") if name in by_name]
+    return failed(
+        query,
+        "MZ050",
+        "Kafka can't be reached",
+        f"{where}: {_message(known[0]) if known else f'no answer within {PROBE_TIMEOUT_S:.0f} s'}.",
+        "check brokers of the connection, and that the broker runs and is reachable from here.",
+    )
+
+
+def _message(problem: KafkaError) -> str:
+    """librdkafka's message without its thread names and states."""
+    text = str(problem.str()).partition(" (after ")[0]
+    return text.partition("/bootstrap: ")[2] or text
+
+
+def _no_topic(query: ResolvedQuery, topic: str) -> ClusterError:
+    return failed(
+        query,
+        "MZ052",
+        f"Topic {topic} does not exist",
+        f"{route(query)} has no topic {topic!r}; a {query.address.kind} does not create one.",
+        f"create it: kafka-topics.sh --bootstrap-server {_first(query)} --create --topic {topic}",
+    )
+
+
+def not_allowed(query: ResolvedQuery, topic: str) -> ClusterError:
+    security = query.link.body["security"]
+    user = (security.get("sasl") or {}).get("username", "ANONYMOUS")
+    done, operation = ("written", "Write") if query.address.kind == "sink" else ("read", "Read")
+    return failed(
+        query,
+        "MZ054",
+        f"Topic {topic} may not be {done}",
+        f"{route(query)} does not allow {user!r} to {operation.lower()} it.",
+        f"kafka-acls.sh --bootstrap-server {_first(query)} --add --allow-principal User:{user} "
+        f"--operation {operation} --operation Describe --topic {topic}",
+    )
+
+
+def _unreadable(query: ResolvedQuery, problem: OSError) -> ClusterError:
+    return failed(
+        query,
+        "MZ051",
+        "A TLS file can't be read",
+        f"{query.link.address}: {problem.filename}: {problem.strerror}.",
+        "ssl.ca and ssl.certificate are PEM files, relative to the project's folder, where the query runs.",
+    )
+
+
+def _unusable(query: ResolvedQuery, problem: Exception) -> ClusterError:
+    """librdkafka takes no such setting. What it says may repeat the value: only its name is shown."""
+    first = problem.args[0] if problem.args else ""
+    text = first.str() if isinstance(first, KafkaError) else str(first)
+    named = _SETTING.search(text)
+    where = f" {named[0].removesuffix('.pem')}" if named else ""
+    return failed(
+        query,
+        "MZ174",
+        f"The Kafka client can't use{where or ' what the connection says'}",
+        "It takes a file of certificates, or a key, only in PEM, and whole."
+        if where.startswith(" ssl.")
+        else "It was refused before anything was sent.",
+        "correct the connection: ssl.ca and ssl.certificate are PEM files where the query runs, ssl.key "
+        "a private key in PEM without a passphrase.",
+    )
+
+
+def _first(query: ResolvedQuery) -> str:
+    return str(query.link.body["brokers"][0])

@@ -1,0 +1,225 @@
+"""Offsets of a Kafka source's topic: whether those that come next are there, how many they are, and where to
+go on, or to read again.
+
+No pyspark. Every request has a time limit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+from mzplan.connectors.api.connector import LastTimes
+from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.kafka.client import Client, ClusterError, answer
+from mzplan.connectors.kafka.options import route
+from mzplan.connectors.kafka.probe import KafkaProbe, identify
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.times import instant, instant_text
+
+
+class _Record(NamedTuple):
+    """Where a record is in its partition, and when it was written (milliseconds since the epoch)."""
+
+    offset: int
+    timestamp: int
+
+
+class KafkaPositions:
+    """What a source is asked about its position."""
+
+    def __init__(self) -> None:
+        self._probe = KafkaProbe()
+
+    def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
+        """Whether the topic still holds the offsets that come next (MZ067 if not)."""
+        topic = query.body["topic"]
+        try:
+            wanted = _read(position, topic)
+        except (ValueError, KeyError):
+            return None
+        try:
+            client = self._probe.client_of(query)
+            partitions = identify(client, query, False)["partitions"]
+            there = [partition for partition in wanted if partition < partitions]
+            first = _offsets(client, query, topic, there, "earliest")
+            end = _offsets(client, query, topic, there, "latest")
+        except ClusterError as problem:
+            return problem.diagnostics[0]
+        gone = []
+        for partition, offset in sorted(wanted.items()):
+            if partition >= partitions:
+                gone.append(f"partition {partition} is not there, only {partitions} are")
+            elif first[partition] > offset:
+                gone.append(f"partition {partition}: offsets {offset} to {first[partition] - 1} are gone")
+            elif end[partition] < offset:
+                gone.append(f"partition {partition}: it ends at offset {end[partition]}, before {offset}")
+        return _lost(query, gone) if gone else None
+
+    def backlog(self, query: ResolvedQuery) -> dict[str, int] | None:
+        """The records that come next, `{"records": n}`: after the checkpoint, or for a source that has not
+        begun where it is to. None where that is not known."""
+        topic, log = query.body["topic"], query.checkpoint.log if query.checkpoint else None
+        try:
+            position = log.entry(log.committed()) if log is not None else None
+            read = _read(position, topic)
+            client = self._probe.client_of(query)
+            partitions = range(identify(client, query, False)["partitions"])
+            end = _offsets(client, query, topic, partitions, "latest")
+            if not position and query.body["start_offsets"] == "latest":
+                return {"records": 0}
+            fresh = [partition for partition in partitions if partition not in read]
+            when = instant(query.body["start_offsets"]) if not position else None
+            if when is None:
+                first = _offsets(client, query, topic, fresh, "earliest") if fresh else {}
+            else:
+                found = _records_at(client, query, topic, fresh, when)
+                first = {p: found[p].offset if p in found else end[p] for p in fresh}
+        except (ClusterError, ValueError, KeyError, OSError):
+            return None
+        return {"records": sum(max(0, end[p] - {**first, **read}[p]) for p in partitions)}
+
+    def reposition(
+        self, query: ResolvedQuery, policy: str, position: str | None, last_times: LastTimes
+    ) -> str:
+        """The position from which a moved source goes on, in another topic or in one that has lost records:
+        `{"topic": {"0": 17, …}}`. Raises MzplanError."""
+        topic = query.body["topic"]
+        client, kept = self._probe.client_of(query), _read(position, topic)
+        partitions = sorted(kept) or range(identify(client, query, False)["partitions"])
+        first = _offsets(client, query, topic, partitions, "earliest")
+        end = _offsets(client, query, topic, partitions, "latest")
+        times = last_times() if policy == "translate-timestamp" else {}
+        found = {}
+        for partition in partitions:
+            if partition in kept and first[partition] <= kept[partition] <= end[partition]:
+                found[partition] = kept[partition]
+            elif policy == "reset-latest":
+                found[partition] = end[partition]
+            elif times:
+                # Records may be in other partitions there: with the earliest of all times none is lost.
+                earliest = min(times.values())
+                when = times.get(partition, earliest) if position else earliest
+                record = _records_at(client, query, topic, [partition], when).get(partition)
+                found[partition] = max(record.offset, first[partition]) if record else end[partition]
+            else:
+                found[partition] = first[partition]
+        return json.dumps({topic: {str(p): offset for p, offset in found.items()}}, separators=(",", ":"))
+
+    def between_times(
+        self, query: ResolvedQuery, start: int, end: int, position: str | None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The offsets of the records from one time to another (milliseconds since the epoch) that are before
+        a position, by partition: `({"topic": {"0": 3}}, {"topic": {"0": 17}})`. In each partition it ends
+        before the first record of a later time, wherever records of earlier ones come after that. Raises
+        MzplanError, MZ277 and MZ278 among others."""
+        topic = query.body["topic"]
+        try:
+            read = _read(position, topic)
+        except (ValueError, KeyError):  # of another topic: of this one nothing was read
+            read = {}
+        client = self._probe.client_of(query)
+        partitions = range(identify(client, query, False)["partitions"])
+        first = _offsets(client, query, topic, partitions, "earliest")
+        last = _offsets(client, query, topic, partitions, "latest")
+        begins = _records_at(client, query, topic, partitions, start)
+        ends = _records_at(client, query, topic, partitions, end)
+        to = {p: ends[p].offset if p in ends else last[p] for p in begins}
+        there = [p for p, record in begins.items() if record.offset < to[p]]
+        # The oldest record that there is may not be the oldest that there was: of a partition whose oldest is
+        # younger than the range, all of the range may be gone.
+        gone = {p: record.timestamp for p, record in begins.items() if 0 < first[p] == record.offset}
+        if gone or not there:
+            raise MzplanError(_not_in_range(query, start, end, gone))
+        to = {p: min(to[p], read.get(p, 0)) for p in there}
+        found = sorted(p for p in there if begins[p].offset < to[p])
+        if not found:
+            raise MzplanError(_not_read_yet(query, start, end))
+        return {topic: {str(p): begins[p].offset for p in found}}, {topic: {str(p): to[p] for p in found}}
+
+
+def _read(position: str | None, topic: str) -> dict[int, int]:
+    """Offsets by partition, of an entry of Spark's log. Raises ValueError, KeyError."""
+    return {int(p): int(offset) for p, offset in json.loads(position)[topic].items()} if position else {}
+
+
+def _offsets(
+    client: Client,
+    query: ResolvedQuery,
+    topic: str,
+    partitions: Iterable[int],
+    which: Literal["earliest", "latest"],
+) -> dict[int, int]:
+    spec: OffsetSpec = getattr(OffsetSpec, which)()
+    wanted = {TopicPartition(topic, partition): spec for partition in partitions}
+    futures = client.admin.list_offsets(wanted, request_timeout=PROBE_TIMEOUT_S)
+    return {place.partition: answer(client, query, future).offset for place, future in futures.items()}
+
+
+def _records_at(
+    client: Client, query: ResolvedQuery, topic: str, partitions: Iterable[int], when: int
+) -> dict[int, _Record]:
+    """The first record at or after a time (milliseconds since the epoch) of each partition that has one."""
+    wanted = {TopicPartition(topic, partition): OffsetSpec.for_timestamp(when) for partition in partitions}
+    futures = client.admin.list_offsets(wanted, request_timeout=PROBE_TIMEOUT_S)
+    found = {place.partition: answer(client, query, future) for place, future in futures.items()}
+    return {p: _Record(int(one.offset), int(one.timestamp)) for p, one in found.items() if one.offset >= 0}
+
+
+def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
+    return Diagnostic(
+        code="MZ067",
+        summary=f"{query.address} can't go on where it stopped",
+        detail=f"{route(query)}, topic {query.body['topic']}: {'; '.join(gone)}. Records were deleted (by "
+        "retention, or by somebody) before they were read.",
+        hint="bring them back if you can; or say in the source where it is to go on: on_upstream_change: "
+        "reset-earliest | reset-latest | translate-timestamp; or let it begin anew, with its sinks: "
+        f"mzplan apply --replace {query.address} --allow-replace",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def _not_in_range(query: ResolvedQuery, start: int, end: int, gone: Mapping[int, int]) -> Diagnostic:
+    """MZ277. `gone`: when the oldest record that there is was written, by partition, where the range begins
+    with it."""
+    wanted = f"from {instant_text(start)} to {instant_text(end)}"
+    where = f"{route(query)}, topic {query.body['topic']}"
+    if not gone:
+        return Diagnostic(
+            code="MZ277",
+            summary=f"{query.address} has no records {wanted}",
+            detail=f"{where}: no record has a timestamp of that range.",
+            hint="look at the timestamps of the records; they are the producer's, or the broker's, as the "
+            "topic's message.timestamp.type says.",
+            address=query.address,
+            exit_code=ExitCode.REFUSED,
+        )
+    oldest = "; ".join(f"partition {p}: the oldest is of {instant_text(t)}" for p, t in sorted(gone.items()))
+    return Diagnostic(
+        code="MZ277",
+        summary=f"Records of {query.address} {wanted} may be gone",
+        detail=f"{where}: {oldest}. Older ones were deleted (by retention, or by somebody), and some of them "
+        "may have been of that range.",
+        hint=f"take the range that is whole: --from {instant_text(max(gone.values()) + 1)} or later.",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def _not_read_yet(query: ResolvedQuery, start: int, end: int) -> Diagnostic:
+    wanted = f"from {instant_text(start)} to {instant_text(end)}"
+    return Diagnostic(
+        code="MZ278",
+        summary=f"{query.address} has not read the records {wanted} yet",
+        detail=f"{route(query)}, topic {query.body['topic']}: they are behind its position, so that it reads "
+        "them by itself.",
+        hint="wait until it has caught up (mzplan status), if they are to be there twice.",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
