@@ -8,18 +8,21 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
+from mzplan.connectors.formats.envelopes import KEY, Envelope
 from mzplan.connectors.formats.parsers import BEFORE, CORRUPT, DECODED, KEY_DECODED, RECORD, STRICT, Parsed
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl, quoted
-from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column
+from mzplan.schema.columns import Column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
 
-_OP, _KEY, _KEPT = "_mzplan_op", "_mzplan_key", "_mzplan_before"
+_OP, _KEPT = "_mzplan_op", "_mzplan_before"
 _OPENED, _MOVED = "_mzplan_opened", "_mzplan_moved"
 _OPS = ("c", "u", "r", "d")
 # Debezium's placeholder for a value that PostgreSQL did not send: one stored out of line, in a row that was
@@ -55,15 +58,11 @@ def opened(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Debezium:
-    """See Envelope. `key`: the records' key; `row`: the columns in the records; `columns`: those of them in
-    the collection's key; `beside`: names of key columns that come with records (`include`). `avro`: the
-    records are DECODED, otherwise `opened`; both are `split` afterwards."""
+class Debezium(Envelope):
+    """See Envelope. `row`: the columns in the records. `avro`: the records are DECODED, otherwise `opened`;
+    both are `split` afterwards."""
 
-    key: Expression
     row: tuple[Column, ...]
-    columns: tuple[Column, ...]
-    beside: tuple[str, ...] = ()
     avro: bool = False
 
     def split(self, rows: DataFrame) -> DataFrame:
@@ -117,38 +116,22 @@ class Debezium:
             ),
         )
 
-    def required(self, columns: Sequence[Column]) -> list[Column]:
-        names = {column.name for column in self.columns}
-        return [replace(column, nullable=False) if column.name in names else column for column in columns]
-
     def given(self) -> list[Expression]:
         kept = self._member("before").isNotNull()
         found = [self._op().alias(_OP), kept.alias(_KEPT)]
         if self.columns:
-            found.append(f.when((self._op() == "d") & ~kept, self._key()).alias(_KEY))
+            found.append(f.when((self._op() == "d") & ~kept, self._key()).alias(KEY))
         return found
 
     @property
     def names(self) -> list[str]:
-        return [_OP, _KEPT, _KEY] if self.columns else [_OP, _KEPT]
-
-    def own(self, column: Column, value: Expression) -> Expression:
-        if column.name not in {one.name for one in self.columns}:
-            return value
-        return f.when(self._by_key(), f.col(f"{_KEY}.{quoted(column.name)}")).otherwise(value)
-
-    def change(self) -> Expression:
-        return f.when(f.col(_OP) == "d", f.lit(DELETE)).otherwise(f.lit(UPSERT)).alias(CHANGE)
+        return [_OP, _KEPT, KEY] if self.columns else [_OP, _KEPT]
 
     def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
         """See Envelope. Of a delete only the key counts: its other columns may be NULL even if they are NOT
         NULL (PostgreSQL's REPLICA IDENTITY DEFAULT)."""
-        keyless = f.lit(False)
-        for name in self.beside:
-            keyless = keyless | beside[name].isNull()
-        lacks = f.lit(False) if self.avro else f.col("u")
-        for column in self.columns:
-            lacks = lacks | self.own(column, f.col(f"j.{RECORD}.{quoted(column.name)}")).isNull()
+        keyless = self.lacks_beside(beside)
+        lacks = self._lacks_key() if self.avro else f.col("u") | self._lacks_key()
         usable = f.coalesce(f.col(_OP).isin(*_OPS), f.lit(False))
         is_delete = f.coalesce(f.col(_OP) == "d", f.lit(False))
         for unknown in self._unknown().values():
@@ -167,10 +150,7 @@ class Debezium:
             return otherwise
         names = ", ".join(column.name for column in self.columns)
         text = f"it is a delete, and neither the row before it nor the record's key says {names}"
-        lacks = f.lit(False)
-        for column in self.columns:
-            lacks = lacks | self.own(column, f.col(f"j.{RECORD}.{quoted(column.name)}")).isNull()
-        return f.when((f.col(_OP) == "d") & lacks, f.lit(text)).otherwise(otherwise)
+        return f.when(self.deletes() & self._lacks_key(), f.lit(text)).otherwise(otherwise)
 
     def _unknown(self) -> dict[str, Expression]:
         """By name: whether a column holds Debezium's placeholder."""
@@ -189,8 +169,16 @@ class Debezium:
             found[column.name] = f.coalesce(is_unknown, f.lit(False))
         return found
 
-    def _by_key(self) -> Expression:
-        return (f.col(_OP) == "d") & ~f.col(_KEPT)
+    def deletes(self) -> Expression:
+        return f.col(_OP) == "d"
+
+    def is_by_key(self) -> Expression:
+        return self.deletes() & ~f.col(_KEPT)
+
+    def _lacks_key(self) -> Expression:
+        """Whether neither the row nor the record's key has the key's columns."""
+        values = (self.own(column, f.col(f"j.{RECORD}.{quoted(column.name)}")) for column in self.columns)
+        return reduce(or_, (value.isNull() for value in values), f.lit(False))
 
     def _op(self) -> Expression:
         return f.when(f.col(_MOVED), f.lit("d")).otherwise(self._member("op"))

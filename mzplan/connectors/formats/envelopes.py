@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
 
 from mzplan.connectors.formats.parsers import CORRUPT, KEY_DECODED, RECORD, STRICT
 from mzplan.connectors.frames import functions as f
@@ -16,89 +19,96 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
 
 
-class Envelope(Protocol):
-    """Expressions over the records of one source. Those of `given` are over records; the others are over rows
-    with the values of `given`, by `names`, and the record as `j` (see parsers.Parsed)."""
-
-    def required(self, columns: Sequence[Column]) -> list[Column]:
-        """The columns that a record holds; those of the key have a value."""
-
-    def given(self) -> list[Expression]:
-        """Values that the other methods need of each record."""
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the values of `given`."""
-
-    def own(self, column: Column, value: Expression) -> Expression:
-        """A column of the collection: `value`, or the value in the record's key."""
-
-    def change(self) -> Expression:
-        """The value of `_change`."""
-
-    def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
-        """Whether a record can't be used. `broken`: whether its row can't; `beside`: what came with the
-        record, by name."""
-
-    def reason(self, otherwise: Expression) -> Expression:
-        """Why the record can't be used; `otherwise` where it is not for the envelope's sake."""
-
-
-_GONE, _KEY, _WIRE = "_mzplan_gone", "_mzplan_key", "_mzplan_wire"
+KEY = "_mzplan_key"
+_GONE, _WIRE = "_mzplan_gone", "_mzplan_wire"
 _OTHER = ": it begins with a schema's id, as the keys of a schema registry do. Is key_format right?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tombstones:
-    """See Envelope. `value` and `key`: the records' bytes; `columns`: those of the collection's key that are
-    in the records, `beside`: the names of those that come with them (`include`); `format`: that of the
-    records' keys: text, json or avro (decoded before, see avro.stream)."""
+class Envelope(ABC):
+    """Expressions over the records of one source. Those of `given` are over records; the others are over rows
+    with the values of `given`, by `names`, and the record as `j` (see parsers.Parsed). `key`: the records'
+    key; `columns`: those of the collection's key that are in the records, `beside`: the names of those that
+    come with them (`include`)."""
 
-    value: Expression
     key: Expression
     columns: tuple[Column, ...]
     beside: tuple[str, ...] = ()
-    format: str = "text"
+
+    @abstractmethod
+    def given(self) -> list[Expression]:
+        """Values that the other methods need of each record; in KEY the columns of a record's own key."""
+
+    @property
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The names of the values of `given`."""
+
+    @abstractmethod
+    def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
+        """Whether a record can't be used. `broken`: whether its row can't; `beside`: what came with the
+        record, by name."""
+
+    @abstractmethod
+    def reason(self, otherwise: Expression) -> Expression:
+        """Why the record can't be used; `otherwise` where it is not for the envelope's sake."""
+
+    @abstractmethod
+    def deletes(self) -> Expression:
+        """Whether the record deletes its row."""
+
+    @abstractmethod
+    def is_by_key(self) -> Expression:
+        """Whether only the record's key says which row it is about."""
 
     def required(self, columns: Sequence[Column]) -> list[Column]:
         """The columns that a record holds; those of the key have a value."""
         names = {column.name for column in self.columns}
         return [replace(column, nullable=False) if column.name in names else column for column in columns]
 
+    def own(self, column: Column, value: Expression) -> Expression:
+        """A column of the collection: `value`, or the value in the record's key."""
+        if column.name not in {one.name for one in self.columns}:
+            return value
+        return f.when(self.is_by_key(), f.col(f"{KEY}.{quoted(column.name)}")).otherwise(value)
+
+    def change(self) -> Expression:
+        """The value of `_change`."""
+        return f.when(self.deletes(), f.lit(DELETE)).otherwise(f.lit(UPSERT)).alias(CHANGE)
+
+    def lacks_beside(self, beside: dict[str, Expression]) -> Expression:
+        """Whether a column of the key that comes with the record has no value."""
+        return reduce(or_, (beside[name].isNull() for name in self.beside), f.lit(False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstones(Envelope):
+    """The envelope `upsert`: records with the latest row of their key, and tombstones, which have a key and
+    no value, and delete it. A record's row comes from its value; a tombstone has only the key. `value`: the
+    records' bytes; `format`: that of the records' keys: text, json or avro (decoded before, see
+    avro.stream)."""
+
+    value: Expression
+    format: str = "text"
+
     def given(self) -> list[Expression]:
-        """Values that the other methods need of each record."""
         gone = self.value.isNull()
         found = [gone.alias(_GONE)]
         if self.columns:
-            found.append(f.when(gone, self._parsed()).alias(_KEY))
+            found.append(f.when(gone, self._parsed()).alias(KEY))
             found.append((gone & self._is_wire()).alias(_WIRE))
         return found
 
     @property
     def names(self) -> list[str]:
-        """The names of the values of `given`."""
-        return [_GONE, _KEY, _WIRE] if self.columns else [_GONE]
-
-    def own(self, column: Column, value: Expression) -> Expression:
-        """A column of the collection: `value`, or for a tombstone the value in its key."""
-        if column.name not in {one.name for one in self.columns}:
-            return value
-        return f.when(f.col(_GONE), f.col(f"{_KEY}.{quoted(column.name)}")).otherwise(value)
-
-    def change(self) -> Expression:
-        """The value of `_change`."""
-        return f.when(f.col(_GONE), f.lit(DELETE)).otherwise(f.lit(UPSERT)).alias(CHANGE)
+        return [_GONE, KEY, _WIRE] if self.columns else [_GONE]
 
     def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
-        """Whether a record can't be used: a tombstone without its key, any other one that is `broken`.
-        `beside`: what came with the record, by name."""
-        keyless = f.lit(False)
-        for name in self.beside:
-            keyless = keyless | beside[name].isNull()
+        """See Envelope: a tombstone without its key, any other one that is `broken`."""
+        keyless = self.lacks_beside(beside)
         return f.when(f.col(_GONE), self._lacks_key() | keyless).otherwise(broken | keyless)
 
     def reason(self, otherwise: Expression) -> Expression:
-        """Why the record can't be used; `otherwise` where it is not for the envelope's sake."""
         if self.columns:
             what = ", ".join(str(replace(column, nullable=True)) for column in self.columns)
             how = {"text": "as text", "json": "as JSON", "avro": "in Avro"}[self.format]
@@ -110,11 +120,15 @@ class Tombstones:
         text = "the record has no key, which is the key of its row"
         return f.when(f.col(_GONE) & ~self._lacks_key(), f.lit(text)).otherwise(otherwise)
 
+    def deletes(self) -> Expression:
+        return f.col(_GONE)
+
+    def is_by_key(self) -> Expression:
+        return self.deletes()
+
     def _lacks_key(self) -> Expression:
-        found = f.lit(False)
-        for column in self.columns:
-            found = found | f.col(f"{_KEY}.{quoted(column.name)}").isNull()
-        return found
+        missing = (f.col(f"{KEY}.{quoted(column.name)}").isNull() for column in self.columns)
+        return reduce(or_, missing, f.lit(False))
 
     def _is_wire(self) -> Expression:
         """Whether the key is written by a schema registry's serializer: a zero, then the schema's id. It may
