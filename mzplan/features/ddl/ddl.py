@@ -29,7 +29,7 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
     Raises MzplanError with every problem; MZ070 for an `address` that no file declares, MZ266 for one that
     has nothing to be made.
     """
-    from mzplan.connectors.definitions import ddl_of
+    from mzplan.connectors.unresolved import ddl_of
 
     configuration = validate(project, reporter)
     resources = {a: wanted_state(r, None) for a, r in configuration.resources.items()}

@@ -29,7 +29,7 @@ from requests import HTTPError, PreparedRequest, RequestException, Response, Ses
 
 from mzplan import __version__
 from mzplan.connectors.api.lineage_names import LineageName
-from mzplan.connectors.query_lineage import LineageEnd, QueryLineage, lineage_of
+from mzplan.connectors.unresolved import LineageEnd, QueryLineage, lineage_of
 from mzplan.runner.run_events.receiver import Receiver
 from mzplan.runner.run_events.watch import NotTakenError, RunEvent
 from mzplan.secrets.resolved import shortened

@@ -12,7 +12,7 @@ import pytest
 from openlineage.client.serde import Serde
 
 from mzplan.connectors.api.lineage_names import at_path
-from mzplan.connectors.query_lineage import QueryLineage, lineage_of
+from mzplan.connectors.unresolved import QueryLineage, lineage_of
 from mzplan.controller.executor import CheckResult
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic

@@ -1,18 +1,18 @@
-"""What a query reads and writes, by the names that OpenLineage has for it, with columns and where each comes
-from. Nothing is reached, and no secret is resolved."""
+"""What can be told of a query whose secrets are still references: what it reads and writes, by the names that
+OpenLineage has for it, with columns and where each comes from; and what an administrator runs on a server
+before it can. Nothing is reached, and no secret is resolved."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mzplan.connectors.api.connector import Ddl
 from mzplan.connectors.api.lineage_names import LineageName, at_path
 from mzplan.connectors.api.outputs import Origin, column_origins, filter_columns, outputs_without_spark
-from mzplan.connectors.api.queries import Output, ResolvedConnection, ResolvedQuery
+from mzplan.connectors.api.queries import Output, resolve
 from mzplan.connectors.catalogue import find_connector
-from mzplan.schema.description import Description, InlinedConnection
-from mzplan.schema.kinds import resource_kind
-from mzplan.schema.source_columns import columns_of, keys_of
+from mzplan.schema.description import Description
+from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import collection_path
 
 
@@ -39,7 +39,7 @@ def lineage_of(description: Description, directory: str, warehouse: str) -> Quer
     """Of a source: its upstream, its collection, and where malformed records go. Of a sink: the collection,
     its target. What a connector has no name for (a console, most of other packages) is left out. `directory`
     is where relative paths begin; `warehouse` an absolute path or URI."""
-    query = _with_references(description, directory)
+    query = resolve(description, _Unresolved(directory, {}), directory)
     connector = find_connector(description.type)
     ends = connector.ends(query) if connector is not None and connector.ends is not None else None
     reads, writes = (ends.reads, ends.writes) if ends is not None else ((), ())
@@ -65,28 +65,18 @@ def lineage_of(description: Description, directory: str, warehouse: str) -> Quer
     return QueryLineage(inputs=(collection,), outputs=tuple(targets))
 
 
-def _with_references(description: Description, directory: str) -> ResolvedQuery:
-    """A query with its defaults, whose secrets are still references: nothing can be reached with it."""
-    connections = _defaults(description.connections)
-    source = description.source or description
-    return ResolvedQuery(
-        description=description,
-        body=resource_kind(description.address.kind, description.type).with_defaults(description.body),
-        connection=connections.get("connection"),
-        connections=connections,
-        columns=columns_of(source.type, source.body),
-        keys=keys_of(source.type, source.body),
-        directory=directory,
-    )
+def ddl_of(description: Description, directory: str) -> Ddl | None:
+    """The statements for one query; None where its type has none. Raises MzplanError, of the query."""
+    connector = find_connector(description.type)
+    if connector is None or connector.ddl is None:
+        return None
+    query = resolve(description, _Unresolved(directory, {}), directory)
+    is_sink = description.address.kind == "sink"
+    return connector.ddl(query, outputs_without_spark(query) if is_sink else ())
 
 
-def _defaults(inlined: Mapping[str, InlinedConnection]) -> dict[str, ResolvedConnection]:
-    return {
-        role: ResolvedConnection(
-            address=one.address,
-            type=one.type,
-            body=resource_kind("connection", one.type).with_defaults(one.body),
-            connections=_defaults(one.connections),
-        )
-        for role, one in inlined.items()
-    }
+class _Unresolved(Secrets):
+    """Leaves each reference as it is written: what is printed must hold no secret, and needs none."""
+
+    def resolve(self, reference: str, *, current: bool = False) -> str:
+        return reference
