@@ -19,11 +19,11 @@ KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "/": 191, "ArrowRight": 39, "ArrowD
 
 class Browser:
     """One browser with one page. What the page's console says at level error, and what it throws, is kept in
-    `problems`; `requested` are the addresses that it has asked for."""
+    `problems`; `requested` is what it has asked for: the page that did, and the address."""
 
     def __init__(self, folder: Path):
         self.problems: list[str] = []
-        self.requested: list[str] = []
+        self.requested: list[tuple[str, str]] = []
         self._number = 0
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
@@ -97,7 +97,7 @@ class Browser:
             case "Log.entryAdded" if given["entry"]["level"] == "error":
                 self.problems.append(f"{given['entry']['text']} {given['entry'].get('url', '')}")
             case "Network.requestWillBeSent":
-                self.requested.append(given["request"]["url"])
+                self.requested.append((given["documentURL"], given["request"]["url"]))
 
     def open(self, url: str) -> None:
         """Go there, and wait until it is loaded."""
