@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mzplan.connectors.frames.progress import WRITTEN, oldest_of
+from mzplan.connectors.frames.metrics import WRITTEN, oldest_of
 from mzplan.connectors.frames.row_hash import of_progress
 from mzplan.controller.executor import QueryName
 from mzplan.model.address import Address

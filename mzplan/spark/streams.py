@@ -12,7 +12,7 @@ from mzplan.connectors.api.queries import ResolvedQuery, Rewriting, SinkRun
 from mzplan.connectors.formats.dead_letters import WORD, DeadLetters
 from mzplan.connectors.frames.changes import CHANGE_FEED, latest_rows, with_change, with_order
 from mzplan.connectors.frames.merges import append, merge
-from mzplan.connectors.frames.progress import oldest, with_time
+from mzplan.connectors.frames.metrics import oldest, with_time
 from mzplan.connectors.frames.row_hash import observed
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic

@@ -14,8 +14,8 @@ from pyarrow import RecordBatch
 
 from mzplan.connectors.kafka.options import transaction_options
 from mzplan.connectors.kafka.output import KafkaOutput
-from mzplan.connectors.kafka.step_record import StepRecord
-from mzplan.connectors.kafka.transaction import Transaction
+from mzplan.connectors.kafka.step_record import KafkaStepRecord
+from mzplan.connectors.kafka.transaction import KafkaTransaction
 from mzplan.endpoints import OutputEndpoint
 from mzplan.endpoints.testing import OutputSubject, output_contract
 from mzplan.warehouse.content_hash import HASH, row_hashes
@@ -59,8 +59,10 @@ class Outputs:
 
     def new_endpoint(self, name: str, config: Mapping[str, Any]) -> OutputEndpoint:
         body = {"brokers": [self.bootstrap], "security": {"protocol": "PLAINTEXT"}, "options": {}}
-        transaction = Transaction(transaction_options(body, "."), f"mzplan.{self.topic}", self.topic, 60_000)
-        writer = StepRecord(generation=1, epoch=1, query="q", step=-1)
+        transaction = KafkaTransaction(
+            transaction_options(body, "."), f"mzplan.{self.topic}", self.topic, 60_000
+        )
+        writer = KafkaStepRecord(generation=1, epoch=1, query="q", step=-1)
         if transaction.read() is None:  # as the driver claims it
             transaction.commit_record(None, writer.step, writer.text)
         made = AsRecords(transaction, writer, partitions=1, compare=config["compare"])

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mzplan.connectors.adapter.config import endpoint_config, endpoint_name, explained, opened, secret_values
-from mzplan.connectors.adapter.replay import EndpointUpstream
+from mzplan.connectors.adapter.rows import EndpointUpstream
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream, begin_anew

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from mzplan.connectors.adapter.config import marked
-from mzplan.connectors.adapter.replay import Rows, placed
+from mzplan.connectors.adapter.rows import StepRows, placed
 from mzplan.endpoints.interface import (
     Closes,
     DurableInputEndpoint,
@@ -156,7 +156,7 @@ class StepReader(DataSourceStreamReader):
         self._read = step
         if isinstance(endpoint, PartedInputEndpoint):
             return endpoint.offers(step)
-        rows = Rows(keep=False)
+        rows = StepRows(keep=False)
         endpoint.read(step, rows)
         return rows.count > 0
 
@@ -182,7 +182,7 @@ class StepReader(DataSourceStreamReader):
         """One step after the other, of which one at a time is in memory."""
         try:
             for step in steps:
-                rows = Rows(keep=True)
+                rows = StepRows(keep=True)
                 self._explained(partial(self._read_durable, step, rows))
                 yield from self._placed(step, rows.batches)
         finally:
@@ -200,7 +200,7 @@ class StepReader(DataSourceStreamReader):
         finally:
             self.stop()
 
-    def _read_durable(self, step: Step, rows: Rows) -> None:
+    def _read_durable(self, step: Step, rows: StepRows) -> None:
         self._made().read(step, rows)
         if not rows.complete:
             raise StepError(f"step {step} was not fed to its end")

@@ -98,7 +98,7 @@ class SinkRun:
     goes on. `interrupt` takes what ends a batch that waits for a server, called when the query is to stop
     and it still runs. `covers` gives the first and last step of the source that a planned step of the sink
     covers, at least in part; None where that is not known. `wrote` takes a step and how many rows it has
-    written, from a connector that writes batches itself; what Spark writes is `frames.progress.with_count`.
+    written, from a connector that writes batches itself; what Spark writes is `frames.metrics.with_count`.
     `rewriting`: see there."""
 
     query: ResolvedQuery

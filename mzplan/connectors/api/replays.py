@@ -36,11 +36,11 @@ def replay(
     """The rows that the stream would make of what these options name, or of these files."""
     # A name may hold *, as any other sign: streams, too, read the files of a batch with this option.
     given = {**options, "__globPaths__": "false"} if files else dict(options)
-    return connector.stream(cast(Any, _Session(spark, given, list(files))), query)
+    return connector.stream(cast(Any, _BatchSession(spark, given, list(files))), query)
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
+class _BatchSession:
     """A Spark session whose streams are batches."""
 
     spark: SparkSession
@@ -48,30 +48,30 @@ class _Session:
     files: list[str]
 
     @property
-    def readStream(self) -> _Reader:  # noqa: N802
-        return _Reader(self.spark.read, self.given, self.files)
+    def readStream(self) -> _BatchReader:  # noqa: N802
+        return _BatchReader(self.spark.read, self.given, self.files)
 
 
 @dataclass(slots=True)
-class _Reader:
+class _BatchReader:
     """A batch reader in the place of a stream's. Of its options, those that name what is read are ours."""
 
     reader: Any
     given: Mapping[str, str]
     files: list[str] = field(default_factory=list)
 
-    def format(self, name: str) -> _Reader:
+    def format(self, name: str) -> _BatchReader:
         self.reader = self.reader.format(name)
         return self
 
-    def schema(self, ddl: str) -> _Reader:
+    def schema(self, ddl: str) -> _BatchReader:
         self.reader = self.reader.schema(ddl)
         return self
 
-    def option(self, key: str, value: Any) -> _Reader:
+    def option(self, key: str, value: Any) -> _BatchReader:
         return self.options(**{key: value})
 
-    def options(self, **options: Any) -> _Reader:
+    def options(self, **options: Any) -> _BatchReader:
         kept = {key: value for key, value in options.items() if key not in _ONLY_STREAMS}
         self.reader = self.reader.options(**kept)
         return self

@@ -30,7 +30,7 @@ _DOES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class UpstreamVerdict:
     """What a check of the upstream comes to. `diagnostic` is an error (refused), or a notice of what `policy`
     will do. `moves`: the position is to be found anew; `same`: it is still the recorded upstream, which lacks
     some of its offsets. `returns`: the position to go back to, where nothing was read since it was left."""
@@ -63,33 +63,39 @@ def another_upstream(query: ResolvedQuery, what: str, why: str) -> Diagnostic:
 
 def judge_upstream(
     connector: SourceConnector, query: ResolvedQuery, checkpoint: Checkpoint, found: Mapping[str, Any]
-) -> Verdict:
+) -> UpstreamVerdict:
     """Whether a checkpoint's offsets mean something on the upstream that was found. Changes nothing."""
     try:
         recorded = checkpoint.upstream() if checkpoint.log.has_begun() else None
         position = checkpoint.position()
         departure = checkpoint.departure()
     except OSError as problem:
-        return Verdict(diagnostic=unreadable(query, problem))
+        return UpstreamVerdict(diagnostic=unreadable(query, problem))
     other = connector.compare(query, recorded, found) if recorded is not None else None
     policy: Policy | None = query.body.get("on_upstream_change")
     can_move = connector.moves
     if other is None:
         gone = connector.check_position(query, position) if position is not None else None
         if gone is None or gone.code != "MZ067" or policy in (None, "accept") or not can_move:
-            return Verdict(diagnostic=gone)
-        return Verdict(diagnostic=_as_notice(gone, query, policy), policy=policy, moves=True, same=True)
+            return UpstreamVerdict(diagnostic=gone)
+        return UpstreamVerdict(
+            diagnostic=_as_notice(gone, query, policy), policy=policy, moves=True, same=True
+        )
     if departure is not None and connector.compare(query, departure["upstream"], found) is None:
         # The change was taken back before anything was read: nothing is to be decided.
         gone = connector.check_position(query, departure["position"])
-        return Verdict(diagnostic=gone) if gone else Verdict(policy="accept", returns=departure["position"])
+        return (
+            UpstreamVerdict(diagnostic=gone)
+            if gone
+            else UpstreamVerdict(policy="accept", returns=departure["position"])
+        )
     if policy is None or not can_move:
-        return Verdict(diagnostic=other)
+        return UpstreamVerdict(diagnostic=other)
     if policy == "accept" and position is not None:
         gone = connector.check_position(query, position)
         if gone is not None:
-            return Verdict(diagnostic=gone)
-    return Verdict(
+            return UpstreamVerdict(diagnostic=gone)
+    return UpstreamVerdict(
         diagnostic=_as_notice(other, query, policy),
         policy=policy,
         moves=policy != "accept" or position is None,

@@ -14,7 +14,7 @@ from mzplan.connectors.api.targets import Content, Recorded, lacking_steps
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.merges import count_files, is_no_table, merge, merge_small_files
-from mzplan.connectors.frames.progress import with_count
+from mzplan.connectors.frames.metrics import with_count
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import use_s3

@@ -10,7 +10,7 @@ from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun,
 from mzplan.connectors.api.targets import Content, Recorded
 from mzplan.connectors.files.manifest import LOG
 from mzplan.connectors.files.written import FilesContent, FilesRecorded
-from mzplan.connectors.frames.progress import with_count
+from mzplan.connectors.frames.metrics import with_count
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, route, target_problems
 from mzplan.model.diagnostics import Diagnostic, error

@@ -13,7 +13,15 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.formats.envelopes import KEY, Envelope
-from mzplan.connectors.formats.parsers import BEFORE, CORRUPT, DECODED, KEY_DECODED, RECORD, STRICT, Parsed
+from mzplan.connectors.formats.parsers import (
+    BEFORE,
+    CORRUPT,
+    DECODED,
+    KEY_DECODED,
+    RECORD,
+    STRICT,
+    ParsedRecord,
+)
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl, quoted
 from mzplan.schema.columns import Column
@@ -78,13 +86,13 @@ class Debezium(Envelope):
         both, one = f.array(f.lit(True), f.lit(False)), f.array(f.lit(False))
         return rows.select("*", f.explode(f.when(is_moved & differs, both).otherwise(one)).alias(_MOVED))
 
-    def parsed(self) -> Parsed:
+    def parsed(self) -> ParsedRecord:
         """The parser of the changed row: the one before a delete, otherwise the one after the change."""
         row = f.when(self._op() == "d", self._member("before")).otherwise(self._member("after")).alias(RECORD)
         nothing = (f.col(f"j.{RECORD}").isNull(), f.concat(f.lit("its op is "), f.col(_OP), f.lit(_WITHOUT)))
         if self.avro:
             why = f.col("j.e")
-            return Parsed(
+            return ParsedRecord(
                 record=f.struct(row, f.col(f"{DECODED}.e").alias("e")),
                 text=None,
                 broken=why.isNotNull(),
@@ -101,7 +109,7 @@ class Debezium(Envelope):
             places = (f"$.{place}['{column.name}']" for place in ("payload.after", "after"))
             return f.coalesce(*(f.get_json_object(source, place) for place in places))
 
-        return Parsed(
+        return ParsedRecord(
             record=f.struct(row, f.col(f"{_OPENED}.{CORRUPT}").alias(CORRUPT)),
             text=f.col("value").cast("string"),
             broken=wrapped.isNotNull(),

@@ -23,7 +23,7 @@ STRICT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parsed:
+class ParsedRecord:
     """Expressions over records. `record`: a struct that holds the columns, itself or in its field `inner`;
     `text`: the original record, None where its format has already checked the text.
 
@@ -42,7 +42,7 @@ class Parsed:
     reasons: tuple[tuple[Expression, str | Expression], ...] = ()
 
 
-def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str) -> Parsed:
+def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str) -> ParsedRecord:
     """The parser of a format, for records whose bytes or text are in the column `value`. (Rows of avro must
     be `decoded` before, see avro.stream.)"""
     match format_["type"]:
@@ -79,12 +79,14 @@ def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def already_columns(columns: Sequence[Column], corrupt: str | None, options: Mapping[str, str]) -> Parsed:
+def already_columns(
+    columns: Sequence[Column], corrupt: str | None, options: Mapping[str, str]
+) -> ParsedRecord:
     """The parser of rows that Spark has read into columns itself; `corrupt`: the text of unreadable ones."""
     fields = [f.col(quoted(column.name)) for column in columns]
     if corrupt is None:
         nothing = f.lit(None).cast("string")
-        return Parsed(
+        return ParsedRecord(
             record=f.struct(*fields),
             text=None,
             broken=f.lit(False),
@@ -94,7 +96,7 @@ def already_columns(columns: Sequence[Column], corrupt: str | None, options: Map
         )
     source = f.col(f"j.{CORRUPT}")
     given, reasons = _of_csv_text(columns, options, source)
-    return Parsed(
+    return ParsedRecord(
         record=f.struct(*fields, f.col(corrupt).alias(CORRUPT)),
         text=f.col(corrupt),
         broken=source.isNotNull(),
@@ -109,7 +111,7 @@ def _nothing(column: Column) -> Expression:
     return f.lit(None).cast("string")
 
 
-def _json(columns: Sequence[Column], text: Expression) -> Parsed:
+def _json(columns: Sequence[Column], text: Expression) -> ParsedRecord:
     """A missing field is NULL; a field without a column is ignored. Names are case-sensitive, as in JSON."""
     # Wrapped in another object, so that anything after the record's end is broken JSON, too: Spark's parser
     # stops at the first closing brace and would silently ignore what follows.
@@ -120,7 +122,7 @@ def _json(columns: Sequence[Column], text: Expression) -> Parsed:
     )
     wrapped = f.col(f"j.{CORRUPT}")
     source = f.substring(wrapped, f.lit(len(BEFORE) + 1), f.length(wrapped) - f.lit(len(BEFORE) + 1))
-    return Parsed(
+    return ParsedRecord(
         record=parsed,
         text=text,
         broken=wrapped.isNotNull(),
@@ -134,10 +136,10 @@ def _json(columns: Sequence[Column], text: Expression) -> Parsed:
     )
 
 
-def _decoded(record: Expression) -> Parsed:
+def _decoded(record: Expression) -> ParsedRecord:
     """The parser of rows with a record's columns, or the reason why there are none (see avro.decoder)."""
     reason = f.col("j.e")
-    return Parsed(
+    return ParsedRecord(
         record=record,
         text=None,
         broken=reason.isNotNull(),
@@ -149,12 +151,12 @@ def _decoded(record: Expression) -> Parsed:
     )
 
 
-def _csv(columns: Sequence[Column], text: Expression, options: Mapping[str, str]) -> Parsed:
+def _csv(columns: Sequence[Column], text: Expression, options: Mapping[str, str]) -> ParsedRecord:
     """A record has as many fields as there are columns; an empty field without quotes is NULL."""
     parsed = f.from_csv(text, f"{ddl(columns)}, {CORRUPT} STRING", dict(options))
     source = f.col(f"j.{CORRUPT}")
     given, reasons = _of_csv_text(columns, options, source)
-    return Parsed(
+    return ParsedRecord(
         record=parsed, text=text, broken=source.isNotNull(), source=source, given=given, reasons=reasons
     )
 
@@ -177,9 +179,9 @@ def _of_csv_text(
     )
 
 
-def _single(column: Column, value: Expression, *, is_text: bool) -> Parsed:
+def _single(column: Column, value: Expression, *, is_text: bool) -> ParsedRecord:
     """The whole record is the column. A record without a value is NULL."""
-    return Parsed(
+    return ParsedRecord(
         record=f.struct(value.cast(spark_type(column.type)).alias(column.name)),
         text=value if is_text else None,
         broken=f.lit(False),

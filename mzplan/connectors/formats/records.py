@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.formats.envelopes import Envelope
-from mzplan.connectors.formats.parsers import Parsed, parsed_by
+from mzplan.connectors.formats.parsers import ParsedRecord, parsed_by
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import longest, quoted
 from mzplan.schema.columns import POSITION, Column
@@ -56,7 +56,7 @@ def parse_records(
     return checked(records, parsed_by(format_, columns, records.value), columns, on_error)
 
 
-def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_error: str) -> DataFrame:
+def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], on_error: str) -> DataFrame:
     """The same as parse_records, with the parser of a format."""
     envelope = records.envelope
     columns = envelope.required(columns) if envelope is not None else columns
@@ -113,19 +113,19 @@ def _own(envelope: Envelope | None, column: Column, value: Expression) -> Expres
     return (envelope.own(column, value) if envelope is not None else value).alias(column.name)
 
 
-def _within(name: str, parsed: Parsed) -> str:
+def _within(name: str, parsed: ParsedRecord) -> str:
     """The path of a column in the parsed record."""
     return f"{name}.{parsed.inner}" if parsed.inner else name
 
 
-def _array_of(made: DataFrame, parsed: Parsed) -> ArrayType:
+def _array_of(made: DataFrame, parsed: ParsedRecord) -> ArrayType:
     from pyspark.sql.types import ArrayType
 
     return ArrayType(made.select(_within("j", parsed)).schema.fields[0].dataType)
 
 
 def _malformed(
-    parsed: Parsed, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
+    parsed: ParsedRecord, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
 ) -> Expression:
     found = parsed.broken | f.col(_within("j", parsed)).isNull()
     if parsed.text is not None:
@@ -140,7 +140,7 @@ def _malformed(
     return f.coalesce(found, f.lit(True))
 
 
-def _flags(parsed: Parsed) -> list[Expression]:
+def _flags(parsed: ParsedRecord) -> list[Expression]:
     """`u`: the record is not UTF-8. For a format that needs a value, `n`: it has none; `b`: it is blank."""
     if parsed.text is None:
         return []
@@ -160,12 +160,12 @@ def _bad_texts(included: Sequence[tuple[Column, Expression]]) -> dict[str, Expre
     }
 
 
-def _is_too_long(parsed: Parsed, column: Column) -> Expression:
+def _is_too_long(parsed: ParsedRecord, column: Column) -> Expression:
     return f.coalesce(f.char_length(_value_of(parsed, column)) > (longest(column.type) or 0), f.lit(False))
 
 
 def _reason(
-    parsed: Parsed, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
+    parsed: ParsedRecord, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
 ) -> Expression:
     """Why a record is malformed. Names columns, never values: they may be confidential."""
     given = {column.name: parsed.given(column) for column in columns}
@@ -201,5 +201,5 @@ def _reason(
     return reason.otherwise(f.lit("the record does not fit the columns"))
 
 
-def _value_of(parsed: Parsed, column: Column) -> Expression:
+def _value_of(parsed: ParsedRecord, column: Column) -> Expression:
     return f.col(f"{_within('j', parsed)}.{quoted(column.name)}")

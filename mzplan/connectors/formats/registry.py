@@ -16,7 +16,7 @@ from mzplan.connectors.formats.registry_fit import avro_readable, avro_writable,
 from mzplan.connectors.formats.registry_http import (
     Get,
     RegistryError,
-    Server,
+    RegistryServer,
     get,
     schema_texts,
     schema_type,
@@ -137,7 +137,7 @@ class Subject:
     schemas: tuple[str, ...]
 
 
-def server(connection: ResolvedConnection, directory: str) -> Server:
+def server(connection: ResolvedConnection, directory: str) -> RegistryServer:
     """A connection's server. Raises RegistryError where its certificates can't be read."""
     body = connection.body
     ca = body["tls"].get("ca") if body["url"].startswith("https:") else None
@@ -152,7 +152,7 @@ def server(connection: ResolvedConnection, directory: str) -> Server:
     except ssl.SSLError:
         raise RegistryError("unreachable", f"{ca}: its certificates are damaged") from None
     login = f"{body['user']}:{body.get('password', '')}" if "user" in body else None
-    return Server(url=body["url"], login=login, ca=pem, seconds=PROBE_TIMEOUT_S)
+    return RegistryServer(url=body["url"], login=login, ca=pem, seconds=PROBE_TIMEOUT_S)
 
 
 def _certificates(data: bytes) -> str:
@@ -187,7 +187,7 @@ def _looked_up(
     question: Callable[[Get], Subject | None],
 ) -> Subject | Diagnostic | None:
     """The answer, or a Diagnostic of why there is none."""
-    host, port = Server(url=registry.body["url"], seconds=PROBE_TIMEOUT_S).host_and_port
+    host, port = RegistryServer(url=registry.body["url"], seconds=PROBE_TIMEOUT_S).host_and_port
     try:
         with through_tunnel(registry, host, port, directory, address) as local:
             there = server(registry, directory)

@@ -16,7 +16,7 @@ from mzplan.schema.columns import Column
 if TYPE_CHECKING:
     from pyarrow import DataType
 
-    from mzplan.connectors.formats.avro.schema import Field, Node
+    from mzplan.connectors.formats.avro.schema import AvroNode, Field
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _FRACTIONS = ("DECIMAL", "FLOAT", "DOUBLE")
@@ -68,7 +68,7 @@ def avro_readable(
 ) -> tuple[list[str], list[str]]:
     """The same for an Avro schema (the texts of those that it refers to, and last its own)."""
     from mzplan.connectors.formats.avro.schema import SchemaError, parse_record
-    from mzplan.connectors.formats.avro.values import UnfitError, reader
+    from mzplan.connectors.formats.avro.values import UnfitSchemaError, reader
     from mzplan.endpoints.arrow import arrow_type
 
     wrong: list[str] = []
@@ -87,7 +87,7 @@ def avro_readable(
             continue
         try:
             reader(fields[column.name].node, arrow_type(column.type), column.name)
-        except UnfitError as problem:
+        except UnfitSchemaError as problem:
             wrong.append(str(problem))
     return wrong, doubtful
 
@@ -195,7 +195,7 @@ def avro_writable(schemas: Sequence[str], outputs: Sequence[Output]) -> list[str
     return wrong
 
 
-def _takes(node: Node, type_: DataType | None) -> bool:
+def _takes(node: AvroNode, type_: DataType | None) -> bool:
     from pyarrow import types
 
     branches = node.branches

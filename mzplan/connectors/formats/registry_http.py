@@ -47,7 +47,7 @@ class RegistryError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class RegistryServer:
     """Where a registry answers. `login` is USER:PASSWORD, `ca` the certificates to trust (PEM, not a path);
     `seconds` is how long it may take."""
 
@@ -62,7 +62,7 @@ class Server:
         return parts.hostname or "", parts.port or _PORTS[parts.scheme]
 
 
-def get(server: Server, path: str, port: int | None = None) -> Any:
+def get(server: RegistryServer, path: str, port: int | None = None) -> Any:
     """The answer, as JSON; `port` is where on 127.0.0.1 a tunnel to it begins. Raises RegistryError."""
     headers = {"Accept": _ACCEPT}
     if server.login is not None:
@@ -152,7 +152,7 @@ def _hung_up(line: http.client.HTTPConnection, seconds: float, late: threading.E
         timer.cancel()
 
 
-def _connection(server: Server, port: int | None) -> http.client.HTTPConnection:
+def _connection(server: RegistryServer, port: int | None) -> http.client.HTTPConnection:
     host, far = server.host_and_port
     context, line = None, http.client.HTTPConnection(host, far, timeout=server.seconds)
     if server.url.startswith("https:"):
@@ -207,7 +207,7 @@ class RegistrySchemas:
     `known`: schemas that need not be fetched. `elsewhere` opens an SSH tunnel to it, and returns its local
     port. `name`: the connection's; `mark` begins an error for people: `mzplan[MZ125]: …`."""
 
-    server: Server
+    server: RegistryServer
     run: str
     known: Mapping[int, Sequence[str]]
     elsewhere: Callable[[], AbstractContextManager[int]] | None

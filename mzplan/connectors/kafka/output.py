@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.frames.task_code import one_row, ship, until_end
-from mzplan.connectors.kafka.step_record import KEPT_STEPS, StepRecord
-from mzplan.connectors.kafka.transaction import CHANGED, StopError, Transaction
+from mzplan.connectors.kafka.step_record import KEPT_STEPS, KafkaStepRecord
+from mzplan.connectors.kafka.transaction import CHANGED, KafkaTransaction, TransactionError
 from mzplan.endpoints.interface import Step, StepError, checked_step
 from mzplan.endpoints.replay import Compare, DiffersError, StepReplay
 from mzplan.host.failpoints import Failpoint, failpoint
@@ -32,15 +32,15 @@ class KafkaOutput:
     """An OutputEndpoint: a step's records and its step record in one transaction, which begins with the first
     record to be written. The columns of a batch are `key` (perhaps), `value`, and HASH.
 
-    `writer` says whose record it must be (its steps don't matter); any other one is a StopError CHANGED, for
-    the driver to decide. Keyless records go, batch by batch, to one partition after the other: the same ones
-    on a replay.
+    `writer` says whose record it must be (its steps don't matter); any other one is a TransactionError
+    CHANGED, for the driver to decide. Keyless records go, batch by batch, to one partition after the other:
+    the same ones on a replay.
     """
 
     def __init__(
         self,
-        transaction: Transaction,
-        writer: StepRecord,
+        transaction: KafkaTransaction,
+        writer: KafkaStepRecord,
         *,
         partitions: int,
         compare: Compare,
@@ -57,7 +57,7 @@ class KafkaOutput:
         self.record = writer
 
     def start_step(self, step: Step) -> None:
-        """Raises StopError, KafkaException."""
+        """Raises TransactionError, KafkaException."""
         checked_step(step)
         self._give_up()
         self._look()
@@ -74,7 +74,7 @@ class KafkaOutput:
         self._replay, self._batches = replay, 0
 
     def push_buffer(self, batch: RecordBatch) -> None:
-        """Raises StopError, KafkaException, DiffersError."""
+        """Raises TransactionError, KafkaException, DiffersError."""
         replay = self._started()
         try:
             fresh = replay.push(batch)
@@ -87,7 +87,7 @@ class KafkaOutput:
             raise
 
     def finish_step(self) -> None:
-        """Raises StopError, KafkaException, DiffersError."""
+        """Raises TransactionError, KafkaException, DiffersError."""
         replay = self._started()
         try:
             self._become(self.record.with_step(replay.step, replay.finish()))
@@ -115,12 +115,12 @@ class KafkaOutput:
 
     def _look(self) -> None:
         self._seen = self._transaction.read()
-        found = StepRecord.parse(self._seen) if self._seen is not None else None
+        found = KafkaStepRecord.parse(self._seen) if self._seen is not None else None
         if found is None or not found.is_by(self._writer):
-            raise StopError(CHANGED, "", self._seen)
+            raise TransactionError(CHANGED, "", self._seen)
         self.record = found
 
-    def _become(self, record: StepRecord) -> None:
+    def _become(self, record: KafkaStepRecord) -> None:
         if record.text != self._seen:
             self._begin()
             failpoint(Failpoint.TASK_SENT)
@@ -170,8 +170,8 @@ def push_step(output: KafkaOutput, step: Step, batches: Iterable[RecordBatch]) -
 
 
 def report(
-    transaction: Transaction,
-    writer: StepRecord,
+    transaction: KafkaTransaction,
+    writer: KafkaStepRecord,
     step: Step,
     batches: Iterable[RecordBatch],
     *,
@@ -188,7 +188,7 @@ def report(
     try:
         push_step(output, step, batches)
         outcome, detail, record = "written", "", output.record.text
-    except StopError as stop:
+    except TransactionError as stop:
         outcome, detail, record = stop.outcome, stop.detail, stop.record
     except DiffersError as differs:
         outcome, detail = "differs", str(differs)
@@ -202,7 +202,7 @@ def report(
 
 
 def task(
-    transaction: Transaction, writer: StepRecord, step: Step, partitions: int, compare: Compare
+    transaction: KafkaTransaction, writer: KafkaStepRecord, step: Step, partitions: int, compare: Compare
 ) -> Callable[[Iterable[RecordBatch]], Iterator[RecordBatch]]:
     """A function for mapInArrow that writes a step, which is one partition (in_one_task)."""
     ship(

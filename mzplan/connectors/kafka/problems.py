@@ -10,8 +10,8 @@ from confluent_kafka import KafkaException
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.kafka.options import client_body, route, transaction_options
-from mzplan.connectors.kafka.step_record import StepRecord
-from mzplan.connectors.kafka.transaction import StopError, Transaction
+from mzplan.connectors.kafka.step_record import KafkaStepRecord
+from mzplan.connectors.kafka.transaction import KafkaTransaction, TransactionError
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
@@ -39,20 +39,20 @@ def transactional_id(query: ResolvedQuery) -> str:
     return f"mzplan.{query.description.id}"
 
 
-def transaction_of(query: ResolvedQuery) -> Transaction:
+def transaction_of(query: ResolvedQuery) -> KafkaTransaction:
     """With which to read a sink's step record. Raises OSError when a PEM file can't be read."""
     client = transaction_options(client_body(query.link), query.directory)
-    return Transaction(client, transactional_id(query), query.body["topic"], timeout_ms=60_000)
+    return KafkaTransaction(client, transactional_id(query), query.body["topic"], timeout_ms=60_000)
 
 
-class Problems:
+class KafkaProblems:
     """The errors of one sink."""
 
     def __init__(self, query: ResolvedQuery):
         self._query = query
         self._where = f"{route(query)}, topic {query.body['topic']}"
 
-    def of(self, name: str, text: str, transaction: Transaction) -> MzplanError:
+    def of(self, name: str, text: str, transaction: KafkaTransaction) -> MzplanError:
         """The error for one of Kafka's, by its name and text."""
         if name in _DENIED:
             return self._denied(name, transaction.name)
@@ -79,11 +79,11 @@ class Problems:
         )
 
     @contextlib.contextmanager
-    def explaining(self, transaction: Transaction) -> Iterator[None]:
+    def explaining(self, transaction: KafkaTransaction) -> Iterator[None]:
         """What reading in here raises, as MzplanError; then the transaction is closed."""
         try:
             yield
-        except StopError as stop:
+        except TransactionError as stop:
             raise self.of(stop.outcome, stop.detail, transaction) from None
         except KafkaException as problem:
             failure = transaction.cause(problem.args[0])
@@ -130,7 +130,7 @@ class Problems:
             "find and stop them: a second project with the same state, or a copy of this one.",
         )
 
-    def newer(self, found: StepRecord) -> MzplanError:
+    def newer(self, found: KafkaStepRecord) -> MzplanError:
         if found.generation > self._query.description.generation:
             return self._error(
                 "MZ068",

@@ -14,7 +14,7 @@ from mzplan.connectors.formats.records import MARK
 from mzplan.connectors.formats.registry import check_sink, schema_to_write
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.changes import latest_rows
-from mzplan.connectors.frames.progress import with_count
+from mzplan.connectors.frames.metrics import with_count
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted

@@ -15,7 +15,7 @@ from mzplan.connectors.formats import dead_letters
 from mzplan.connectors.formats.avro.stream import decoded
 from mzplan.connectors.formats.debezium import Debezium, members, opened, without_tombstones
 from mzplan.connectors.formats.envelopes import Envelope, Tombstones
-from mzplan.connectors.formats.parsers import Parsed, parsed_by, unframed
+from mzplan.connectors.formats.parsers import ParsedRecord, parsed_by, unframed
 from mzplan.connectors.formats.records import Records, checked
 from mzplan.connectors.formats.registry import ROLE, check_source
 from mzplan.connectors.frames import functions as f
@@ -107,7 +107,7 @@ class KafkaSource(KafkaPositions, SourceConnector):
 
 def _parsed(
     rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column], envelope: Envelope | None
-) -> tuple[DataFrame, Parsed]:
+) -> tuple[DataFrame, ParsedRecord]:
     """The rows with the columns that parsing needs, and the parser's expressions."""
     format_ = query.body["format"]
     is_avro = format_["type"] == "avro"

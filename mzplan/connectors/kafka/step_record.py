@@ -24,7 +24,7 @@ Older = tuple[tuple[int, int, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord:
+class KafkaStepRecord:
     """`step`: the last one written (-1: none); `rows`, `hash`: its count and content hash (UNKNOWN: the sink
     began later than its checkpoint); `older`: the same three for steps before it, in order. `epoch`: of the
     newest runner, which records it before it writes; older ones see it, and stop."""
@@ -38,7 +38,7 @@ class StepRecord:
     older: Older = field(default=())
 
     @classmethod
-    def parse(cls, text: str) -> StepRecord:
+    def parse(cls, text: str) -> KafkaStepRecord:
         """The inverse of `text`. Raises ValueError for what is not a step record."""
         data = json.loads(text)
         if not isinstance(data, dict):
@@ -81,7 +81,7 @@ class StepRecord:
         listed = self.older if self.step < 0 else (*self.older, (self.step, self.rows, self.hash))
         return {step: Written(rows=rows, digest=hash_ or None) for step, rows, hash_ in listed}
 
-    def with_step(self, step: Step, written: Written) -> StepRecord:
+    def with_step(self, step: Step, written: Written) -> KafkaStepRecord:
         """The record after a step is written (again)."""
         known = {**self.written(), step: written}
         last = max(known)
@@ -90,14 +90,14 @@ class StepRecord:
         older = tuple(one for one in listed[:-1] if one[1:] != (0, UNKNOWN))
         return replace(self, step=last, rows=listed[-1][1], hash=listed[-1][2], older=older)
 
-    def without(self, before: Step) -> StepRecord:
+    def without(self, before: Step) -> KafkaStepRecord:
         """The record without steps before this one; the last one always stays."""
         return replace(self, older=tuple(one for one in self.older if one[0] >= before))
 
-    def is_newer_than(self, other: StepRecord) -> bool:
+    def is_newer_than(self, other: KafkaStepRecord) -> bool:
         """Whether this record's writer has replaced the other's."""
         return (self.generation, self.epoch) > (other.generation, other.epoch)
 
-    def is_by(self, writer: StepRecord) -> bool:
+    def is_by(self, writer: KafkaStepRecord) -> bool:
         """Whether it is of the same run of the same query as `writer`."""
         return (self.generation, self.epoch, self.query) == (writer.generation, writer.epoch, writer.query)

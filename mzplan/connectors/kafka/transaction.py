@@ -38,7 +38,7 @@ CHANGED = "changed"
 """The outcome of a StopError when the record is not the expected one."""
 
 
-class StopError(Exception):
+class TransactionError(Exception):
     """The transaction can't go on: the name of an error, its message, and (CHANGED) the record that is
     there."""
 
@@ -47,10 +47,10 @@ class StopError(Exception):
         self.outcome, self.detail, self.record = outcome, detail, record
 
 
-class Transaction:
+class KafkaTransaction:
     """`client`: librdkafka's settings (with secrets: never shown); `name`: the transactional id and the group
-    of the step record, which is kept for partition 0 of the topic. Every method but `close` raises StopError
-    or KafkaException."""
+    of the step record, which is kept for partition 0 of the topic. Every method but `close` raises
+    TransactionError or KafkaException."""
 
     def __init__(self, client: Mapping[str, Any], name: str, topic: str, timeout_ms: int):
         self.client = dict(client)
@@ -113,8 +113,8 @@ class Transaction:
             consumer.close()
 
     def begin(self, seen: str | None) -> None:
-        """Fence any other writer under this id, unless the record is no longer the one `seen`: then StopError
-        CHANGED. Of two writers that do this at once, one is fenced."""
+        """Fence any other writer under this id, unless the record is no longer the one `seen`: then
+        TransactionError CHANGED. Of two writers that do this at once, one is fenced."""
         import confluent_kafka
 
         producer = confluent_kafka.Producer(self._producer_settings())
@@ -125,10 +125,10 @@ class Transaction:
         self._producer = producer
 
     def expect(self, seen: str | None) -> None:
-        """Raises StopError CHANGED when the record is not this one."""
+        """Raises TransactionError CHANGED when the record is not this one."""
         found = self._read(settled=True)
         if found != seen:
-            raise StopError(CHANGED, "", found)
+            raise TransactionError(CHANGED, "", found)
 
     def send(self, messages: list[dict[str, Any]], partition: int) -> None:
         """Send records (`value`, perhaps `key`) to a partition, or (-1) to those of their keys."""
@@ -140,14 +140,14 @@ class Transaction:
             messages = [message for message in messages if "_error" in message]
             problem = messages[0]["_error"]
             if problem.name() != "_QUEUE_FULL":
-                raise StopError(problem.name(), problem.str())
+                raise TransactionError(problem.name(), problem.str())
             for message in messages:
                 del message["_error"]
             now = time.monotonic()
             still_since = now if taken or still_since is None else still_since
             if now - still_since > _STALL_S:
                 text = self.problems[-1].str() if self.problems else "no record was taken"
-                raise StopError("_TIMED_OUT", text)
+                raise TransactionError("_TIMED_OUT", text)
             self._producer.poll(0.02)
         self._producer.poll(0)
 

@@ -23,9 +23,9 @@ from mzplan.connectors.api.targets import another_target, refused, unknown_step,
 from mzplan.connectors.frames.task_code import in_one_task
 from mzplan.connectors.kafka.options import client_body, route, transaction_options
 from mzplan.connectors.kafka.output import REPORT, task
-from mzplan.connectors.kafka.problems import FENCED, Problems, transactional_id
-from mzplan.connectors.kafka.step_record import EMPTY, UNKNOWN, StepRecord
-from mzplan.connectors.kafka.transaction import CHANGED, StopError, Transaction
+from mzplan.connectors.kafka.problems import FENCED, KafkaProblems, transactional_id
+from mzplan.connectors.kafka.step_record import EMPTY, UNKNOWN, KafkaStepRecord
+from mzplan.connectors.kafka.transaction import CHANGED, KafkaTransaction, TransactionError
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.times import milliseconds
@@ -64,13 +64,13 @@ class TransactionalWriter:
         self._run = run
         self._identify = identify
         self._unfinished = run.checkpoint.log.unfinished()
-        self._problems = Problems(query)
+        self._problems = KafkaProblems(query)
         self._partitions = 1
         self._client = transaction_options(client_body(query.link), query.directory)
         self._name = transactional_id(query)
         self._topic: str = query.body["topic"]
         self._timeout_ms = milliseconds(query.body["transaction_timeout"])
-        self._record: StepRecord | None = None
+        self._record: KafkaStepRecord | None = None
 
     def write(self, records: DataFrame, step: int) -> None:
         """Write the records of a step (`value`, perhaps `key`, and their hash): all of them, or none."""
@@ -84,7 +84,7 @@ class TransactionalWriter:
                 return
         raise self._problems.pushed_aside(self._name)
 
-    def _attempt(self, records: DataFrame, record: StepRecord, step: int) -> bool:
+    def _attempt(self, records: DataFrame, record: KafkaStepRecord, step: int) -> bool:
         """Whether the step is written. If not, `_record` is the current one, or None to claim again."""
         match record.verdict(step):
             case "gap":
@@ -97,7 +97,7 @@ class TransactionalWriter:
             case "write" | "replay" | "later":
                 return self._push(records, record, step)
 
-    def _push(self, records: DataFrame, record: StepRecord, step: int) -> bool:
+    def _push(self, records: DataFrame, record: KafkaStepRecord, step: int) -> bool:
         failpoint(Failpoint.SINK_BEFORE_STEP)
         compare = self._run.query.body["compare"]
         work = task(self._transaction(), record, step, self._partitions, compare)
@@ -123,12 +123,12 @@ class TransactionalWriter:
         self._record = None
         return False
 
-    def _transaction(self) -> Transaction:
-        return Transaction(self._client, self._name, self._topic, self._timeout_ms)
+    def _transaction(self) -> KafkaTransaction:
+        return KafkaTransaction(self._client, self._name, self._topic, self._timeout_ms)
 
     # ── the writer of the steps
 
-    def _claim(self, step: int, query_id: str) -> StepRecord | None:
+    def _claim(self, step: int, query_id: str) -> KafkaStepRecord | None:
         """Record, before `step`, that this run writes; returns the record. None: another attempt is due."""
         target = self._target()
         began = time.monotonic()
@@ -139,7 +139,7 @@ class TransactionalWriter:
             ours = self._begin(found, step, query_id, target)
             if ours != found:
                 transaction.commit_record(text, ours.step, ours.text)
-        except StopError as stop:
+        except TransactionError as stop:
             self._failed(stop.outcome, stop.detail, time.monotonic() - began)
             return None
         except KafkaException as problem:
@@ -159,11 +159,11 @@ class TransactionalWriter:
         return {name: found[name] for name in _IDENTITY}
 
     def _begin(
-        self, found: StepRecord | None, step: int, query_id: str, target: Mapping[str, Any]
-    ) -> StepRecord:
+        self, found: KafkaStepRecord | None, step: int, query_id: str, target: Mapping[str, Any]
+    ) -> KafkaStepRecord:
         """The record to commit before this run writes. Raises MzplanError where it may not write."""
         description = self._run.query.description
-        fresh = StepRecord(
+        fresh = KafkaStepRecord(
             generation=description.generation,
             epoch=self._run.epoch,
             query=query_id,
@@ -193,8 +193,8 @@ class TransactionalWriter:
         if self._run.checkpoint.delivery() != note:
             self._run.checkpoint.record_delivery(note)
 
-    def _parsed(self, text: str) -> StepRecord:
+    def _parsed(self, text: str) -> KafkaStepRecord:
         try:
-            return StepRecord.parse(text)
+            return KafkaStepRecord.parse(text)
         except ValueError as problem:
             raise self._problems.not_ours(self._name, str(problem)) from None

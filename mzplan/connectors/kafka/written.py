@@ -15,8 +15,8 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, incomparable, nothing_recorded
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.kafka.options import client_body, consumer_options, librdkafka_options
-from mzplan.connectors.kafka.problems import Problems, transaction_of
-from mzplan.connectors.kafka.step_record import StepRecord
+from mzplan.connectors.kafka.problems import KafkaProblems, transaction_of
+from mzplan.connectors.kafka.step_record import KafkaStepRecord
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.endpoints.interface import Step, Written
 
@@ -54,7 +54,7 @@ class KafkaContent(Content):
         self.repeats = query.body["delivery"] != "exactly-once"
         self._transaction = transaction_of(query)
         self._admin = AdminClient(librdkafka_options(client_body(query.link), query.directory))
-        with Problems(query).explaining(self._transaction):
+        with KafkaProblems(query).explaining(self._transaction):
             partitions = self._partitions()
             self.frontier, self._last = self._between_steps(partitions)
             self._first = self._offsets(partitions, "earliest")
@@ -91,7 +91,7 @@ class KafkaContent(Content):
             log = self._query.checkpoint.log
             return log.committed() if log.unfinished() is None else None
         text = self._transaction.read()
-        record = StepRecord.parse(text) if text is not None else None
+        record = KafkaStepRecord.parse(text) if text is not None else None
         ours = record is not None and record.generation == self._query.description.generation
         return record.step if record is not None and ours else -1
 
@@ -177,9 +177,9 @@ class KafkaRecorded(Recorded):
             raise nothing_recorded(query, why, has_content=True)
         self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()
         transaction = transaction_of(query)
-        with Problems(query).explaining(transaction):
+        with KafkaProblems(query).explaining(transaction):
             text = transaction.read()
-            record = StepRecord.parse(text) if text is not None else None
+            record = KafkaStepRecord.parse(text) if text is not None else None
         ours = record is not None and record.generation == query.description.generation
         self._written = record.written() if record is not None and ours else {}
 

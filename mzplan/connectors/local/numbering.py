@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import Any
 
-from mzplan.connectors.adapter.replay import endpoint_steps
+from mzplan.connectors.adapter.rows import endpoint_steps
 from mzplan.connectors.adapter.source import step_of
 from mzplan.connectors.local.endpoint import LocalSteps, Turn
 from mzplan.endpoints.interface import Step

@@ -25,8 +25,8 @@ from examples.servers import KafkaBroker, create_topic
 from mzplan.connectors.kafka.options import transaction_options
 from mzplan.connectors.kafka.output import report
 from mzplan.connectors.kafka.problems import FENCED
-from mzplan.connectors.kafka.step_record import KEPT_STEPS, StepRecord
-from mzplan.connectors.kafka.transaction import Transaction
+from mzplan.connectors.kafka.step_record import KEPT_STEPS, KafkaStepRecord
+from mzplan.connectors.kafka.transaction import KafkaTransaction
 from mzplan.endpoints.interface import Written
 from mzplan.warehouse.content_hash import HASH
 from tests.integration.committed import committed, step_record
@@ -35,12 +35,12 @@ from tests.support import eventually
 if TYPE_CHECKING:
     Make = Callable[..., str]
 
-FIRST = StepRecord(generation=1, epoch=1, query="q", step=-1)
+FIRST = KafkaStepRecord(generation=1, epoch=1, query="q", step=-1)
 
 
-def transaction(bootstrap: str, topic: str, timeout_ms: int = 60_000) -> Transaction:
+def transaction(bootstrap: str, topic: str, timeout_ms: int = 60_000) -> KafkaTransaction:
     body = {"brokers": [bootstrap], "security": {"protocol": "PLAINTEXT"}, "options": {}}
-    return Transaction(transaction_options(body, "."), f"mzplan.{topic}", topic, timeout_ms)
+    return KafkaTransaction(transaction_options(body, "."), f"mzplan.{topic}", topic, timeout_ms)
 
 
 def batch(first: int, last: int) -> pa.RecordBatch:
@@ -55,13 +55,13 @@ def claim(bootstrap: str, topic: str, epoch: int = 1) -> None:
     one = transaction(bootstrap, topic)
     try:
         seen = one.read()
-        before = StepRecord.parse(seen) if seen else FIRST
+        before = KafkaStepRecord.parse(seen) if seen else FIRST
         one.commit_record(seen, before.step, replace(before, epoch=epoch).text)
     finally:
         one.close()
 
 
-def send(one: Transaction, step: int, batches: Any, epoch: int = 1) -> dict[str, Any]:
+def send(one: KafkaTransaction, step: int, batches: Any, epoch: int = 1) -> dict[str, Any]:
     return dict(report(one, replace(FIRST, epoch=epoch), step, batches, partitions=2, compare="fail"))
 
 
@@ -76,10 +76,10 @@ def test_rows_and_record_are_there_together(kafka: KafkaBroker, topic: Make) -> 
     claim(kafka.bootstrap, name)
     sent = send(one, 0, [batch(0, 10), batch(10, 20)])
     assert sent["outcome"] == "written", sent
-    record = StepRecord.parse(sent["record"])
+    record = KafkaStepRecord.parse(sent["record"])
     assert (record.step, record.rows, record.hash) == (0, 20, f"1:{sum(range(20)):016x}")
     found = step_record(kafka.bootstrap, name, name)
-    assert found is not None and StepRecord.parse(json.dumps(found)) == record
+    assert found is not None and KafkaStepRecord.parse(json.dumps(found)) == record
     assert ids(kafka.bootstrap, name) == list(range(20))
     # Another attempt at the same step leaves it as it is; one that has other rows is told.
     again = send(transaction(kafka.bootstrap, name), 0, [batch(0, 20)])

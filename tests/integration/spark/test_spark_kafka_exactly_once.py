@@ -167,19 +167,19 @@ def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) 
     from mzplan.connectors.api.queries import resolve
     from mzplan.connectors.kafka.options import transaction_options
     from mzplan.connectors.kafka.output import report
-    from mzplan.connectors.kafka.step_record import StepRecord
-    from mzplan.connectors.kafka.transaction import Transaction
+    from mzplan.connectors.kafka.step_record import KafkaStepRecord
+    from mzplan.connectors.kafka.transaction import KafkaTransaction
 
     pipe = Pipe(lab, topic)
     pipe.produce(10)
     lab.start(pipe.source, pipe.sink, epoch=5)
     pipe.has(10)
-    before = StepRecord.parse(json.dumps(pipe.record()))
+    before = KafkaStepRecord.parse(json.dumps(pipe.record()))
     link = resolve(pipe.sink, lab.secrets, str(lab.folder)).link
 
-    def transaction() -> Transaction:
+    def transaction() -> KafkaTransaction:
         options = transaction_options(link.body, ".")
-        return Transaction(options, f"mzplan.{pipe.sink.id}", pipe.output, 60_000)
+        return KafkaTransaction(options, f"mzplan.{pipe.sink.id}", pipe.output, 60_000)
 
     # A runner of epoch 6 has noted down that it writes; this one is of epoch 5, and learns of it before it
     # has fenced anybody.
@@ -191,7 +191,7 @@ def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) 
     ended = lab.ended(pipe.sink)
     assert ended.error_code == "MZ068", ended.error
     assert pipe.seen() == Counter(range(10))
-    assert StepRecord.parse(json.dumps(pipe.record())) == newer
+    assert KafkaStepRecord.parse(json.dumps(pipe.record())) == newer
 
     # One that woke up between its first look and init_transactions: it looks again, and writes nothing.
     late = transaction()
@@ -200,7 +200,7 @@ def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) 
     late.read = lambda: next(looks, None) or read()  # type: ignore[method-assign]
     found = report(late, before, before.step + 1, (), partitions=2, compare="warn")
     assert (found["outcome"], found["record"]) == ("changed", newer.text)
-    assert StepRecord.parse(json.dumps(pipe.record())) == newer
+    assert KafkaStepRecord.parse(json.dumps(pipe.record())) == newer
     lab.start(pipe.sink, epoch=7)  # and the newest goes on, although its transactional id was taken meanwhile
     pipe.has(20)
     lab.stop(pipe.source, pipe.sink)

@@ -15,9 +15,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from mzplan.connectors.formats.avro.decoder import Decoder, UnknownError, column_readers
+from mzplan.connectors.formats.avro.decoder import AvroDecoder, UnknownError, column_readers
 from mzplan.connectors.formats.avro.schema import parse_avro
-from mzplan.connectors.formats.avro.values import UnfitError
+from mzplan.connectors.formats.avro.values import UnfitSchemaError
 from mzplan.endpoints.arrow import arrow_schema
 from mzplan.schema.columns import parse_columns
 
@@ -54,7 +54,7 @@ def decode(
 ) -> tuple[list[Any], list[str | None]]:
     wanted = pa.struct(list(arrow_schema(parse_columns(ddl))))
     newest = parse_avro([json.dumps(latest)]) if latest is not None else None
-    found = Decoder(wanted, schemas, newest).decode(pa.array(records, pa.binary()))
+    found = AvroDecoder(wanted, schemas, newest).decode(pa.array(records, pa.binary()))
     found.validate(full=True)
     return found.field("r").to_pylist(), found.field("e").to_pylist()
 
@@ -208,7 +208,7 @@ def test_types(type_: Schema, value: Any, column: str, expected: Any) -> None:
 def test_what_does_not_fit(type_: Schema, column: str, said: str) -> None:
     schema = record(x=type_)
     wanted = pa.struct(list(arrow_schema(parse_columns(f"x {column}"))))
-    with pytest.raises(UnfitError) as caught:
+    with pytest.raises(UnfitSchemaError) as caught:
         column_readers(parse_avro([json.dumps(schema)]).root, wanted, None)
     assert str(caught.value) == f"its field x is {said}, and the column {column.partition('<')[0]}"
 

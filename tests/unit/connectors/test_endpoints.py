@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import fs
 
-from mzplan.connectors.adapter.replay import Rows
+from mzplan.connectors.adapter.rows import StepRows
 from mzplan.connectors.local import endpoint as local
 from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps, StaleStepError
 from mzplan.endpoints import StepError
@@ -303,7 +303,7 @@ def test_a_damaged_step_is_noticed_before_a_row_of_it_is_pushed(tmp_path: Path, 
         middle = len(data) // 2
         data[middle : middle + 64] = bytes(64)
         found.write_bytes(data)
-    consumer = Rows(keep=True)
+    consumer = StepRows(keep=True)
     with pytest.raises(OSError, match=r"the file of step 0 in .* is damaged: "):
         LocalFactory().new_endpoint("s", {"storage": str(tmp_path)}).read(0, consumer)
     assert (consumer.count, consumer.complete) == (0, False)

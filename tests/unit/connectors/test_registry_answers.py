@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 
 from mzplan.connectors.formats import registry_http
-from mzplan.connectors.formats.registry_http import RegistryError, Server, get, schema_texts, whole_number
+from mzplan.connectors.formats.registry_http import (
+    RegistryError,
+    RegistryServer,
+    get,
+    schema_texts,
+    whole_number,
+)
 
 SHORT = 0.3
 ENDLESS = (
@@ -24,7 +30,7 @@ ENDLESS = (
 
 
 @contextlib.contextmanager
-def registry(answer: Callable[[socket.socket], object]) -> Iterator[Server]:
+def registry(answer: Callable[[socket.socket], object]) -> Iterator[RegistryServer]:
     """One that answers a single request so."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -36,7 +42,7 @@ def registry(answer: Callable[[socket.socket], object]) -> Iterator[Server]:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield Server(url=f"http://127.0.0.1:{listener.getsockname()[1]}", seconds=SHORT)
+        yield RegistryServer(url=f"http://127.0.0.1:{listener.getsockname()[1]}", seconds=SHORT)
         thread.join()
 
 

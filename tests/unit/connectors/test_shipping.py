@@ -13,11 +13,11 @@ import pytest
 from mzplan.connectors.formats.avro import stream
 from mzplan.connectors.formats.avro.decoder import Task
 from mzplan.connectors.formats.avro.encoder import Encoder
-from mzplan.connectors.formats.registry_http import RegistrySchemas, Server
+from mzplan.connectors.formats.registry_http import RegistrySchemas, RegistryServer
 from mzplan.connectors.kafka import output as kafka_output
 from mzplan.connectors.kafka import sink as kafka_sink
-from mzplan.connectors.kafka.step_record import StepRecord
-from mzplan.connectors.kafka.transaction import Transaction
+from mzplan.connectors.kafka.step_record import KafkaStepRecord
+from mzplan.connectors.kafka.transaction import KafkaTransaction
 from mzplan.connectors.network.aws import Token
 from mzplan.connectors.postgres.sink import output as postgres_output
 from mzplan.connectors.postgres.sink import tasks as postgres_tasks
@@ -30,8 +30,8 @@ from tests.executors import run_elsewhere
 
 def kafka() -> Callable[..., object]:
     client = {"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 500, "log_level": 0}
-    writer = StepRecord(generation=1, epoch=1, query="q", step=-1)
-    return kafka_output.task(Transaction(client, "mzplan.x", "t", 1000), writer, 0, 2, "warn")
+    writer = KafkaStepRecord(generation=1, epoch=1, query="q", step=-1)
+    return kafka_output.task(KafkaTransaction(client, "mzplan.x", "t", 1000), writer, 0, 2, "warn")
 
 
 def kafka_with_a_token() -> Callable[..., object]:
@@ -39,8 +39,8 @@ def kafka_with_a_token() -> Callable[..., object]:
     sign_in = Token(settings={"region": "eu-west-1", "access_key_id": "a", "secret_access_key": "b"})
     client = {"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 500, "log_level": 0}
     client |= {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": sign_in}
-    writer = StepRecord(generation=1, epoch=1, query="q", step=-1)
-    return kafka_output.task(Transaction(client, "mzplan.x", "t", 1000), writer, 0, 2, "warn")
+    writer = KafkaStepRecord(generation=1, epoch=1, query="q", step=-1)
+    return kafka_output.task(KafkaTransaction(client, "mzplan.x", "t", 1000), writer, 0, 2, "warn")
 
 
 def target() -> postgres_output.Target:
@@ -64,7 +64,7 @@ SCHEMA = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "t
 
 def decoding() -> Callable[..., object]:
     stream.ship_tasks()
-    server = Server(url="http://127.0.0.1:1", seconds=1)
+    server = RegistryServer(url="http://127.0.0.1:1", seconds=1)
     schemas = RegistrySchemas(
         server=server, run="x", known={1: [SCHEMA]}, elsewhere=None, name="connection.reg", mark="mzplan"
     )

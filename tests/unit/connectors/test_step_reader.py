@@ -14,7 +14,7 @@ import pytest
 
 import mzplan
 from mzplan.connectors.adapter.config import explained
-from mzplan.connectors.adapter.replay import EndpointUpstream
+from mzplan.connectors.adapter.rows import EndpointUpstream
 from mzplan.connectors.adapter.step_reader import ReaderPlan, StepPartition, StepReader
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.local.endpoint import LocalSteps

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mzplan.connectors.formats.avro.schema import AvroSchema, Node, SchemaError, parse_avro
-from mzplan.connectors.formats.avro.values import Read, UnfitError, ddl_of, missing, reader
+from mzplan.connectors.formats.avro.schema import AvroNode, AvroSchema, SchemaError, parse_avro
+from mzplan.connectors.formats.avro.values import Read, UnfitSchemaError, ddl_of, missing, reader
 
 if TYPE_CHECKING:
     from pyarrow import Array, DataType, RecordBatch, Schema
@@ -48,7 +48,7 @@ class _Written:
     values: list[Any] = field(default_factory=list)
 
 
-class Decoder:
+class AvroDecoder:
     """Decodes columns of records, each to a struct of `wanted` fields. `latest`: the schema whose defaults
     are used for fields that a record's own schema lacks."""
 
@@ -114,7 +114,7 @@ class Decoder:
             return _Written(_whole(schema), column_readers(schema.root, self._wanted, self._latest))
         except UnknownError as problem:
             return str(problem)
-        except (SchemaError, UnfitError) as problem:
+        except (SchemaError, UnfitSchemaError) as problem:
             return f"schema {id_}: {problem}"
 
     def _build(
@@ -175,10 +175,10 @@ def _whole(schema: AvroSchema) -> Callable[[BytesIO], Any]:
     return lambda data: schemaless_reader(data, schema.raw, None)
 
 
-def column_readers(root: Node, wanted: DataType, latest: Node | None) -> list[tuple[str, Read]]:
-    """The reader of each wanted field. Raises UnfitError that names all fields without one."""
+def column_readers(root: AvroNode, wanted: DataType, latest: AvroNode | None) -> list[tuple[str, Read]]:
+    """The reader of each wanted field. Raises UnfitSchemaError that names all fields without one."""
     if root.type != "record":
-        raise UnfitError(f"its schema is {root.type}, and no record")
+        raise UnfitSchemaError(f"its schema is {root.type}, and no record")
     there, known = root.fields, latest.fields if latest is not None else {}
     found: list[tuple[str, Read]] = []
     wrong: list[str] = []
@@ -191,10 +191,10 @@ def column_readers(root: Node, wanted: DataType, latest: Node | None) -> list[tu
         try:
             inner = newer.node if newer is not None else None
             found.append((older.name, reader(older.node, one.type, one.name, inner)))
-        except UnfitError as problem:
+        except UnfitSchemaError as problem:
             wrong.append(str(problem))
     if wrong:
-        raise UnfitError("; ".join(wrong))
+        raise UnfitSchemaError("; ".join(wrong))
     return found
 
 
@@ -219,8 +219,8 @@ class Task:
     def __call__(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         import pyarrow as pa
 
-        found = Decoder(pa.struct(list(self.wanted)), self.schemas, parse_avro(self.newest))
-        keys = Decoder(pa.struct(list(self.key_wanted or ())), self.schemas)
+        found = AvroDecoder(pa.struct(list(self.wanted)), self.schemas, parse_avro(self.newest))
+        keys = AvroDecoder(pa.struct(list(self.key_wanted or ())), self.schemas)
         for batch in batches:
             index = batch.schema.get_field_index("value")
             records = batch.column(index)

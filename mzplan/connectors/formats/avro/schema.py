@@ -34,13 +34,13 @@ class AvroSchema:
     without logical types, to read values as they were written. `is_recursive`: a record may contain another
     one of its kind, at any depth."""
 
-    root: Node
+    root: AvroNode
     raw: Any
     is_recursive: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class AvroNode:
     """A schema within a schema: its definition or name, and all named schemas to look names up in."""
 
     written: Any
@@ -78,10 +78,10 @@ class Node:
         return str(found.get("logicalType") or (_DEBEZIUM.get(named, "") if isinstance(named, str) else ""))
 
     @property
-    def branches(self) -> list[Node]:
+    def branches(self) -> list[AvroNode]:
         """The branches of a union except null; any other schema is its only branch."""
         found = self.definition
-        parts = [Node(one, self.names) for one in found] if isinstance(found, list) else [self]
+        parts = [AvroNode(one, self.names) for one in found] if isinstance(found, list) else [self]
         return [part for part in parts if part.type != "null"]
 
     @property
@@ -92,9 +92,9 @@ class Node:
             return {}
         return {one["name"]: Field(one, self.names) for one in branches[0].definition["fields"]}
 
-    def inner(self, key: str) -> Node:
+    def inner(self, key: str) -> AvroNode:
         """The `items` of an array, the `values` of a map."""
-        return Node(self.definition[key], self.names)
+        return AvroNode(self.definition[key], self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ class Field:
     names: Mapping[str, Any]
 
     @property
-    def node(self) -> Node:
+    def node(self) -> AvroNode:
         # A field's attributes beside `type` (doc, default, …) do not belong to its type.
-        return Node(self.written["type"], self.names)
+        return AvroNode(self.written["type"], self.names)
 
     @property
     def name(self) -> str:
@@ -141,7 +141,7 @@ def parse_avro(texts: Sequence[str]) -> AvroSchema:
         raise SchemaError("its schema is nested too deep") from None
     except Exception as problem:  # a registry may contain anything
         raise SchemaError(f"its schema is no Avro schema: {_line(problem)}") from None
-    return AvroSchema(root=Node(root, names), raw=raw, is_recursive=is_recursive)
+    return AvroSchema(root=AvroNode(root, names), raw=raw, is_recursive=is_recursive)
 
 
 def _is_recursive(written: Any, names: Mapping[str, Any], within: set[str], done: set[str]) -> bool:
@@ -165,7 +165,7 @@ def _is_recursive(written: Any, names: Mapping[str, Any], within: set[str], done
     return False
 
 
-def parse_record(texts: Sequence[str]) -> Node:
+def parse_record(texts: Sequence[str]) -> AvroNode:
     """The same for a schema that must be a record. Raises SchemaError."""
     root = parse_avro(texts).root
     if root.type != "record":
@@ -185,7 +185,7 @@ def _without_logical_types(written: Any) -> Any:
     return written
 
 
-def _value(node: Node, default: Any) -> Any:
+def _value(node: AvroNode, default: Any) -> Any:
     """A default in JSON → the value as fastavro would read it."""
     if default is None or not node.branches:
         return None

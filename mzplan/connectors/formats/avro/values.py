@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyarrow import Array, DataType
 
-    from mzplan.connectors.formats.avro.schema import Node
+    from mzplan.connectors.formats.avro.schema import AvroNode
 
 Read = Callable[[Sequence[Any]], "Array"]
 """Values as they were written, without logical types (None: null) → an array of the wanted type. Raises
@@ -56,15 +56,15 @@ _WIDER = {"int": "long", "float": "double"}
 _DIGITS = decimal.Context(prec=100)  # Python's default would round after 28 digits
 
 
-class UnfitError(Exception):
+class UnfitSchemaError(Exception):
     """Values of a schema can't be read as a type. The message: `its field … is …, and the column …`."""
 
 
-def reader(node: Node, wanted: DataType, name: str, latest: Node | None = None) -> Read:
+def reader(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None = None) -> Read:
     """The reader of a schema's values. A missing field of a nested record gets its default in the `latest`
     schema of the same values, or NULL. `name`: the field's, for people.
 
-    Raises UnfitError.
+    Raises UnfitSchemaError.
     """
     branches = node.branches
     if not branches:
@@ -95,7 +95,7 @@ def ddl_of(type_: DataType) -> str:
     return _DDL.get(str(type_)) or nested[str(type_).partition("<")[0]]
 
 
-def type_of(node: Node) -> str:
+def type_of(node: AvroNode) -> str:
     """A schema, for people: `long`, `decimal(10,2)`, `string or long`."""
     if node.type == "union":
         return " or ".join(type_of(branch) for branch in node.branches) or "null"
@@ -105,7 +105,9 @@ def type_of(node: Node) -> str:
     return f"{node.logical} ({node.type})" if node.logical else node.type
 
 
-def _union(node: Node, branches: list[Node], wanted: DataType, name: str, latest: Node | None) -> Read:
+def _union(
+    node: AvroNode, branches: list[AvroNode], wanted: DataType, name: str, latest: AvroNode | None
+) -> Read:
     """The reader of a union: the class of a value decides its branch; each branch must fit by itself."""
     import pyarrow.compute as pc
 
@@ -119,7 +121,7 @@ def _union(node: Node, branches: list[Node], wanted: DataType, name: str, latest
             raise _unfit(node, wanted, name)
         try:
             types[class_], reads[class_] = branch.type, _single(branch, wanted, name, latest)
-        except UnfitError:
+        except UnfitSchemaError:
             raise _unfit(node, wanted, name) from None
 
     def read(values: Sequence[Any]) -> Array:
@@ -132,7 +134,7 @@ def _union(node: Node, branches: list[Node], wanted: DataType, name: str, latest
     return read
 
 
-def _single(node: Node, wanted: DataType, name: str, latest: Node | None) -> Read:
+def _single(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None) -> Read:
     from pyarrow import types
 
     match node.type:
@@ -150,16 +152,16 @@ def _single(node: Node, wanted: DataType, name: str, latest: Node | None) -> Rea
     return found
 
 
-def _unfit(node: Node, wanted: DataType, name: str) -> UnfitError:
-    return UnfitError(f"its field {name} is {type_of(node)}, and the column {ddl_of(wanted)}")
+def _unfit(node: AvroNode, wanted: DataType, name: str) -> UnfitSchemaError:
+    return UnfitSchemaError(f"its field {name} is {type_of(node)}, and the column {ddl_of(wanted)}")
 
 
-def _inner_of(node: Node | None, type_: str, key: str) -> Node | None:
+def _inner_of(node: AvroNode | None, type_: str, key: str) -> AvroNode | None:
     branches = node.branches if node is not None else []
     return branches[0].inner(key) if len(branches) == 1 and branches[0].type == type_ else None
 
 
-def _scalar(node: Node, wanted: DataType, ddl: str) -> Read | None:
+def _scalar(node: AvroNode, wanted: DataType, ddl: str) -> Read | None:
     """The reader of a schema that is no record, array or map; None where it doesn't fit."""
     import pyarrow as pa
 
@@ -256,7 +258,7 @@ def _time(logical: str, wanted: DataType) -> Read:
     return read
 
 
-def _struct(node: Node, wanted: DataType, name: str, latest: Node | None) -> Read:
+def _struct(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None) -> Read:
     import pyarrow as pa
 
     known = latest.fields if latest is not None else {}

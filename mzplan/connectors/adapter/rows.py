@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, StructArray
 
 
-class Rows:
+class StepRows:
     """A consumer that keeps what is pushed, or only counts it."""
 
     def __init__(self, keep: bool):
@@ -108,7 +108,7 @@ def _parts(endpoint: DurableInputEndpoint, step: Step) -> Iterator[Iterator[Reco
     if isinstance(endpoint, PartedInputEndpoint):
         yield from (endpoint.batches(part) for part in endpoint.parts(step))
         return
-    rows = Rows(keep=True)
+    rows = StepRows(keep=True)
     endpoint.read(step, rows)
     if not rows.complete:
         raise StepError(f"step {step} was not fed to its end")
