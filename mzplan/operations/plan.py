@@ -132,7 +132,6 @@ def plan_configuration(
 ) -> Plan:
     """The plan of a configuration, by default that of the files. `with_drift`: with what has drifted.
     `canary`: see make_plan."""
-    from mzplan.operations.plan import version_notices
     from mzplan.operations.rotation import find_rotations
     from mzplan.plan import build_plan
     from mzplan.plan.canaries import with_canaries
