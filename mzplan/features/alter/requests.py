@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from mzplan.features.alter.key_pairs import key_reference, next_keys
-from mzplan.features.alter.sql.locations import point
 from mzplan.features.alter.sql.meaning import clear_locations, meaning_of, type_name
 from mzplan.features.alter.sql.statements import (
     Alter,
@@ -15,6 +14,7 @@ from mzplan.features.alter.sql.statements import (
     Rename,
     RotateKeys,
     SetConnection,
+    point,
 )
 from mzplan.features.alter.wanted import Resources, Wanted
 from mzplan.model.address import Address, Kind, is_valid_name

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mzplan.features.alter.requests import wanted_by
-from mzplan.features.alter.sql.locations import point
-from mzplan.features.alter.sql.statements import At, Edit
+from mzplan.features.alter.sql.statements import At, Edit, point
 from mzplan.features.alter.wanted import (
     Wanted,
     carried_out,

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mzplan.features.alter.sql.locations import point
-from mzplan.features.alter.sql.statements import At, Name
+from mzplan.features.alter.sql.statements import At, Name, point
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import PropertyEdit, Resource, edited

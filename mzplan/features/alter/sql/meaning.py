@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard, cast
 
-from mzplan.features.alter.sql.locations import point
-from mzplan.features.alter.sql.statements import Action, Alter, At, Option, Value
+from mzplan.features.alter.sql.statements import Action, Alter, At, Option, Value, point
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.resources import PropertyEdit

@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from mzplan.features.alter.sql.locations import masked_broken, point
 from mzplan.features.alter.sql.statements import (
     Action,
     Alter,
@@ -21,6 +20,8 @@ from mzplan.features.alter.sql.statements import (
     Statement,
     ValidateConnection,
     Value,
+    masked_broken,
+    point,
 )
 from mzplan.model.address import Kind
 from mzplan.model.diagnostics import ExitCode, MzplanError
