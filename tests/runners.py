@@ -10,7 +10,7 @@ from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemory
 from mzplan.model.observed import Lease
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
-from mzplan.runner.values import HandedValues
+from mzplan.runner.wake import HandedValues
 from mzplan.secrets.references import Secrets
 from mzplan.store.store import Store
 

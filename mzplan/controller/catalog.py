@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 
 from mzplan.controller.reconcile import Desired
-from mzplan.controller.types import (
+from mzplan.controller.terms import (
     CollectionDescription,
     CollectionState,
     CreateExportToken,

@@ -16,12 +16,12 @@ from mzplan.controller.claims import Claims
 from mzplan.controller.executor import CheckResult, Executor, Measured
 from mzplan.controller.hosting import Hosting
 from mzplan.controller.maintenance import TargetMaintenance
-from mzplan.controller.observations import Overview, QueryState
+from mzplan.controller.observations import InstanceOverview, QueryState
 from mzplan.controller.queries import Queries
 from mzplan.controller.reconcile import Decision, Desired, Memory
 from mzplan.controller.secrets_used import SecretsInUse
 from mzplan.controller.storage import Storage
-from mzplan.controller.types import (
+from mzplan.controller.terms import (
     Attached,
     CreateExportToken,
     Gate,
@@ -31,7 +31,7 @@ from mzplan.controller.types import (
     Step,
     StorageParameters,
 )
-from mzplan.controller.work import Work, WorkPool
+from mzplan.controller.work import Switcher, WorkPool
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Counters, Lease, Versions
@@ -107,10 +107,10 @@ class Controller(Hosting):
         known = before.secrets if before is not None else {}
         behind = {a: one.lag for a, one in before.observations.items() if one.lag} if before else {}
         secrets = SecretsInUse(self.secrets, known, self.pool, self.clock)
-        work = Work(
+        switcher = Switcher(
             self.store, self.executor, self.secrets, claims, secrets.used, self.gates, self.wake, lease.epoch
         )
-        self.queries = Queries(work, self.catalog, secrets, self.pool, self.clock, behind)
+        self.queries = Queries(switcher, self.catalog, secrets, self.pool, self.clock, behind)
         self._configure(self.queries)
         for entry in self.store.read_prepared(id_):
             self.catalog.adopt(CreateExportToken(id=entry.id, from_id=entry.from_id, step=entry.step))
@@ -126,15 +126,15 @@ class Controller(Hosting):
         under a higher one than any of its former runner."""
         self.instances.require()
         assert self.queries is not None
-        self.queries.work.epoch = max(epoch, self.queries.work.epoch)
+        self.queries.switcher.epoch = max(epoch, self.queries.switcher.epoch)
 
     # --- work
 
-    def overview(self) -> Overview:
+    def overview(self) -> InstanceOverview:
         """What is known since `process` was called last."""
         queries = self.queries
         if queries is None or not self._initialized:
-            return Overview()
+            return InstanceOverview()
         wanted, decisions, counted = queries.desired(), self.decisions, self.executor.counted()
         left = [a for a, d in decisions.items() if d.shown is not None or a in queries.under_way]
         states = {}
@@ -152,7 +152,7 @@ class Controller(Hosting):
             )
         digests, rotated = queries.secrets_in_use.of(wanted)
         at_work = (self.maintenance, self.targets)
-        return Overview(
+        return InstanceOverview(
             queries=states,
             busy=self.busy,
             maintained=tuple(one.at_work_on for one in at_work if one.at_work_on is not None),

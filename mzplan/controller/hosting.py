@@ -18,7 +18,7 @@ from mzplan.controller.claims import Claims, was_known
 from mzplan.controller.instances import Instances
 from mzplan.controller.maintenance import Maintenance, Surveyed, max_hold
 from mzplan.controller.storage import Storage
-from mzplan.controller.types import (
+from mzplan.controller.terms import (
     AppendCommand,
     CollectionDescription,
     CollectionState,

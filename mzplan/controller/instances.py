@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from mzplan.controller.types import (
+from mzplan.controller.terms import (
     IdentifierMissingError,
     IdentifierReusedError,
     InstanceId,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mzplan.controller.storage import Extent, Storage
-from mzplan.controller.types import CollectionState, GlobalId, LagDuration, ReadPolicy, Step
+from mzplan.controller.terms import CollectionState, GlobalId, LagDuration, ReadPolicy, Step
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import MzplanError, sentence
 from mzplan.model.times import seconds

@@ -13,7 +13,7 @@ from typing import Any
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import CheckResult, Measured, QueryName, QueryReport
 from mzplan.controller.storage import Extent, appended_columns, consolidated, planned_steps, to_table
-from mzplan.controller.types import (
+from mzplan.controller.terms import (
     AppendCommand,
     CollectionDescription,
     Diff,

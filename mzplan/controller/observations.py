@@ -10,7 +10,7 @@ from typing import Any
 
 from mzplan.controller.executor import Measured, QueryReport
 from mzplan.controller.reconcile import Decision, Desired, Memory
-from mzplan.controller.types import Step
+from mzplan.controller.terms import Step
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import (
@@ -89,7 +89,7 @@ class QueryState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
+class InstanceOverview:
     """`busy`: something is under way that is worth another look at once. `maintained`: the source whose
     collection storage is writing, and the sink whose target is compacted. `secrets`: digests of the values
     in use, by reference; `rotated`: the references that have other values by now. `foreign`: what runs in

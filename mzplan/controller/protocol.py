@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from mzplan.controller.types import (
+from mzplan.controller.terms import (
     AppendCommand,
     CollectionDescription,
     CollectionState,

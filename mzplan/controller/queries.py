@@ -34,7 +34,7 @@ from mzplan.controller.reconcile import (
     start_failed,
 )
 from mzplan.controller.secrets_used import SecretsInUse
-from mzplan.controller.work import LONG, Attempts, Done, Lane, Work, WorkPool
+from mzplan.controller.work import LONG, Attempts, Done, Lane, Switcher, WorkPool
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import sentence
 from mzplan.schema.description import Description
@@ -49,19 +49,19 @@ class Queries:
 
     def __init__(
         self,
-        work: Work,
+        switcher: Switcher,
         catalog: Catalog,
         secrets_in_use: SecretsInUse,
         pool: Pool,
         clock: Callable[[], float],
         behind: Mapping[Address, int],
     ):
-        self.work = work
-        self.executor = work.executor
+        self.switcher = switcher
+        self.executor = switcher.executor
         self.catalog = catalog
-        self.claims = work.claims
+        self.claims = switcher.claims
         self.secrets_in_use = secrets_in_use
-        self.gates = work.gates
+        self.gates = switcher.gates
         self.pool = pool
         self.short = Lane(pool, 8)  # stops and starts
         self.long = Lane(pool.long if isinstance(pool, WorkPool) else pool, LONG)  # starts with backfills
@@ -109,11 +109,11 @@ class Queries:
             memory = self.memories.get(address) or Memory()
             there = reports.get(address, [])
             desired = wanted.get(address)
-            decision = self.work.running_ids.strangers(address, desired, there, memory)
+            decision = self.switcher.running_ids.strangers(address, desired, there, memory)
             if decision is None:
                 decision = self._decide(address, desired, there, memory, now)
             if isinstance(decision.command, Switch) and (
-                self.work.running_ids.is_elsewhere(decision.command, reports, self._starting)
+                self.switcher.running_ids.is_elsewhere(decision.command, reports, self._starting)
                 or self.claims.is_going(decision.command.description)
             ):
                 decision = replace(decision, command=None, condition="starting")
@@ -216,7 +216,7 @@ class Queries:
             case Stop() | Switch():
                 if isinstance(command, Switch):
                     self._starting[command.address] = command.description.id
-                self.under_way[command.address] = (lane or self.short).submit(self.work.do, command)
+                self.under_way[command.address] = (lane or self.short).submit(self.switcher.do, command)
             case _:
                 assert_never(command)
 

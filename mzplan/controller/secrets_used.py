@@ -29,7 +29,7 @@ _KEY = os.urandom(32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
+class SecretValues:
     """What references had for values, `at` seconds of the clock."""
 
     at: float
@@ -70,7 +70,7 @@ class SecretsUsed:
         # In the order of the last start: the first that uses a reference may still have an old value.
         self._used: dict[Address, _Start] = {}
 
-    def read(self, description: Description, secrets: Secrets) -> Values:
+    def read(self, description: Description, secrets: Secrets) -> SecretValues:
         """The values that a query that starts now will have, by reference; none that can't be resolved."""
         at, found = self._clock(), {}
         for reference in references_of(description):
@@ -78,9 +78,9 @@ class SecretsUsed:
                 found[reference] = secrets.resolve(reference)
             except MzplanError:
                 continue
-        return Values(at=at, by_reference=found)
+        return SecretValues(at=at, by_reference=found)
 
-    def started(self, address: Address, values: Values) -> None:
+    def started(self, address: Address, values: SecretValues) -> None:
         """The query runs, with these values."""
         read = values.by_reference
         start = _Start(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from mzplan.controller.types import (
+from mzplan.controller.terms import (
     AppendCommand,
     CollectionDescription,
     Diff,

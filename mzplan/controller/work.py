@@ -14,7 +14,7 @@ from mzplan.controller.executor import CheckResult, Executor, QueryName
 from mzplan.controller.identity import RunningIds
 from mzplan.controller.reconcile import Command, Decision, Stop, Switch, key_of
 from mzplan.controller.secrets_used import SecretsUsed
-from mzplan.controller.types import Gate
+from mzplan.controller.terms import Gate
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -107,7 +107,7 @@ class Done:
     upstream: Any = None
 
 
-class Work:
+class Switcher:
     """Does commands, called from threads of the pool. `wake` is called when one has ended."""
 
     def __init__(

@@ -14,7 +14,7 @@ from mzplan.controller.core import Controller
 from mzplan.controller.executor import CheckResult
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.runner.values import HandedValues, Values
+from mzplan.runner.wake import HandedValues, Values
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 from mzplan.store.proposals import Answer, Proposal

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from mzplan.controller.observations import Overview
+from mzplan.controller.observations import InstanceOverview
 from mzplan.host.extras import missing_extras_reported, require_extra
 from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
 from mzplan.model.resources import MetricsPlace, ProjectSettings, RunEventSettings, RunnerSettings
@@ -29,7 +29,7 @@ class RunEvents:
         self._sender = sender
         self._watch = RunWatch(sender.put, interval) if sender is not None else None
 
-    def look(self, overview: Overview) -> None:
+    def look(self, overview: InstanceOverview) -> None:
         """After each round."""
         if self._watch is None:
             return
@@ -79,7 +79,7 @@ class Beside:
             # Its server may not answer: no round waits for that.
             threading.Thread(target=before.close, kwargs={"lost": False}, name="events", daemon=True).start()
 
-    def look(self, overview: Overview) -> None:
+    def look(self, overview: InstanceOverview) -> None:
         """After each round."""
         self._events.look(overview)
 
@@ -132,9 +132,9 @@ def _sending(
 
     def send(event: RunEvent) -> None:
         if not made:
-            from mzplan.runner.run_events.server import Server
+            from mzplan.runner.run_events.server import LineageServer
 
-            made.append(Server(receiver, namespace, directory, warehouse).send)
+            made.append(LineageServer(receiver, namespace, directory, warehouse).send)
         made[0](event)
 
     return send

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from mzplan.controller.core import Controller
 from mzplan.controller.reconcile import Pace
-from mzplan.controller.types import (
+from mzplan.controller.terms import (
     CollectionDescription,
     CollectionState,
     ExportDescription,
@@ -64,14 +64,14 @@ Command = DropSinks | DropSources | CreateCollections | CreateExports | SetReadP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedQueries:
     """What a state wants of a controller, by id."""
 
     collections: Mapping[GlobalId, CollectionDescription]
     exports: Mapping[GlobalId, ExportDescription]
 
 
-def wanted_of(state: State, instance: str) -> Wanted:
+def wanted_of(state: State, instance: str) -> WantedQueries:
     """What the state wants of an instance: its sources and sinks, and what these have to do with others': the
     collections that its sinks read, and the sinks elsewhere that read its collections."""
     queries = [r for a, r in state.resources.items() if a.kind != "connection"]
@@ -89,11 +89,13 @@ def wanted_of(state: State, instance: str) -> Wanted:
             exports[resource.id] = ExportDescription(
                 query=describe(resource, state.resources), instance=resource.instance, paused=resource.paused
             )
-    return Wanted(collections=collections, exports=exports)
+    return WantedQueries(collections=collections, exports=exports)
 
 
 def commands(
-    collections: Mapping[GlobalId, CollectionState], exports: Mapping[GlobalId, ExportState], wanted: Wanted
+    collections: Mapping[GlobalId, CollectionState],
+    exports: Mapping[GlobalId, ExportState],
+    wanted: WantedQueries,
 ) -> list[Command]:
     """From what a controller hosts to what is wanted, in this order: sinks go before their sources and come
     after them."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from mzplan.controller.observations import QueryState
 from mzplan.controller.reconcile import Key, key_of, runs
-from mzplan.controller.types import Held, InstanceId
+from mzplan.controller.terms import HeldQuery, InstanceId
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
@@ -99,9 +99,9 @@ class Handover:
         resource = self._state.resources.get(address)
         return resource is not None and resource.instance != self._instance
 
-    def hold(self, wanted: Description, accepted: Description | None) -> Held | None:
+    def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         """A query that waits is not started yet; what runs stays."""
-        return Held() if wanted.address in self.waiting else None
+        return HeldQuery() if wanted.address in self.waiting else None
 
     def started(self, address: Address) -> None:
         pass
@@ -214,15 +214,15 @@ class Canaries:
             )
         return None
 
-    def hold(self, wanted: Description, accepted: Description | None) -> Held | None:
+    def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         """A query that waits, and a canary that has failed, are to be as they were last accepted."""
         waits, failed = self.reason(wanted.address), self.failed(wanted.address)
         if waits is None and (failed is None or accepted is None or accepted.place != wanted.place):
             return None
         if accepted is None or accepted.id != wanted.id:
-            return Held(condition="stopped")  # nothing of it has run yet: it waits with its first start
+            return HeldQuery(condition="stopped")  # nothing of it has run yet: it waits with its first start
         # What failed must stop in any case, whether or not the servers of the former answer.
-        return Held(description=accepted, check=waits is not None)
+        return HeldQuery(description=accepted, check=waits is not None)
 
     def started(self, address: Address) -> None:
         if address in self._waiting and self.reason(address) is None:

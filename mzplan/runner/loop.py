@@ -13,8 +13,8 @@ from dataclasses import replace
 from functools import partial
 
 from mzplan.controller.core import Controller
-from mzplan.controller.observations import Overview
-from mzplan.controller.types import NotAttachedError, StorageError
+from mzplan.controller.observations import InstanceOverview
+from mzplan.controller.terms import NotAttachedError, StorageError
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
@@ -24,8 +24,8 @@ from mzplan.model.state import State
 from mzplan.runner.answers import Answering
 from mzplan.runner.commands import carry_out, commands, parameters_of, wanted_of
 from mzplan.runner.gates import Gates
-from mzplan.runner.status_writer import Problems, StatusWriter, Watches
-from mzplan.runner.values import HandedValues
+from mzplan.runner.status_writer import ProblemLog, StatusWriter, Watches
+from mzplan.runner.wake import HandedValues
 from mzplan.store.claims import places_of
 from mzplan.store.limits import limited
 from mzplan.store.store import Store
@@ -49,7 +49,7 @@ class Runner:
         committed: Callable[[State, RunnerSettings], None] = lambda state, settings: None,
         own: RunnerSettings | None = None,
         values: HandedValues | None = None,
-        observe_runs: Callable[[Overview], None] = lambda overview: None,
+        observe_runs: Callable[[InstanceOverview], None] = lambda overview: None,
     ):
         attached = controller.attached()
         assert attached is not None
@@ -65,7 +65,7 @@ class Runner:
         self.handed = 0  # hand-overs whose values are in use
         self.answering = Answering(store, controller, self.instance, self.values)
         self.watches = Watches(controller, pool, clock)
-        self._problems = Problems()
+        self._problems = ProblemLog()
         self.status = StatusWriter(
             store, controller, attached.lease, gates, self.watches, self._problems, clock
         )
@@ -74,7 +74,7 @@ class Runner:
         self.state: State | None = None  # of that serial
         self.round_seconds = 0.0  # that the last look at everything took
         self._seen_state: str | None = None
-        self.overview = Overview()
+        self.overview = InstanceOverview()
 
     # --- one round
 

@@ -21,7 +21,7 @@ from mzplan.connectors.admission import GuardedSecrets, committed_guard, flows_o
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
-from mzplan.controller.types import NotAttachedError, ReplicaLocation, StorageParameters
+from mzplan.controller.terms import NotAttachedError, ReplicaLocation, StorageParameters
 from mzplan.controller.work import WorkPool
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.local_folder import runtime_file
@@ -35,8 +35,7 @@ from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.logs import rotate
 from mzplan.runner.loop import Runner
 from mzplan.runner.metrics import FindDrift, serve_metrics
-from mzplan.runner.values import HandedValues
-from mzplan.runner.wake import WakeListener, runtime_folder
+from mzplan.runner.wake import HandedValues, WakeListener, runtime_folder
 from mzplan.secrets.digests import own_key
 from mzplan.secrets.policy import Committed, Guard, Policy
 from mzplan.secrets.references import Secrets

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import Measured
-from mzplan.controller.observations import Overview, QueryState, differs, is_fresh, observe
+from mzplan.controller.observations import InstanceOverview, QueryState, differs, is_fresh, observe
 from mzplan.controller.watches import FRESH_EVERY, MEASURED_EVERY, ConnectionWatch, Sampler, UpstreamWatch
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
@@ -28,7 +28,7 @@ T = TypeVar("T")
 STATUS_EVERY = 2.0  # seconds between reports of rates and lag alone
 
 
-class Problems:
+class ProblemLog:
     """Logs what goes wrong when it begins, or becomes another problem; not in each round."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class StatusWriter:
         lease: Lease,
         gates: Gates,
         watches: Watches,
-        problems: Problems,
+        problems: ProblemLog,
         clock: Callable[[], float],
     ):
         self._store = store
@@ -117,7 +117,11 @@ class StatusWriter:
         self._recent: Recent | None = None
 
     def report(
-        self, overview: Overview, serial: int, handed: int, decided: Mapping[Address, Verdict] | None = None
+        self,
+        overview: InstanceOverview,
+        serial: int,
+        handed: int,
+        decided: Mapping[Address, Verdict] | None = None,
     ) -> None:
         """Write the Status where it has changed. `decided`: verdicts that are to be acted on next."""
         status = self._status(overview, serial, handed)
@@ -154,7 +158,7 @@ class StatusWriter:
             "the samples of the last hour", lambda: self._store.write_recent(self._instance, recent), None
         )
 
-    def _status(self, overview: Overview, serial: int, handed: int) -> Status:
+    def _status(self, overview: InstanceOverview, serial: int, handed: int) -> Status:
         observations = {a: self._observation(a, query) for a, query in overview.queries.items()}
         for written in overview.maintained:
             if written not in observations and self._gates.handover.has_left(written):

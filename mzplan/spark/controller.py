@@ -8,7 +8,7 @@ from concurrent.futures import Executor as Pool
 
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import ExecutorContext
-from mzplan.controller.types import Gate, StorageParameters
+from mzplan.controller.terms import Gate, StorageParameters
 from mzplan.secrets.references import Secrets
 from mzplan.spark.delta_storage import DeltaStorage
 from mzplan.spark.executor import SparkExecutor

@@ -19,7 +19,7 @@ from mzplan.controller.storage import (
     step_key,
     to_table,
 )
-from mzplan.controller.types import (
+from mzplan.controller.terms import (
     AppendCommand,
     CollectionDescription,
     Diff,

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import Executor, ExecutorContext
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemoryStorageController
-from mzplan.controller.types import (
+from mzplan.controller.terms import (
     AppendCommand,
     CollectionDescription,
     Diff,

@@ -20,7 +20,7 @@ from mzplan.controller.core import Controller
 from mzplan.controller.memory import InMemoryStorage
 from mzplan.controller.protocol import StorageController
 from mzplan.controller.reconcile import Pace
-from mzplan.controller.types import (
+from mzplan.controller.terms import (
     AppendCommand,
     IdentifierMissingError,
     IdentifierReusedError,

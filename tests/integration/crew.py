@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.controller.executor import ExecutorContext
-from mzplan.controller.types import ReplicaLocation
+from mzplan.controller.terms import ReplicaLocation
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
 from mzplan.secrets.references import Secrets

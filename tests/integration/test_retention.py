@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from mzplan.controller.types import ExportDescription, LagSteps, ReadBeforeSinceError, StorageParameters
+from mzplan.controller.terms import ExportDescription, LagSteps, ReadBeforeSinceError, StorageParameters
 from mzplan.model.address import Address
 from mzplan.schema.description import InlinedConnection
 from mzplan.spark.delta_storage import DeltaStorage, _Reclaimed

@@ -47,7 +47,7 @@ _MEANING = {
 }
 
 
-class Server:
+class LineageServer:
     """Posts events. For one thread. `namespace`: of the jobs; `warehouse`: an absolute path or URI."""
 
     def __init__(self, receiver: Receiver, namespace: str, directory: str, warehouse: str):
@@ -59,7 +59,7 @@ class Server:
             url=receiver.url,
             timeout=receiver.timeout,
             auth=_Key(receiver),
-            session=_Session(),
+            session=_PlainSession(),
             retry={"total": 0},  # who tries again is the sender: nobody else says how long to wait
         )
         self._transport = HttpTransport(config)
@@ -112,7 +112,7 @@ class _Key(TokenProvider):
         return f"Bearer {key()}" if key is not None else None
 
 
-class _Session(Session):
+class _PlainSession(Session):
     """Follows no redirect, reads no answer (which may have no end), and takes no login from ~/.netrc."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mzplan.controller.executor import QueryName, QueryReport
-from mzplan.controller.observations import Overview
+from mzplan.controller.observations import InstanceOverview
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.address import Address
 from mzplan.schema.description import Description
@@ -61,7 +61,7 @@ class RunWatch:
         self._runs: dict[str, _Run] = {}
         self._described: dict[Address, dict[tuple[int, str], Description]] = {}
 
-    def look(self, overview: Overview) -> None:
+    def look(self, overview: InstanceOverview) -> None:
         """After each round. A run that is gone was stopped: one that ends by itself is reported first."""
         self._describe(overview)
         there = {report.run_id: report for report in overview.reports if report.run_id}
@@ -114,7 +114,7 @@ class RunWatch:
             )
         )
 
-    def _describe(self, overview: Overview) -> None:
+    def _describe(self, overview: InstanceOverview) -> None:
         """Keep what runs may have been started from."""
         for address in self._described.keys() - overview.queries.keys():
             del self._described[address]

@@ -12,7 +12,7 @@ import pytest
 
 from mzplan.connectors.adapter.sink import EndpointSink
 from mzplan.connectors.local.endpoint import LocalSteps
-from mzplan.controller.types import CollectionDescription
+from mzplan.controller.terms import CollectionDescription
 from mzplan.endpoints import OutputEndpoint, Step
 from mzplan.spark.delta_storage import DeltaStorage
 from mzplan.spark.source_verification import open_upstream

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyarrow import fs
 
 from mzplan.connectors.local.endpoint import LocalSteps
-from mzplan.controller.types import InvalidUppersError, ReadBeforeSinceError, StorageError
+from mzplan.controller.terms import InvalidUppersError, ReadBeforeSinceError, StorageError
 from mzplan.model.address import Address
 from mzplan.spark.delta_storage import DeltaStorage
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path

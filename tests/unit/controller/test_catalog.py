@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mzplan.controller.catalog import Catalog
-from mzplan.controller.types import CreateExportToken
+from mzplan.controller.terms import CreateExportToken
 
 
 def test_what_is_prepared_besides_is_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:

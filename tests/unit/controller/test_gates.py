@@ -9,7 +9,14 @@ import pytest
 
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
-from mzplan.controller.types import CollectionState, ExportState, Held, LagDuration, LagSteps, StorageError
+from mzplan.controller.terms import (
+    CollectionState,
+    ExportState,
+    HeldQuery,
+    LagDuration,
+    LagSteps,
+    StorageError,
+)
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.runner.commands import (
@@ -18,7 +25,7 @@ from mzplan.runner.commands import (
     DropSinks,
     DropSources,
     SetReadPolicy,
-    Wanted,
+    WantedQueries,
     commands,
 )
 from mzplan.schema.description import Description
@@ -33,10 +40,10 @@ class Gate:
     """Holds every query as `held` says."""
 
     def __init__(self) -> None:
-        self.held: Held | None = None
+        self.held: HeldQuery | None = None
         self.seen: list[Address] = []
 
-    def hold(self, wanted: Description, accepted: Description | None) -> Held | None:
+    def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         return self.held
 
     def started(self, address: Address) -> None:
@@ -54,7 +61,7 @@ def test_the_first_gate_that_holds_a_query_says_what_runs(tmp_path: Path) -> Non
         made.create_instance("local")
         made.attach("local", lease)
         made.initialization_complete()
-        second.held = Held(condition="stopped")
+        second.held = HeldQuery(condition="stopped")
         create(made, source)
         settle(made)
         (decision,) = made.decisions.values()
@@ -63,7 +70,7 @@ def test_the_first_gate_that_holds_a_query_says_what_runs(tmp_path: Path) -> Non
         settle(made)
         assert running(made) == {"source.s_a"} and first.seen == second.seen == [source.query.address]
         # The change waits, and what runs stays.
-        first.held, second.held = Held(), Held(condition="stopped")
+        first.held, second.held = HeldQuery(), HeldQuery(condition="stopped")
         create(made, altered(source, "1:b"))
         settle(made)
         (decision,) = made.decisions.values()
@@ -74,7 +81,7 @@ def test_the_first_gate_that_holds_a_query_says_what_runs(tmp_path: Path) -> Non
         settle(made)
         assert {name.digest for name in executor._reports} == {"1:b"}
         executor.check_result = lambda _: CheckResult(diagnostics=(Diagnostic(code="MZ040", summary="away"),))
-        first.held = Held(description=source.query, check=False)
+        first.held = HeldQuery(description=source.query, check=False)
         settle(made)
         assert {name.digest for name in executor._reports} == {"1:a"}
 
@@ -82,7 +89,7 @@ def test_the_first_gate_that_holds_a_query_says_what_runs(tmp_path: Path) -> Non
 def test_commands_are_the_difference_to_what_is_hosted() -> None:
     a, b = local_source("a", retention={"steps": 5}), local_source("b")
     sink = sink_of(a, "k")
-    wanted = Wanted(collections={"a": a, "b": b}, exports={"k": sink})
+    wanted = WantedQueries(collections={"a": a, "b": b}, exports={"k": sink})
     week, five = LagDuration(seconds=7 * 86_400.0), LagSteps(steps=5)
     assert commands({}, {}, wanted) == [
         CreateCollections(collections=(a, b)),
@@ -101,7 +108,7 @@ def test_commands_are_the_difference_to_what_is_hosted() -> None:
         SetReadPolicy(policies=(("b", week),)),
         CreateExports(exports=(sink,)),
     ]
-    assert commands(hosted, exports, Wanted(collections={"a": a}, exports={})) == [
+    assert commands(hosted, exports, WantedQueries(collections={"a": a}, exports={})) == [
         DropSinks(ids=("k",)),
         DropSources(ids=("b",)),
     ]

@@ -29,9 +29,9 @@ OF_THE_TRAIT = {
         "controller.protocol.StorageController.export",
         "controller.protocol.StorageController.export_mut",
         "controller.protocol.StorageController.prepare_export",
-        "controller.types.CreateExportToken",
-        "controller.types.ExportDescription",
-        "controller.types.ExportState",
+        "controller.terms.CreateExportToken",
+        "controller.terms.ExportDescription",
+        "controller.terms.ExportState",
     ],
     "exports": [
         "controller.catalog.Catalog.create_exports",
@@ -44,7 +44,7 @@ OF_THE_TRAIT = {
     "replica": [
         "controller.core.Controller.connect_replica",
         "controller.protocol.StorageController.connect_replica",
-        "controller.types.ReplicaLocation",
+        "controller.terms.ReplicaLocation",
     ],
 }
 # Today's other names with a word that the glossary rules out. Shorten this list; never lengthen it.

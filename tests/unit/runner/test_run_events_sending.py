@@ -19,7 +19,7 @@ from mzplan.runner import beside
 from mzplan.runner.beside import RunEvents, run_events_of
 from mzplan.runner.run_events import watch
 from mzplan.runner.run_events.receiver import Receiver, clear_text, receiver_of
-from mzplan.runner.run_events.server import Server
+from mzplan.runner.run_events.server import LineageServer
 from mzplan.runner.run_events.watch import EventSender, NotTakenError, RunEvent
 from mzplan.secrets.policy import Allowance, Policy
 from mzplan.secrets.references import Secrets
@@ -48,9 +48,11 @@ def nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "FIRST_WAIT", 0.02)
 
 
-def server_at(url: str, key: str = "", timeout: float = 5.0) -> Server:
+def server_at(url: str, key: str = "", timeout: float = 5.0) -> LineageServer:
     given = (lambda: key) if key else None
-    return Server(Receiver(url=f"{url}/", timeout=timeout, key=given), "shop", "/project", "/warehouse")
+    return LineageServer(
+        Receiver(url=f"{url}/", timeout=timeout, key=given), "shop", "/project", "/warehouse"
+    )
 
 
 # --- one event
@@ -337,7 +339,7 @@ def test_a_key_that_has_no_value_is_asked_for_again(collector: Collector, tmp_pa
     project = settings(tmp_path, url=collector.url, api_key="${file:token}")
     receiver = receiver_of(project.runner.run_events, str(tmp_path), Secrets(str(tmp_path)), None, {})
     assert receiver is not None
-    server = Server(receiver, "shop", str(tmp_path), "/w")
+    server = LineageServer(receiver, "shop", str(tmp_path), "/w")
     with pytest.raises(MzplanError):
         server.send(event())
     for token in ("first-token", "second-token"):

@@ -14,12 +14,11 @@ from typing import Any, TypeVar
 import pytest
 
 from mzplan.config import load_project
-from mzplan.controller.types import NotAttachedError
+from mzplan.controller.terms import NotAttachedError
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.runner import embedded, main
-from mzplan.runner.values import HandedValues
-from mzplan.runner.wake import WakeListener, send_wake
+from mzplan.runner.wake import HandedValues, WakeListener, send_wake
 from mzplan.secrets.policy import NOTHING_HANDED
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store, open_store

@@ -17,8 +17,7 @@ from mzplan.controller.instances import LeaseKeeper
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.runner.loop import Runner
-from mzplan.runner.values import HandedValues
-from mzplan.runner.wake import WakeListener, runtime_folder
+from mzplan.runner.wake import HandedValues, WakeListener, runtime_folder
 from mzplan.schema.description import Description, references_of
 from mzplan.secrets.policy import Handed
 from mzplan.secrets.references import Secrets

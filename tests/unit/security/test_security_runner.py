@@ -30,8 +30,7 @@ from mzplan.model.resources import ProjectSettings, Resource, RunnerSettings
 from mzplan.model.state import State
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
-from mzplan.runner.values import HandedValues
-from mzplan.runner.wake import WakeListener, send_wake
+from mzplan.runner.wake import HandedValues, WakeListener, send_wake
 from mzplan.schema.conformity import fault_of
 from mzplan.schema.description import Description, as_description, describe
 from mzplan.secrets.policy import NOTHING_HANDED, Committed, Flow, Guard, Handed, Policy, read_policy

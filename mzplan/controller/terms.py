@@ -250,7 +250,7 @@ class Attached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldQuery:
     """What holds for a query instead of what is committed. `description`: this one is to run; None: nothing
     is started or stopped, and where nothing runs, the query is in `condition`. `check`: whether it is checked
     before it is started."""
@@ -263,7 +263,7 @@ class Held:
 class Gate(Protocol):
     """Holds queries back (see mzplan.runner.gates)."""
 
-    def hold(self, wanted: Description, accepted: Description | None) -> Held | None:
+    def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         """What holds for a committed query, of which `accepted` has run last; None: it may pass."""
 
     def started(self, address: Address) -> None:
