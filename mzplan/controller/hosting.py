@@ -226,8 +226,7 @@ class Hosting:
             if collection is not None and collection.advance_upper(upper):
                 collection.advance()
                 self._downgrade(collection)
-            export = self.catalog.exports.get(id_)
-            if export is not None:
+            if (export := self.catalog.exports.get(id_)) is not None:
                 export.upper = max(export.upper, upper)
 
     def update_read_capabilities(self, updates: Mapping[GlobalId, Mapping[str, Step | None]]) -> None:
@@ -247,27 +246,26 @@ class Hosting:
     def maintain(self, instance: InstanceId) -> None:
         """Look at the collection that is due, of those that this instance feeds."""
         self.maintenance.harvest()
-        found = self.maintenance.surveyed()
-        if found is not None:
-            self._take_survey(found)
+        if (survey := self.maintenance.surveyed()) is not None:
+            self._take_survey(survey)
         self.maintenance.look(
             {i: c for i, c in self.catalog.collections.items() if c.description.instance == instance},
             self.catalog.readers,
         )
 
-    def _take_survey(self, found: Surveyed) -> None:
-        collection = self.catalog.collections.get(found.id)
-        if collection is None or collection.place != found.place:
+    def _take_survey(self, survey: Surveyed) -> None:
+        collection = self.catalog.collections.get(survey.id)
+        if collection is None or collection.place != survey.place:
             return
-        collection.since = max(collection.since, found.extent.since)
-        collection.advance_upper(found.extent.upper)
-        if collection.policy == found.policy:
-            collection.advance(found.young)
+        collection.since = max(collection.since, survey.extent.since)
+        collection.advance_upper(survey.extent.upper)
+        if collection.policy == survey.policy:
+            collection.advance(survey.young)
         self.update_read_capabilities(
-            {found.id: {sink: max(step, found.limit) for sink, step in found.needed.items()}}
+            {survey.id: {sink: max(step, survey.limit) for sink, step in survey.needed.items()}}
         )
         address = collection.description.query.address
-        self.maintenance.maintain(address, found.place, collection.since)
+        self.maintenance.maintain(address, survey.place, collection.since)
 
     def holds_back(self, sink: GlobalId) -> str | None:
         """What a sink keeps its collection from giving up, in words; None where that is not more than the
@@ -297,6 +295,5 @@ class Hosting:
     def _journal_tokens(self, instance: InstanceId, tokens: Iterable[CreateExportToken]) -> None:
         """Before the catalog has them, or has them no more: a journal that can't be written changes
         nothing."""
-        self.store.write_prepared(
-            instance, [Prepared(id=t.id, from_id=t.from_id, step=t.step) for t in tokens]
-        )
+        entries = [Prepared(id=t.id, from_id=t.from_id, step=t.step) for t in tokens]
+        self.store.write_prepared(instance, entries)

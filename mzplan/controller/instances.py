@@ -1,4 +1,5 @@
-"""The storage instances, and which of them this process leads."""
+"""The storage instances, which of them this process leads, and how it keeps the lease: by a heartbeat each
+second, until it is lost or given back."""
 
 from __future__ import annotations
 
@@ -20,6 +21,10 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Lease
 from mzplan.store.leases import HEARTBEAT
 from mzplan.store.store import Store
+
+log = logging.getLogger("mzplan.lease")
+
+RELEASE = 5.0  # seconds for giving a lease back; it lapses by itself
 
 
 class Instances:
@@ -92,11 +97,6 @@ class Instances:
     def _on_lost(self, why: str) -> None:
         self.lost = why
         self._sever()
-
-
-log = logging.getLogger("mzplan.lease")
-
-RELEASE = 5.0  # seconds for giving a lease back; it lapses by itself
 
 
 class LeaseKeeper:

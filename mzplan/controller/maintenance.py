@@ -1,5 +1,5 @@
-"""Keeping collections in shape: what may be given up is, one collection at a time, off the controller's
-thread."""
+"""Maintenance of collections, and of targets that sinks feed in small steps: one at a time of each, off the
+controller's thread. What goes wrong is logged, and tried again later."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from mzplan.schema.kinds import resource_kind
 log = logging.getLogger("mzplan.storage")
 
 EVERY = 60.0  # seconds
+PATIENCE = 10.0  # times longer until a target is looked at again, after a failure: it may be a large one
 T = TypeVar("T")
 
 
@@ -153,11 +154,6 @@ class Maintenance:
             young=self.young(place, policy),
             limit=self.storage.first_young(place, now - seconds(hold)) if hold is not None else 0,
         )
-
-
-log = logging.getLogger("mzplan.storage")
-
-PATIENCE = 10.0  # times longer until a target is looked at again, after a failure: it may be a large one
 
 
 def is_compacted(sink: Description) -> bool:
