@@ -170,7 +170,7 @@ def command_destroy(
     invocation: Invocation, target: tuple[Address, ...], auto_approve: bool, message: str | None, wait: float
 ) -> int:
     """Stop the queries, and remove the resources from the state."""
-    from mzplan.operations.plan import with_stored_data
+    from mzplan.operations.planning import with_stored_data
     from mzplan.plan.manual_changes import plan_destroy
 
     def planned(project: Project, state: State) -> Plan:

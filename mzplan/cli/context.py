@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from mzplan.cli.arguments import ENVIRONMENT
-from mzplan.cli.output import Output
+from mzplan.cli.output import Streams
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.resources import ENVIRONMENT_VARIABLE, STATE_CONFIG_VARIABLE
 
 if TYPE_CHECKING:
-    from mzplan.cli.progress import Progress
-    from mzplan.operations.project import Project, Work
+    from mzplan.cli.progress import ProgressLines
+    from mzplan.operations.project import Project, Workbench
     from mzplan.secrets.policy import Guard
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,15 +37,15 @@ class Invocation:
     environment: str = field(default_factory=lambda: os.environ.get(ENVIRONMENT_VARIABLE, ""))
     json: bool = False
     verbose: int = 0
-    output: Output = field(default_factory=Output)
+    output: Streams = field(default_factory=Streams)
     changing: bool = False  # whether the command may commit: what to say when it is interrupted
 
     @functools.cached_property
-    def progress(self) -> Progress:
+    def progress(self) -> ProgressLines:
         """Where progress goes; its clock begins with the command."""
-        from mzplan.cli.progress import Progress
+        from mzplan.cli.progress import ProgressLines
 
-        return Progress(self.output, self.verbose)
+        return ProgressLines(self.output, self.verbose)
 
     def end_progress(self) -> None:
         """Take away the live line; what follows is printed below what was."""
@@ -94,15 +94,15 @@ class Invocation:
         whole: bool = False,
         remembered: Mapping[str, Any] | None = None,
         policy: str | None = None,
-    ) -> Work:
+    ) -> Workbench:
         """The project as of `project`, with the runners of this machine. `policy`: the file of those that are
         started."""
         from mzplan.cli.runners import LocalRunners
-        from mzplan.operations.project import Work
+        from mzplan.operations.project import Workbench
 
         project = self.project(whole=whole, remembered=remembered)
         runners = LocalRunners(project.settings, project.store, self.progress, policy)
-        return Work(project, runners, self.progress)
+        return Workbench(project, runners, self.progress)
 
     def guard(self, policy: str | None, send_secrets: bool = False) -> Guard | None:
         """What the user lets live validation from here send; None: not said. Raises MzplanError MZ105 for a

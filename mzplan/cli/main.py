@@ -16,8 +16,8 @@ from mzplan.model.words import nearest
 
 # command → module; the function in it is `command_<name>` with - as _.
 COMMANDS: dict[str, str] = {
-    "init": "cli.project",
-    "validate": "cli.project",
+    "init": "cli.init",
+    "validate": "cli.init",
     "schema": "cli.editors",
     "plan": "cli.plan",
     "ddl": "features.ddl.command",

@@ -19,7 +19,7 @@ _LOWEST = 5  # lines
 _NARROWEST = 20  # columns; what reports less (0: unknown) is taken for 80
 
 
-class Output:
+class Streams:
     """The two streams of one command line."""
 
     def __init__(self) -> None:

@@ -80,7 +80,7 @@ def command_plan(
     detailed_exitcode: bool,
 ) -> int:
     """Show what apply would change, what that restarts, and why."""
-    from mzplan.operations.plan import make_plan
+    from mzplan.operations.planning import make_plan
 
     if send_secrets and not live:
         raise click.UsageError("--send-secrets goes with --live.")

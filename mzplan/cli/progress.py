@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from mzplan.cli.output import Output, width
+from mzplan.cli.output import Streams, width
 from mzplan.model.address import Address
 from mzplan.model.words import count
 from mzplan.operations.project import Outcome
@@ -23,11 +23,11 @@ _NAMED = 3  # queries of a line of the block
 _MARKS = {"applied": "✓", "pending": "…", "rejected": "✗", "failed": "✗"}
 
 
-class Progress:
-    """Implements mzplan.operations.Reporter. A thread draws what takes longer than a second, so that no
-    operation has to think of it."""
+class ProgressLines:
+    """Implements mzplan.operations.project.Reporter. A thread draws what takes longer than a second, so that
+    no operation has to think of it."""
 
-    def __init__(self, output: Output, verbose: int = 0, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, output: Streams, verbose: int = 0, clock: Callable[[], float] = time.monotonic):
         self.output = output
         self.verbose = verbose
         self.clock = clock

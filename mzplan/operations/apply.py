@@ -20,10 +20,10 @@ from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import State
-from mzplan.operations.follower import Follower, resumed_queries
-from mzplan.operations.history import record_of, record_outcome
-from mzplan.operations.plan import plan_configuration, validate
-from mzplan.operations.project import Outcome, Work, committing, locked, read_state
+from mzplan.operations.commits import record_of, record_outcome
+from mzplan.operations.follower import OutcomeFollower, resumed_queries
+from mzplan.operations.planning import plan_configuration, validate
+from mzplan.operations.project import Outcome, Workbench, committing, locked, read_state
 from mzplan.operations.status import find_drift
 from mzplan.schema.description import packages_of
 from mzplan.secrets.command_guards import AsWritten
@@ -84,7 +84,7 @@ class Applied:
 
 
 def apply_configuration(
-    work: Work,
+    work: Workbench,
     approve: Callable[[Plan], None],
     options: ApplyOptions,
     *,
@@ -105,7 +105,7 @@ def apply_configuration(
 
 
 def apply_saved(
-    work: Work,
+    work: Workbench,
     approve: Callable[[Plan], None],
     options: ApplyOptions,
     plan: Plan,
@@ -139,7 +139,7 @@ def apply_saved(
     return carry_out(work, CommitRequest(command="apply", planned=planned, approve=approve, options=options))
 
 
-def carry_out(work: Work, request: CommitRequest) -> Applied:
+def carry_out(work: Workbench, request: CommitRequest) -> Applied:
     """Lock, plan, approve, validate, commit, follow."""
     refuse_unused(work.directory)
     store = work.store
@@ -163,7 +163,7 @@ def carry_out(work: Work, request: CommitRequest) -> Applied:
     return applied
 
 
-def _settle(work: Work) -> None:
+def _settle(work: Workbench) -> None:
     """Finish or forget an edit of `alter` that was interrupted. The caller holds the lock of the state."""
     from mzplan.operations.alter_journal import settle_left
 
@@ -194,7 +194,7 @@ def refuse(plan: Plan, allow_replace: bool) -> None:
         )
 
 
-def _commit(work: Work, request: CommitRequest, plan: Plan, state: State, record: CommitRecord) -> State:
+def _commit(work: Workbench, request: CommitRequest, plan: Plan, state: State, record: CommitRecord) -> State:
     """Validate live, then commit. The caller holds the lock."""
     from mzplan.operations.validation import reach_changed
     from mzplan.plan import apply_changes
@@ -231,7 +231,7 @@ def _commit(work: Work, request: CommitRequest, plan: Plan, state: State, record
     return new
 
 
-def _hand_over(work: Work, state: State, touched: set[str]) -> dict[str, tuple[int, int]]:
+def _hand_over(work: Workbench, state: State, touched: set[str]) -> dict[str, tuple[int, int]]:
     """Wake the runners of what is committed, with the values that it has here: also where nothing was to be
     committed, as a query may have failed for want of one. Returns by instance the epoch, and the `handed` of
     its Status, from which on they are in use."""
@@ -245,7 +245,7 @@ def _hand_over(work: Work, state: State, touched: set[str]) -> dict[str, tuple[i
 
 
 def _follow(
-    work: Work,
+    work: Workbench,
     plan: Plan,
     state: State,
     statuses: Mapping[str, Status],
@@ -267,7 +267,7 @@ def _follow(
         elif instance.type != "dry" and work.store.leases.leader(name) is None:
             continue  # nothing runs there, and nothing is to run
         work.runners.settle(instance, until - time.monotonic())
-        follower = Follower(work.store, state, name, touched, taken.get(name, (0, 0)))
+        follower = OutcomeFollower(work.store, state, name, touched, taken.get(name, (0, 0)))
         outcomes |= follower.follow(wait, work.reporter, lambda i=instance: work.runners.ended(i), began)  # type: ignore[misc]
     with work.reporter.working("counting what was read since"):
         resumed = resumed_queries(work.store, state, plan, outcomes, before, until)

@@ -21,7 +21,7 @@ HEARTBEATLESS = 3.0  # seconds without a leader until a query's outcome is 'no r
 PATIENCE = 6.0  # seconds for the runner to tell what it has read: it counts what is durable, every two
 
 
-class Follower:
+class OutcomeFollower:
     """Follows the status of one instance until each of its queries is as the state requires.
 
     `touched`: the queries of the plan. Others that have not converged yet are awaited too (an earlier apply

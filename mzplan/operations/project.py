@@ -139,7 +139,7 @@ class Project:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Workbench:
     """What a command works with: its project, the runners of this machine, and a reporter of progress."""
 
     project: Project

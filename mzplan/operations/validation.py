@@ -30,7 +30,7 @@ from mzplan.store.proposals import new_proposal_id
 from mzplan.store.store import Store
 
 if TYPE_CHECKING:
-    from mzplan.operations.project import Work
+    from mzplan.operations.project import Workbench
 
 ANSWER_WAIT = 60.0  # seconds for a runner to answer a proposal
 
@@ -45,7 +45,7 @@ def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
 
 
 def reach(
-    work: Work,
+    work: Workbench,
     state: State,
     queries: Iterable[ResourceState],
     handed: Handed | None = None,
@@ -95,7 +95,7 @@ def reach(
 
 
 def _by_runner(
-    work: Work,
+    work: Workbench,
     asking: str,
     instance: Instance,
     descriptions: tuple[Description, ...],
@@ -161,7 +161,7 @@ def _is_left_out(address: Address, answers: Iterable[Diagnostic]) -> bool:
 
 
 def reach_changed(
-    work: Work,
+    work: Workbench,
     plan: Plan,
     new: State,
     handed: Handed | None = None,
@@ -213,7 +213,7 @@ def _changed_alone(plan: Plan, new: State, asked: bool) -> list[Address]:
 
 
 def reach_alone(
-    work: Work,
+    work: Workbench,
     state: State,
     connections: Sequence[Address],
     handed: Handed | None = None,

@@ -20,8 +20,8 @@ from mzplan.model.words import count
 from mzplan.operations.alter_journal import committing, editing, settle, write
 from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_out
 from mzplan.operations.checks_here import by_cause, guard_to_look
-from mzplan.operations.plan import plan_configuration, validated
-from mzplan.operations.project import Project, Reporter, Work, read_state
+from mzplan.operations.planning import plan_configuration, validated
+from mzplan.operations.project import Project, Reporter, Workbench, read_state
 from mzplan.operations.reached import Reach, nothing_reached, reached, users_of
 from mzplan.operations.validation import reach, reach_alone
 from mzplan.plan import apply_changes, build_plan
@@ -55,7 +55,7 @@ class Altered:
 
 
 def alter(
-    work: Work, text: str, approve: Callable[[Plan, Sequence[FileEdit]], None], options: ApplyOptions
+    work: Workbench, text: str, approve: Callable[[Plan, Sequence[FileEdit]], None], options: ApplyOptions
 ) -> Altered:
     """Edit, plan, get approval, validate live, commit, and follow. After a MzplanError files and state are as
     they were; after a crash the next command that reads the files finishes or undoes the edit."""
@@ -72,7 +72,7 @@ class _Alteration:
 
     def __init__(
         self,
-        work: Work,
+        work: Workbench,
         text: str,
         statements: Sequence[Edit],
         approve: Callable[[Plan, Sequence[FileEdit]], None],
@@ -137,7 +137,7 @@ class _Alteration:
         self.lock.close()  # others may edit while this command follows what it has committed
 
 
-def preview(work: Work, text: str, options: ApplyOptions) -> Altered:
+def preview(work: Workbench, text: str, options: ApplyOptions) -> Altered:
     """The edits of statements, and their plan. Changes nothing. Where the options, or a statement, say so, it
     is validated too, from here with the secrets that the options let it send."""
     statements = parse_statements(text)
@@ -175,7 +175,7 @@ def edit_only(project: Project, reporter: Reporter, text: str) -> Altered:
     return Altered(edits=wanted.edits, notices=notices, keys=_keys(project, wanted))
 
 
-def _validate(work: Work, text: str, statement: ValidateConnection, chosen: Guard | None) -> Altered:
+def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen: Guard | None) -> Altered:
     """Reach a connection, as the files declare it, through every source and sink that uses it, at any depth;
     by itself where none does. Changes nothing. `chosen`: see operations.checks_here. Raises MzplanError with
     every problem, and MZ143 (exit 7) where nothing could be reached."""
@@ -202,7 +202,7 @@ def _edits_of(statements: Sequence[Edit | ValidateConnection]) -> list[Edit]:
 
 
 def _plan(
-    work: Work, state: State, wanted: Transaction, canary: float | None
+    work: Workbench, state: State, wanted: Transaction, canary: float | None
 ) -> tuple[Plan, tuple[Address, ...]]:
     """The plan of the transaction, and what else of the files it leaves out."""
     if wanted.targets:

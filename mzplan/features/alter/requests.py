@@ -16,7 +16,7 @@ from mzplan.features.alter.sql.statements import (
     SetConnection,
     point,
 )
-from mzplan.features.alter.wanted import Resources, Wanted
+from mzplan.features.alter.wanted import Requested, Resources
 from mzplan.model.address import Address, Kind, is_valid_name
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.resources import Body, PropertyEdit, Resource, edited
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def wanted_by(
     resources: Resources, statement: Edit, text: str, live: bool | None, directory: str
-) -> Wanted | Diagnostic:
+) -> Requested | Diagnostic:
     """What the statement requests, or the notice that there is no such resource (IF EXISTS)."""
     kind, name = statement.kind, statement.name
     if statement.if_exists and _address(kind, name) not in resources:
@@ -53,7 +53,7 @@ def wanted_by(
 
 def _altered(
     resources: Resources, text: str, statement: Alter, resource: Resource, live: bool | None
-) -> Wanted:
+) -> Requested:
     kind = resource_kind(statement.kind, resource.type)
     meaning = meaning_of(text, statement, resource.address, kind)
     if meaning.diagnostics:
@@ -63,7 +63,7 @@ def _altered(
             _check_type(resources, text, resource, edit.path[0], Name(text=edit.value, at=location))
     after = edited(resource.body, meaning.edits)
     validated = kind if statement.kind == "connection" else _link_kind(resources, after)
-    return Wanted(
+    return Requested(
         text=text,
         address=resource.address,
         edits=meaning.edits,
@@ -81,7 +81,7 @@ def _link_kind(resources: Resources, body: Body) -> ResourceKind | None:
 
 def _renamed(
     resources: Resources, text: str, statement: Rename, resource: Resource, live: bool | None
-) -> Wanted:
+) -> Requested:
     new = statement.new.text
     if not is_valid_name(new):
         detail = "A name begins with a small letter and holds small letters, digits and _ only."
@@ -91,7 +91,7 @@ def _renamed(
     if _address(statement.kind, statement.new) in resources and new != resource.address.name:
         summary = f"There is a {statement.kind} {new} already"
         raise MzplanError(point(text, statement.new.at, "MZ073", summary, "", "choose another name."))
-    return Wanted(
+    return Requested(
         text=text,
         address=resource.address,
         name=statement.name,
@@ -107,7 +107,7 @@ def _rotated(
     kind: ResourceKind,
     live: bool | None,
     directory: str,
-) -> Wanted:
+) -> Requested:
     """The secondary key becomes the primary one, and a new one the secondary. What is missing is made."""
     if kind.rotates_keys is None:
         raise MzplanError(_no_keys(text, statement, resource, kind))
@@ -119,7 +119,7 @@ def _rotated(
     elif primary not in resource.body:
         edits.append(PropertyEdit(path=(primary,), value=key_reference(next(names))))
     edits.append(PropertyEdit(path=(secondary,), value=key_reference(next(names))))
-    return Wanted(
+    return Requested(
         text=text,
         address=resource.address,
         edits=tuple(edits),
@@ -132,7 +132,7 @@ def _rotated(
 
 def _repointed(
     resources: Resources, text: str, statement: SetConnection, resource: Resource, live: bool | None
-) -> Wanted:
+) -> Requested:
     kind = resource_kind(statement.kind, resource.type)
     path = next((o.path for name, o in kind.sql_options.items() if name == "CONNECTION"), None)
     if path is None:
@@ -142,7 +142,7 @@ def _repointed(
         )
     other = find_named(resources, text, "connection", statement.connection)
     _check_type(resources, text, resource, path[0], statement.connection)
-    return Wanted(
+    return Requested(
         text=text,
         address=resource.address,
         edits=(PropertyEdit(path=path, value=other.address.name),),

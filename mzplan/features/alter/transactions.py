@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.features.alter.requests import wanted_by
 from mzplan.features.alter.sql.statements import At, Edit, point
 from mzplan.features.alter.wanted import (
-    Wanted,
+    Requested,
     carried_out,
     in_statement,
     live_of,
@@ -41,7 +41,7 @@ class Transaction:
     """What statements request. `committed`: what is committed, with their edits; `files`: the files with
     theirs, as far as they can be read. `live`: as in `apply`."""
 
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[Requested, ...]
     edits: tuple[FileEdit, ...]
     committed: Configuration
     files: FilesRead
@@ -90,7 +90,7 @@ class _Reading:
             for address, resource in self.committed.items()
             if not self.files.is_whole or address in self.files.mistaken
         } | dict(self.files.resources)
-        self.wanted: list[Wanted] = []
+        self.wanted: list[Requested] = []
         self.notices: list[Diagnostic] = []
 
     def _files(self, contents: Mapping[str, bytes] | None = None) -> FilesRead:
@@ -126,7 +126,7 @@ class _Reading:
             notices=(*self.notices, *(n for edit in self.edits.made for n in edit.notices)),
         )
 
-    def _check_references(self, wanted: Wanted) -> None:
+    def _check_references(self, wanted: Requested) -> None:
         kind = resource_kind(wanted.address.kind, self.named[wanted.address].type)
         roles = {(one.property,): one.kind for one in kind.references}
         for edit, at in zip(wanted.edits, wanted.locations, strict=True):
@@ -152,7 +152,7 @@ class _Reading:
             )
         )
 
-    def _edit_files(self, wanted: Wanted) -> None:
+    def _edit_files(self, wanted: Requested) -> None:
         address = wanted.address
         kept = [edit for edit in wanted.edits if not same_value(self.named[address], edit)]
         try:

@@ -19,7 +19,7 @@ Resources = Mapping[Address, Resource]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Requested:
     """What a statement requests: edits of one resource, each with its location in the text; or a new name
     for it. `live`: whether they are validated live, as in `apply` (the statement's WITH, else the default of
     the connection's type). `rotates`: the edits name key files that are still to be made."""
@@ -40,7 +40,7 @@ class Wanted:
         return self.address if self.renamed is None else Address(self.address.kind, self.renamed)
 
 
-def live_of(wanted: Iterable[Wanted]) -> bool | None:
+def live_of(wanted: Iterable[Requested]) -> bool | None:
     """Of several statements: whatever one of them asks for."""
     asked = [one.live for one in wanted]
     if True in asked:
@@ -48,7 +48,7 @@ def live_of(wanted: Iterable[Wanted]) -> bool | None:
     return None if None in asked or not asked else False
 
 
-def carried_out(resources: Resources, wanted: Wanted, *, moves: bool) -> dict[Address, Resource]:
+def carried_out(resources: Resources, wanted: Requested, *, moves: bool) -> dict[Address, Resource]:
     """The resources after a statement. `moves`: a resource that gets another name says what it was called."""
     result = dict(resources)
     resource = result[wanted.address]
@@ -92,7 +92,7 @@ def same_value(resource: Resource, edit: PropertyEdit) -> bool:
 
 def in_statement(
     diagnostic: Diagnostic,
-    wanted: Wanted,
+    wanted: Requested,
     edit: FileEdit,
     spans: Mapping[tuple[str, ...], tuple[tuple[int, int], tuple[int, int]]],
 ) -> Diagnostic | None:
@@ -109,7 +109,7 @@ def in_statement(
     return pointed(diagnostic, wanted, location)
 
 
-def pointed(diagnostic: Diagnostic, wanted: Wanted, location: At | None) -> Diagnostic:
+def pointed(diagnostic: Diagnostic, wanted: Requested, location: At | None) -> Diagnostic:
     """The diagnostic at a location in the statement. None: a missing property has none of its own, and is
     reported where it was removed, or is needed."""
     if location is None:

@@ -8,7 +8,7 @@ from mzplan.connectors.api.connector import Ddl
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.words import did_you_mean
-from mzplan.operations.plan import validate
+from mzplan.operations.planning import validate
 from mzplan.operations.project import Project, Reporter
 from mzplan.plan.commit import wanted_state
 from mzplan.schema.description import describe

@@ -42,7 +42,7 @@ def command_history(most: int) -> int | None:
 @click.argument("serial", type=_SERIAL)
 def history_show(invocation: Invocation, serial: int) -> None:
     """Show one serial: who, why, how it ended, and what it changed."""
-    from mzplan.operations.history import changes_of, entry_of
+    from mzplan.operations.commits import changes_of, entry_of
     from mzplan.render.history import entry_to_json, render_entry
     from mzplan.render.plan_json import plan_to_json
 
@@ -60,7 +60,7 @@ def history_show(invocation: Invocation, serial: int) -> None:
 @click.argument("other", metavar="B", type=_SERIAL)
 def history_diff(invocation: Invocation, one: int, other: int) -> None:
     """Show what differs between two serials, from A to B, as a plan shows it."""
-    from mzplan.operations.history import changes_between
+    from mzplan.operations.commits import changes_between
     from mzplan.render.plan_json import plan_to_json
 
     plan = changes_between(invocation.project().store, one, other)

@@ -13,13 +13,13 @@ from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
 from mzplan.model.state import State
 from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_out
-from mzplan.operations.project import Project, Work
+from mzplan.operations.project import Project, Workbench
 from mzplan.warehouse import foreign_query
 from mzplan.warehouse.foreign_query import Left, RefusedError
 
 
 def adopt_foreign(
-    work: Work,
+    work: Workbench,
     address: Address,
     checkpoint: str,
     table: str,
@@ -29,7 +29,7 @@ def adopt_foreign(
     """Copy checkpoint and table into the warehouse under a new id, and commit the declared source with it.
     The originals stay unchanged. Raises MZ165 (exit 7), with every reason, for what can't be adopted."""
     from mzplan.features.state.edit_plans import plan_adopt
-    from mzplan.operations.plan import validate
+    from mzplan.operations.planning import validate
     from mzplan.plan.commit import new_id
     from mzplan.warehouse.paths import absolute
 

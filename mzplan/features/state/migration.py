@@ -25,8 +25,8 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.json_text import parse
 from mzplan.model.state import State
 from mzplan.model.stored import OPTIONAL
-from mzplan.operations.history import no_serial, record_of, record_outcome
-from mzplan.operations.project import Project, Reporter, Work, committing, locked, read_state
+from mzplan.operations.commits import no_serial, record_of, record_outcome
+from mzplan.operations.project import Project, Reporter, Workbench, committing, locked, read_state
 from mzplan.store.backends.backend import ConflictError
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.epochs import newest_epoch, raise_epoch
@@ -175,7 +175,7 @@ def place_of(project: Project) -> str:
 
 
 def push(
-    work: Work,
+    work: Workbench,
     data: bytes,
     name: str,
     *,

@@ -14,13 +14,13 @@ from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.operations.apply import refuse
-from mzplan.operations.history import record_of, record_outcome
-from mzplan.operations.project import LOCK_WAIT, Project, Runners, Work, committing, locked, read_state
+from mzplan.operations.commits import record_of, record_outcome
+from mzplan.operations.project import LOCK_WAIT, Project, Runners, Workbench, committing, locked, read_state
 from mzplan.secrets.policy import NOTHING_HANDED
 
 
 def move(
-    work: Work,
+    work: Workbench,
     old: Address,
     new: Address,
     message: str | None = None,
@@ -31,7 +31,7 @@ def move(
 
 
 def forget(
-    work: Work,
+    work: Workbench,
     addresses: list[Address],
     message: str | None = None,
 ) -> Plan:
@@ -45,7 +45,7 @@ def forget(
 
 
 def roll_back(
-    work: Work,
+    work: Workbench,
     serial: int | None,
     approve: Callable[[Plan, list[HistoryEntry]], None],
     message: str | None = None,
@@ -81,7 +81,7 @@ def roll_back(
 
 
 def plan_import(
-    work: Work,
+    work: Workbench,
     state: State,
     address: Address,
     id_: str | None,
@@ -89,7 +89,7 @@ def plan_import(
 ) -> Plan:
     """`import`: the plan that adds a declared resource with the checkpoint and table of an id (None: that of
     `state rm` under this name)."""
-    from mzplan.operations.plan import validate
+    from mzplan.operations.planning import validate
 
     configuration = validate(work.project, work.reporter)
     if id_ is None:
@@ -114,7 +114,7 @@ def plan_import(
 
 
 def _edit(
-    work: Work,
+    work: Workbench,
     command: str,
     planned: Callable[[State], Plan],
     message: str | Callable[[], str],

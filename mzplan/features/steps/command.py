@@ -15,7 +15,7 @@ from mzplan.model.diagnostics import ExitCode
 
 if TYPE_CHECKING:
     from mzplan.features.steps.content import Comparison
-    from mzplan.features.steps.steps import Target, Upstream
+    from mzplan.features.steps.steps import VerifiedTarget, VerifiedUpstream
     from mzplan.model.state import ResourceState, State
     from mzplan.operations.project import Project
     from mzplan.operations.selection import Selection
@@ -106,7 +106,7 @@ def command_verify(
     if shared:
         raise click.UsageError("--shared goes with --content.")
     project = invocation.project()
-    with _Session(invocation, project) as session:
+    with _LazySpark(invocation, project) as session:
         found = verify(
             project,
             address,
@@ -128,7 +128,7 @@ def _verify_content(invocation: Invocation, address: Address, shared: bool) -> i
     from mzplan.features.steps.content import compare_content, compared_to_json, render_compared
 
     project = invocation.project()
-    with _Session(invocation, project) as session:
+    with _LazySpark(invocation, project) as session:
         found = compare_content(project, address, session.content, invocation.progress)
     if invocation.json:
         invocation.document(compared_to_json(found, shared=shared))
@@ -161,7 +161,7 @@ def command_expire(invocation: Invocation, address: Address, before: int) -> Non
     )
 
 
-class _Session:
+class _LazySpark:
     """Spark in this process, for as long as a command needs it: started when first asked for."""
 
     def __init__(self, invocation: Invocation, project: Project):
@@ -169,26 +169,26 @@ class _Session:
         self._project = project
         self._opened: Any = None
 
-    def __enter__(self) -> _Session:
+    def __enter__(self) -> _LazySpark:
         return self
 
     def __exit__(self, *problem: object) -> None:
         if self._opened is not None:
             self._opened.close()
 
-    def upstream(self, state: State, resource: ResourceState) -> Upstream:
+    def upstream(self, state: State, resource: ResourceState) -> VerifiedUpstream:
         from mzplan.spark.source_verification import open_upstream
 
-        found: Upstream = self._open(
+        found: VerifiedUpstream = self._open(
             open_upstream, state, resource, f"opening the upstream of {resource.address}"
         )
         return found
 
-    def target(self, state: State, resource: ResourceState) -> Target:
+    def target(self, state: State, resource: ResourceState) -> VerifiedTarget:
         from mzplan.spark.sink_verification import Downstream
 
         doing = f"asking the target of {resource.address}"
-        found: Target = self._open(Downstream.open, state, resource, doing)
+        found: VerifiedTarget = self._open(Downstream.open, state, resource, doing)
         return found
 
     def content(self, state: State, resource: ResourceState) -> Comparison:

@@ -38,7 +38,7 @@ Match = Literal["hash", "rows", "unknown"]
 """By what a step is as recorded; `unknown`: there is no record of it."""
 
 
-class Upstream(Protocol):
+class VerifiedUpstream(Protocol):
     """Reads steps of one source again from its upstream."""
 
     keeps_positions: bool
@@ -49,7 +49,7 @@ class Upstream(Protocol):
         `keeps_positions`. Raises GoneError."""
 
 
-class Target(Protocol):
+class VerifiedTarget(Protocol):
     """The target of a sink: what it has recorded, and what it should contain."""
 
     def recorded(self, step: int) -> Written | None:
@@ -66,7 +66,7 @@ class Target(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class StepDifference:
     """A step that differs from its record. A hash is None where none was recorded. `code`: MZ088 of a sink
     that was changed at this step, which may stand as it was pushed before that."""
 
@@ -87,7 +87,7 @@ class Verified:
     address: Address
     equal: tuple[int, ...]
     by_rows: tuple[int, ...]
-    difference: Difference | None
+    difference: StepDifference | None
     problems: tuple[Diagnostic, ...]
     unknown: tuple[int, ...] = ()
     never: str = ""
@@ -120,8 +120,8 @@ def verify(
     project: Project,
     address: Address,
     wanted: Range | None,
-    upstream: Callable[[State, ResourceState], Upstream] | None,
-    target: Callable[[State, ResourceState], Target],
+    upstream: Callable[[State, ResourceState], VerifiedUpstream] | None,
+    target: Callable[[State, ResourceState], VerifiedTarget],
     reporter: Reporter,
 ) -> Verified:
     """Replay the wanted steps (None: all) from the collection or, with `upstream`, from there, and compare
@@ -169,13 +169,13 @@ def _never_there(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagnost
 def _compare(
     address: Address,
     records: list[StepRecord],
-    compared: Callable[[StepRecord], Difference | Match],
+    compared: Callable[[StepRecord], StepDifference | Match],
     reporter: Reporter,
 ) -> Verified:
     """One step after the other, up to the first that differs."""
     steps: dict[Match, list[int]] = {"hash": [], "rows": [], "unknown": []}
     problems: list[Diagnostic] = []
-    difference: Difference | None = None
+    difference: StepDifference | None = None
     done = 0
     with reporter.working(lambda: f"{done} of {len(records)} steps verified"):
         for record in records:
@@ -187,7 +187,7 @@ def _compare(
             except DamagedError as problem:
                 problems.append(_damaged(address, record, str(problem)))
             else:
-                if isinstance(found, Difference):
+                if isinstance(found, StepDifference):
                     difference = found
                     break
                 steps[found].append(record.step)
@@ -206,7 +206,7 @@ def _compare(
     )
 
 
-def _with_target(target: Target, record: StepRecord) -> Difference | Match:
+def _with_target(target: VerifiedTarget, record: StepRecord) -> StepDifference | Match:
     written = target.recorded(record.step)
     if written is None:
         return "unknown"
@@ -219,8 +219,8 @@ def _with_target(target: Target, record: StepRecord) -> Difference | Match:
 
 
 def _with_source(
-    history: StepHistory, upstream: Upstream | None, seen: ValuesSeen, record: StepRecord
-) -> Difference | Match:
+    history: StepHistory, upstream: VerifiedUpstream | None, seen: ValuesSeen, record: StepRecord
+) -> StepDifference | Match:
     recorded, by_position = record.digest, upstream is None or upstream.keeps_positions
     if upstream is None:
         found = content_hash(seen.watch(collection_batches(history.collection, record)))
@@ -232,11 +232,11 @@ def _with_source(
     return differs or ("rows" if by_position and ContentHash.parse(0, record.digest) is None else "hash")
 
 
-def _difference(step: int, rows: int | None, digest: str | None, found: ContentHash) -> Difference | None:
+def _difference(step: int, rows: int | None, digest: str | None, found: ContentHash) -> StepDifference | None:
     """None where rows and hash are as recorded, or the rows are and there is no hash."""
     if found.rows == rows and ContentHash.parse(found.rows, digest) in (None, found):
         return None
-    return Difference(
+    return StepDifference(
         step=step,
         recorded_rows=rows,
         recorded_hash=digest,

@@ -12,7 +12,7 @@ from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.text import Paint, cut, safe
 
 if TYPE_CHECKING:
-    from mzplan.features.steps.steps import Difference, ShownSteps, Verified
+    from mzplan.features.steps.steps import ShownSteps, StepDifference, Verified
     from mzplan.model.diagnostics import Diagnostic
     from mzplan.warehouse.step_record import StepRecord
 
@@ -144,7 +144,7 @@ def verified_to_json(found: Verified) -> dict[str, Any]:
     }
 
 
-def _difference_to_json(difference: Difference) -> dict[str, Any]:
+def _difference_to_json(difference: StepDifference) -> dict[str, Any]:
     return {
         "step": difference.step,
         **({"code": difference.code} if difference.code else {}),
@@ -195,7 +195,7 @@ _NOT_SEEN = (
 _CHANGED = " [{code}] The sink was changed at this step: it stands as it was pushed before, or in part."
 
 
-def _difference_line(address: object, difference: Difference) -> str:
+def _difference_line(address: object, difference: StepDifference) -> str:
     what = (
         f"{_number(difference.recorded_rows)} rows were recorded, {difference.found_rows:,} are there"
         if difference.found_rows != difference.recorded_rows

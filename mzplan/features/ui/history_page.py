@@ -5,7 +5,7 @@ from __future__ import annotations
 from mzplan.features.ui.frame import chip, facts, scrolled
 from mzplan.model.history import CommitRecord, HistoryEntry
 from mzplan.model.plan import ACTIONS
-from mzplan.operations.history import changes_between, changes_of, entry_of
+from mzplan.operations.commits import changes_between, changes_of, entry_of
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.plan_page import plan_view, search_field
 from mzplan.store.store import Store

@@ -125,7 +125,7 @@ def declaration(resource: ResourceState) -> str:
 def origin_of(store: Store, state: State, address: Address) -> HistoryEntry | None:
     """The serial that has made a resource what it is now. None where the last hundred have not, or the
     history does not reach so far."""
-    from mzplan.operations.history import entry_of
+    from mzplan.operations.commits import entry_of
 
     now, origin = state.resources.get(address), state.serial
     for serial in sorted(store.serials(), reverse=True)[:HISTORY]:

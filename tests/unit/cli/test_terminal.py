@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from mzplan.cli import progress
-from mzplan.cli.output import Output, redrawn
-from mzplan.cli.progress import Progress
+from mzplan.cli.output import Streams, redrawn
+from mzplan.cli.progress import ProgressLines
 from mzplan.model.address import Address
 from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.operations.project import Outcome
@@ -74,7 +74,7 @@ def test_a_status_is_drawn_over_the_one_before_it() -> None:
     assert "… 4 lines more" in cut and drawn == 5 and "\x1b[1F" in cut
 
 
-class Screen(Output):
+class Screen(Streams):
     """A terminal, or a log, that keeps what it is given."""
 
     def __init__(self, live: bool) -> None:
@@ -102,7 +102,7 @@ def test_the_progress_of_many_is_one_block_on_a_terminal_and_lines_in_a_log(
 ) -> None:
     monkeypatch.setattr(progress, "width", lambda: 80)
     screen = Screen(live)
-    shown = Progress(screen, clock=lambda: 100.0)
+    shown = ProgressLines(screen, clock=lambda: 100.0)
     for number in range(10):
         shown.outcome(applied(number))
     waiting = {Address("source", f"w{n}"): "starting" if n < 5 else "stopping" for n in range(7)}
@@ -123,7 +123,7 @@ def test_the_progress_of_many_is_one_block_on_a_terminal_and_lines_in_a_log(
 
 def test_a_fix_is_whole_in_a_line_of_progress() -> None:
     screen = Screen(live=False)
-    shown = Progress(screen, clock=lambda: 100.0)
+    shown = ProgressLines(screen, clock=lambda: 100.0)
     fix = "Refused. Fix: widen the table:\nALTER TABLE t\n  ALTER COLUMN a TYPE bigint;"
     shown.outcome(replace(applied(1), status="rejected", reason=fix))
     long = "x" * 700
@@ -135,7 +135,7 @@ def test_a_fix_is_whole_in_a_line_of_progress() -> None:
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_an_interrupt_while_progress_begins(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
-    shown = Progress(Output())
+    shown = ProgressLines(Streams())
     before, start = set(threading.enumerate()), threading.Thread.start
 
     def interrupted(thread: threading.Thread) -> None:

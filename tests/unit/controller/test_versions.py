@@ -19,7 +19,7 @@ from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Observation, Status, Versions
 from mzplan.model.state import Instance, State
-from mzplan.operations import plan as planned
+from mzplan.operations import planning as planned
 from mzplan.spark.versions import require_features, require_readable, take_over
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, Features

@@ -448,10 +448,10 @@ def test_storage_that_cannot_be_written(folder: Path) -> None:
 
 
 def _reporter() -> Any:
-    from mzplan.cli.output import Output
-    from mzplan.cli.progress import Progress
+    from mzplan.cli.output import Streams
+    from mzplan.cli.progress import ProgressLines
 
-    return Progress(Output(), 0)
+    return ProgressLines(Streams(), 0)
 
 
 def test_an_append_does_not_import_pandas(folder: Path) -> None:

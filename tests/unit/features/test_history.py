@@ -13,7 +13,7 @@ from mzplan.model.address import Address
 from mzplan.model.history import QueryOutcome
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
-from mzplan.operations.history import record_outcome
+from mzplan.operations.commits import record_outcome
 from mzplan.operations.project import Outcome
 from mzplan.plan import apply_changes, build_plan
 from mzplan.plan.manual_changes import plan_between, plan_destroy, plan_pause, plan_restart, plan_resume

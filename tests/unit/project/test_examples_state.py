@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.cli.project import copy_example
+from mzplan.cli.init import copy_example
 from mzplan.config import environment_names, load_configuration, load_project
 
 ROOT = Path(__file__).parents[3]

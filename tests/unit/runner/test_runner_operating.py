@@ -19,7 +19,7 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Counters, Observation, Status
 from mzplan.model.resources import MetricsPlace, Retries
 from mzplan.model.state import ProjectStatus, QueryStatus
-from mzplan.operations.follower import Follower
+from mzplan.operations.follower import OutcomeFollower
 from mzplan.plan.drift import drift_between, drift_of_instance
 from mzplan.render.status import status_to_json
 from mzplan.runner.logs import JsonFormatter
@@ -172,7 +172,7 @@ def test_a_command_that_follows_reads_what_is_new(world: World, monkeypatch: pyt
     monkeypatch.setattr(world.store, "read_status", read.append)
     looks = SimpleNamespace(waiting=lambda *given: looked.append(given), outcome=lambda given: None)
     looked: list[object] = []
-    Follower(world.store, state, "local", {ORDERS}).follow(0.5, looks, lambda: None)  # type: ignore[arg-type]
+    OutcomeFollower(world.store, state, "local", {ORDERS}).follow(0.5, looks, lambda: None)  # type: ignore[arg-type]
     assert len(looked) > 2 and read == ["local"]
 
 

@@ -22,7 +22,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, sentence
 from mzplan.model.observed import Observation, Status
 from mzplan.model.state import InstanceStatus, ProjectStatus, QueryStatus
-from mzplan.operations.follower import Follower
+from mzplan.operations.follower import OutcomeFollower
 from mzplan.operations.logs import entries, mention
 from mzplan.operations.status import read_project_status, repair_of
 from mzplan.render.resumption import render_resumed
@@ -347,7 +347,7 @@ def test_apply_says_how_far_the_start_has_come() -> None:
     there = replace(first, condition="running")
     coming = [status, *(replace(ready, observations={ORDERS: one}) for one in (begins, first, there))]
 
-    class Followed(Follower):
+    class Followed(OutcomeFollower):
         def _read(self) -> Any:
             return coming.pop(0), True, None
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from mzplan.cli.output import Output
+from mzplan.cli.output import Streams
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import Observation, Status, Verdict
@@ -100,8 +100,8 @@ def test_statuses() -> None:
 @pytest.mark.usefixtures("known")
 def test_answers_and_diagnostics(capsys: pytest.CaptureFixture[str]) -> None:
     found = Diagnostic(code="MZ050", summary=f"{raised()}", detail=f"{raised()}", hint=f"{raised()}")
-    Output().err(f"{raised()}")
-    Output().live(f"{raised()}")
+    Streams().err(f"{raised()}")
+    Streams().live(f"{raised()}")
     for text in (
         Answer(id="a", diagnostics=(found,)).encode().decode(),
         render_diagnostics([found], False),

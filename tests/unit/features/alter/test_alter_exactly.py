@@ -13,7 +13,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import Observation, Status
 from mzplan.model.state import ResourceState, State
-from mzplan.operations.follower import Follower
+from mzplan.operations.follower import OutcomeFollower
 from mzplan.schema.description import Description
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import Ran, applied_with_another, run, write
@@ -272,7 +272,7 @@ def test_what_another_serial_has_superseded_is_no_failure_of_this_command() -> N
 
         def waiting(self, waiting: Any, seconds: float) -> None: ...
 
-    class Followed(Follower):
+    class Followed(OutcomeFollower):
         def _read(self) -> Any:
             return (
                 Status(instance="local", epoch=1, serial=3, heartbeat=0.0, observations=observations),

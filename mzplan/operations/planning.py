@@ -15,7 +15,7 @@ from mzplan.model.resources import Configuration
 from mzplan.model.state import ResourceState, State
 from mzplan.model.times import shortest
 from mzplan.model.words import count, size
-from mzplan.operations.project import Project, Reporter, Work, read_state
+from mzplan.operations.project import Project, Reporter, Workbench, read_state
 from mzplan.operations.status import find_drift
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _of_some(diagnostic: Diagnostic, names: Sequence[str], number: int) -> Diagn
 
 
 def validate_live(
-    work: Work, chosen: Guard | None = None
+    work: Workbench, chosen: Guard | None = None
 ) -> tuple[Configuration, tuple[Reach, ...], tuple[Diagnostic, ...]]:
     """The static checks, and every connection reached: through what uses it, or by itself. Changes nothing.
     `chosen`: what its user lets it send from here (see operations.checks_here).
@@ -83,7 +83,7 @@ def validate_live(
 
 
 def make_plan(
-    work: Work,
+    work: Workbench,
     *,
     targets: Sequence[Address] = (),
     replacing: Sequence[Address] = (),
@@ -101,7 +101,7 @@ def make_plan(
 
 
 def validated(
-    work: Work,
+    work: Workbench,
     state: State,
     plan: Plan,
     chosen: Guard | None = None,
@@ -121,7 +121,7 @@ def validated(
 
 
 def plan_configuration(
-    work: Work,
+    work: Workbench,
     state: State,
     targets: Sequence[Address],
     replacing: Sequence[Address],

@@ -154,7 +154,7 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
     Without --env, each environment is checked, if the project has any; with --live, the default one.
     """
     from mzplan.config import environment_names
-    from mzplan.operations.plan import validate, validate_live
+    from mzplan.operations.planning import validate, validate_live
 
     if send_secrets and not live:
         raise click.UsageError("--send-secrets goes with --live.")
@@ -189,7 +189,7 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
 
 
 def _validate_each(invocation: Invocation, names: tuple[str, ...]) -> int:
-    from mzplan.operations.plan import validate_each
+    from mzplan.operations.planning import validate_each
 
     def opened(name: str) -> Project:
         invocation.environment = name
