@@ -77,9 +77,9 @@ class Catalog:
     def ensure_known(self, ids: Sequence[GlobalId], kind: str, was: Callable[[str, GlobalId], bool]) -> None:
         """Raises IdentifierMissingError for the first id that neither this nor the durable history (`was`)
         knows."""
-        there: Mapping[GlobalId, object] = self.collections if kind == "source" else self.exports
+        known: Mapping[GlobalId, object] = self.collections if kind == "source" else self.exports
         for id_ in ids:
-            if id_ not in there and (kind, id_) not in self._dropped and not was(kind, id_):
+            if id_ not in known and (kind, id_) not in self._dropped and not was(kind, id_):
                 raise IdentifierMissingError(kind, id_)
 
     def create_collections(self, given: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
@@ -91,13 +91,13 @@ class Catalog:
             if id_ in self.exports or wanted.setdefault(id_, description) != description:
                 raise IdentifierReusedError(f"{id_} is another one's: {description.query.address} can't be.")
         for id_, description in wanted.items():
-            there = self.collections.get(id_)
-            if there is None or there.place != (id_, description.query.generation):
+            before = self.collections.get(id_)
+            if before is None or before.place != (id_, description.query.generation):
                 self.collections[id_] = CollectionState(description=description)
-                if there is not None:
-                    self.collections[id_].policy = there.policy
+                if before is not None:
+                    self.collections[id_].policy = before.policy
             else:
-                there.description = description
+                before.description = description
 
     def to_prepare(self, wanted: Sequence[tuple[GlobalId, GlobalId]]) -> list[CreateExportToken]:
         """The tokens of exports by id, each to read a collection from its since on. What is prepared for that
@@ -109,17 +109,17 @@ class Catalog:
         return [self._token(id_, from_id) for id_, from_id in wanted]
 
     def _token(self, id_: GlobalId, from_id: GlobalId) -> CreateExportToken:
-        there = self.prepared.get(id_)
-        if there is not None and there.from_id == from_id:
-            return there
+        prepared = self.prepared.get(id_)
+        if prepared is not None and prepared.from_id == from_id:
+            return prepared
         return CreateExportToken(id=id_, from_id=from_id, step=self.collection(from_id).since)
 
     def prepare(self, tokens: Iterable[CreateExportToken]) -> None:
         """Hold the since of the collections. A token of the same export for another one is cancelled."""
         for token in tokens:
-            there = self.prepared.get(token.id)
-            if there is not None and there != token:
-                self.cancel(there)
+            before = self.prepared.get(token.id)
+            if before is not None and before != token:
+                self.cancel(before)
             self.prepared[token.id] = token
             self.collection(token.from_id).hold(_prepared(token.id), token.step)
 
@@ -162,13 +162,13 @@ class Catalog:
             self._install(token, description)
 
     def _install(self, token: CreateExportToken, description: ExportDescription) -> None:
-        there = self.exports.get(token.id)
-        same = there is not None and there.place == (token.id, description.query.generation)
-        if there is not None and same and there.description.from_id == token.from_id:
-            there.description = description
+        before = self.exports.get(token.id)
+        same = before is not None and before.place == (token.id, description.query.generation)
+        if before is not None and same and before.description.from_id == token.from_id:
+            before.description = description
         else:
             self.drop(token.id, "sink")
-            upper = there.upper if there is not None and same else 0
+            upper = before.upper if before is not None and same else 0
             self.exports[token.id] = ExportState(description=description, read_hold=token.step, upper=upper)
             self.collection(token.from_id).hold(token.id, token.step)
         self.cancel(token)

@@ -129,12 +129,12 @@ class Claims:
 
     def _places_read_elsewhere(self) -> set[Place]:
         """What the other instances have noted down that they read; not those that are no more."""
-        found: set[Place] = set()
+        places: set[Place] = set()
         known = self.store.read_state().instances
         for other in recorded_instances(self.store):
             if other != self.instance and (other in known or self.store.leases.leader(other) is not None):
-                found |= places_read(self.store.read_accepted(other))
-        return found
+                places |= places_read(self.store.read_accepted(other))
+        return places
 
     def _left(self, accepted: Mapping[Address, Description], claimed: Collection[Place]) -> Accepted:
         now = {d.place for d in accepted.values()}
@@ -217,5 +217,5 @@ def was_known(store: Store, claims: Claims | None, kind: str, id_: str) -> bool:
         earlier = next(serials, None)
         if earlier is None:
             return False
-        found = store.read_serial(earlier)
-        states = [found] if found is not None else []
+        state_before = store.read_serial(earlier)
+        states = [state_before] if state_before is not None else []

@@ -79,10 +79,10 @@ class Maintenance:
         """What the last survey has found, once."""
         if self._survey is None or not self._survey[1].done():
             return None
-        place, found = self._survey
+        place, survey = self._survey
         self._survey = None
         try:
-            return found.result()
+            return survey.result()
         except OSError as problem:
             log.warning("collection %s g%d: %s", *place, problem)
         except Exception as problem:  # a defect here must not end the runner

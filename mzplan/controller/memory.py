@@ -216,8 +216,8 @@ class InMemoryStorage:
                     self._ensure_same(place, known, planned_steps(command, known, bool(keys)))
                 if known is not None or command.key in given:
                     continue
-                there = len(self._steps.setdefault(place, [])) + sum(map(len, given.values()))
-                steps = planned_steps(command, there, bool(keys))
+                upper = len(self._steps.setdefault(place, [])) + sum(map(len, given.values()))
+                steps = planned_steps(command, upper, bool(keys))
                 for rows in steps:
                     to_table(appended_columns(description.query), rows)  # whether they fit
                 self._row_keys[place] = keys
@@ -230,12 +230,12 @@ class InMemoryStorage:
             raise StorageError(f"The append of this key was made as step {first}, and had other rows.")
 
     def _write(self, place: Place, given: Mapping[str, list[list[Row]]]) -> None:
-        there = self._steps[place]
+        written = self._steps[place]
         for key, steps in given.items():
-            self._keys[place][key] = len(there)
+            self._keys[place][key] = len(written)
             for rows in steps:
-                self._times.setdefault(place, []).append((len(there), time.time()))
-                there.append(list(rows))
+                self._times.setdefault(place, []).append((len(written), time.time()))
+                written.append(list(rows))
 
     def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:
         with self._lock:
@@ -253,13 +253,13 @@ class InMemoryStorage:
 
 def _latest(changes: Iterable[Row], keys: Sequence[str]) -> list[Row]:
     """The rows that are there after these changes, of which the last of each key counts."""
-    found: dict[tuple[Any, ...], Row] = {}
+    rows: dict[tuple[Any, ...], Row] = {}
     for change in changes:
         key = tuple(change[name] for name in keys)
-        found.pop(key, None)
+        rows.pop(key, None)
         if change[CHANGE] != DELETE:
-            found[key] = {name: value for name, value in change.items() if name != CHANGE}
-    return list(found.values())
+            rows[key] = {name: value for name, value in change.items() if name != CHANGE}
+    return list(rows.values())
 
 
 class InMemoryStorageController(Controller):

@@ -107,17 +107,17 @@ class Queries:
             {*wanted, *reports, *self.memories}, key=lambda a: self._turn(a, wanted.get(a))
         ):
             memory = self.memories.get(address) or Memory()
-            there = reports.get(address, [])
+            here = reports.get(address, [])
             desired = wanted.get(address)
-            decision = self.switcher.running_ids.strangers(address, desired, there, memory)
+            decision = self.switcher.running_ids.strangers(address, desired, here, memory)
             if decision is None:
-                decision = self._decide(address, desired, there, memory, now)
+                decision = self._decide(address, desired, here, memory, now)
             if isinstance(decision.command, Switch) and (
                 self.switcher.running_ids.is_elsewhere(decision.command, reports, self._starting)
                 or self.claims.is_going(decision.command.description)
             ):
                 decision = replace(decision, command=None, condition="starting")
-            lane = self._lane(decision, there)
+            lane = self._lane(decision, here)
             if address in self.under_way or (lane is not None and lane.is_full()):
                 # What the command in flight will find is not known yet, or there is one too many: report, but
                 # don't act or remember.

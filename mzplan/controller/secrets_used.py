@@ -72,13 +72,13 @@ class SecretsUsed:
 
     def read(self, description: Description, secrets: Secrets) -> SecretValues:
         """The values that a query that starts now will have, by reference; none that can't be resolved."""
-        at, found = self._clock(), {}
+        at, values = self._clock(), {}
         for reference in references_of(description):
             try:
-                found[reference] = secrets.resolve(reference)
+                values[reference] = secrets.resolve(reference)
             except MzplanError:
                 continue
-        return SecretValues(at=at, by_reference=found)
+        return SecretValues(at=at, by_reference=values)
 
     def started(self, address: Address, values: SecretValues) -> None:
         """The query runs, with these values."""
@@ -111,14 +111,14 @@ class SecretsUsed:
         self, running: Mapping[Address, Collection[str]], looks: Mapping[str, _Look]
     ) -> tuple[str, ...]:
         """The references with another value than a query was started with, by a later look."""
-        found = set()
+        changed = set()
         for start in self._starts(running):
             for reference, used in start.prints.items():
                 look = looks.get(reference)
                 if look is not None and look.at > start.at and look.print not in (None, used):
-                    found.add(reference)
+                    changed.add(reference)
         wanted = {reference for references in running.values() for reference in references}
-        return tuple(sorted(found & wanted))
+        return tuple(sorted(changed & wanted))
 
     def _starts(self, running: Mapping[Address, Collection[str]]) -> list[_Start]:
         with self._lock:
@@ -157,8 +157,8 @@ class SecretsWatch:
 
     def unread(self, references: Collection[str]) -> str | None:
         """Why the first of these that can't be read can't; None where all can."""
-        found = next((self.problems[one] for one in sorted(references) if one in self.problems), None)
-        return f"{found.summary}: {found.detail} Fix: {found.hint}" if found is not None else None
+        problem = next((self.problems[one] for one in sorted(references) if one in self.problems), None)
+        return f"{problem.summary}: {problem.detail} Fix: {problem.hint}" if problem is not None else None
 
     def _look_at(self, reference: str) -> _Look:
         at = self._clock()

@@ -132,8 +132,8 @@ def to_table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
 
 def consolidated(rows: Iterable[Row]) -> list[tuple[Row, Diff]]:
     """Equal rows once, with how often they are there; in the order in which they came."""
-    found: dict[str, tuple[Row, Diff]] = {}
+    counted: dict[str, tuple[Row, Diff]] = {}
     for row in rows:
         key = repr(sorted(row.items()))
-        found[key] = (row, found[key][1] + 1 if key in found else 1)
-    return list(found.values())
+        counted[key] = (row, counted[key][1] + 1 if key in counted else 1)
+    return list(counted.values())

@@ -121,19 +121,19 @@ class ConnectionWatch:
                 self._used[address] = (description, tuple(_connections(description.connections)))
         wanted = {one.address: one for _, used in self._used.values() for one in used}
         self._sampler.look(wanted, lambda _: REACHED_EVERY)
-        found = {a: p for a, ds in list(self._sampler.found.items()) if (p := _first_error(ds)) is not None}
-        for address in found.keys() - self._faults.keys():
+        faults = {a: p for a, ds in list(self._sampler.found.items()) if (p := _first_error(ds)) is not None}
+        for address in faults.keys() - self._faults.keys():
             log.warning(
                 "%s: [%s] %s. %s",
                 address,
-                found[address].code,
-                found[address].summary.rstrip("."),
-                found[address].detail,
+                faults[address].code,
+                faults[address].summary.rstrip("."),
+                faults[address].detail,
             )
-        for address in self._faults.keys() - found.keys():
+        for address in self._faults.keys() - faults.keys():
             if address in wanted:
                 log.info("%s answers again", address)
-        self._faults = found
+        self._faults = faults
 
     def fault(self, query: Address) -> Fault | None:
         """The innermost connection at fault: behind a tunnel that is down, nothing answers."""
@@ -155,8 +155,8 @@ def _connections(used: Mapping[str, InlinedConnection]) -> Iterator[InlinedConne
         yield one
 
 
-def _first_error(found: tuple[Diagnostic, ...]) -> Diagnostic | None:
-    return next((one for one in found if one.severity == "error"), None)
+def _first_error(diagnostics: tuple[Diagnostic, ...]) -> Diagnostic | None:
+    return next((one for one in diagnostics if one.severity == "error"), None)
 
 
 class UpstreamWatch:
@@ -215,11 +215,11 @@ class UpstreamWatch:
         if address not in self._looked:
             return
         # With on_upstream_change it is a notice: what a restart will do.
-        found = next((d for d in diagnostics if d.code in CHANGED), None)
-        if found is not None and address not in self.changed:
-            log.warning("%s: [%s] %s %s", address, found.code, found.summary, found.detail)
-        if found is not None:
-            self.changed[address] = found
+        change = next((d for d in diagnostics if d.code in CHANGED), None)
+        if change is not None and address not in self.changed:
+            log.warning("%s: [%s] %s %s", address, change.code, change.summary, change.detail)
+        if change is not None:
+            self.changed[address] = change
         elif not any(d.severity == "error" for d in diagnostics):
             before = self.changed.get(address)
             if whole or (before is not None and before.code in _STORAGE):

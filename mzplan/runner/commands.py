@@ -99,25 +99,25 @@ def commands(
 ) -> list[Command]:
     """From what a controller hosts to what is wanted, in this order: sinks go before their sources and come
     after them."""
-    found: list[Command] = []
+    needed: list[Command] = []
     sinks = tuple(sorted(exports.keys() - wanted.exports.keys()))
     sources = tuple(sorted(collections.keys() - wanted.collections.keys()))
     if sinks:
-        found.append(DropSinks(ids=sinks))
+        needed.append(DropSinks(ids=sinks))
     if sources:
-        found.append(DropSources(ids=sources))
+        needed.append(DropSources(ids=sources))
     sources_now, sinks_now = sorted(wanted.collections.items()), sorted(wanted.exports.items())
     described = tuple(c for i, c in sources_now if i not in collections or collections[i].description != c)
     if described:
-        found.append(CreateCollections(collections=described))
+        needed.append(CreateCollections(collections=described))
     policies = tuple((i, policy_of(c)) for i, c in sources_now)
     policies = tuple((i, p) for i, p in policies if i not in collections or collections[i].policy != p)
     if policies:
-        found.append(SetReadPolicy(policies=policies))
+        needed.append(SetReadPolicy(policies=policies))
     written = tuple(e for i, e in sinks_now if i not in exports or exports[i].description != e)
     if written:
-        found.append(CreateExports(exports=written))
-    return found
+        needed.append(CreateExports(exports=written))
+    return needed
 
 
 async def carry_out(command: Command, controller: Controller) -> None:

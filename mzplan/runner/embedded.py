@@ -134,8 +134,8 @@ def failure(settings: ProjectSettings, instance: str) -> MzplanError:
     """Why a runner ended: what it left behind for people, or the end of its log."""
     log = runtime_file(settings, instance, "log")
     try:
-        found = parse(read_regular(_failure_file(settings, instance), follow=False))
-        return MzplanError(decode(tuple[Diagnostic, ...], found))
+        diagnostics = parse(read_regular(_failure_file(settings, instance), follow=False))
+        return MzplanError(decode(tuple[Diagnostic, ...], diagnostics))
     except (OSError, ValueError):
         pass
     return error(
@@ -157,16 +157,16 @@ def _failure_file(settings: ProjectSettings, instance: str) -> Path:
 
 def leave_failure(problem: MzplanError, settings: ProjectSettings, instance: str) -> None:
     """Why this runner ends, for the command that has started it (see `failure`)."""
-    found = json.dumps([scrubbed(d).to_json() for d in problem.diagnostics])
-    write_durably(_failure_file(settings, instance), found.encode(), mode=0o600)
+    text = json.dumps([scrubbed(d).to_json() for d in problem.diagnostics])
+    write_durably(_failure_file(settings, instance), text.encode(), mode=0o600)
 
 
 def packages_needed(store: Store) -> dict[str, tuple[str, ...]]:
     """The jars for what is committed, and for what the command that has started us is about to commit."""
-    found = packages_of(store.read_state().resources)
+    committed = packages_of(store.read_state().resources)
     given: dict[str, list[str]] = json.loads(os.environ.get(PACKAGES_VARIABLE) or "{}")
-    names = sorted({*found, *given})
-    return {name: tuple(sorted({*found.get(name, ()), *given.get(name, ())})) for name in names}
+    names = sorted({*committed, *given})
+    return {name: tuple(sorted({*committed.get(name, ()), *given.get(name, ())})) for name in names}
 
 
 def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:

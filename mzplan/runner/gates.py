@@ -87,12 +87,12 @@ class Handover:
             return
         self._looked = self._clock()
         others = [one for name in self._others(self._state) if (one := self._seen(name)) is not None]
-        found: dict[Address, str] = {}
+        waiting: dict[Address, str] = {}
         for address in self.waiting:
             still = [one for one in others if one.may_run(address, self._here[address])]
             if still:
-                found[address] = still[0].reason()
-        self.waiting = found
+                waiting[address] = still[0].reason()
+        self.waiting = waiting
 
     def has_left(self, address: Address) -> bool:
         """Whether the state gives a query to another instance."""
@@ -107,8 +107,8 @@ class Handover:
         pass
 
     def _queries(self, state: State) -> dict[Address, str]:
-        found = state.resources.items()
-        return {a: r.id for a, r in found if a.kind != "connection" and r.instance == self._instance}
+        resources = state.resources.items()
+        return {a: r.id for a, r in resources if a.kind != "connection" and r.instance == self._instance}
 
     def _coming(self, state: State) -> list[Address]:
         return [a for a, id_ in self._queries(state).items() if self._here.get(a) != id_]
@@ -169,20 +169,20 @@ class Canaries:
     ) -> bool:
         """Decide of the queries that went first, where that is due: written down now, acted on from the next
         round on. Whether it was."""
-        found = self._due(queries, now)
-        if not found:
+        due = self._due(queries, now)
+        if not due:
             return False
-        for address, verdict in sorted(found.items()):
+        for address, verdict in sorted(due.items()):
             log.info("%s went first: %s", address, "passed" if verdict.passed else verdict.reason)
         failpoint(Failpoint.CANARY_JUDGED)
-        verdicts = {**self.verdicts, **found}
+        verdicts = {**self.verdicts, **due}
         write_down(verdicts)
         self.verdicts = verdicts
         failpoint(Failpoint.CANARY_DECIDED)
         return True
 
     def _due(self, queries: Mapping[Address, QueryState], now: float) -> dict[Address, Verdict]:
-        found = {}
+        verdicts = {}
         for address, canary in self._canaries.items():
             query = queries.get(address)
             if address in self.verdicts or query is None or query.decision is None or query.wanted is None:
@@ -193,8 +193,8 @@ class Canaries:
             since = self._since.setdefault(address, now)
             verdict = _verdict(canary, key_of(query.wanted.description), query, now - since)
             if verdict is not None:
-                found[address] = verdict
-        return found
+                verdicts[address] = verdict
+        return verdicts
 
     def failed(self, address: Address) -> Verdict | None:
         """The verdict of a canary that has failed."""

@@ -43,7 +43,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC)
-        found = {
+        line = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
@@ -51,19 +51,19 @@ class JsonFormatter(logging.Formatter):
         }
         address = _address(record)
         if address is not None:
-            found["address"] = str(address)
+            line["address"] = str(address)
         if record.exc_info:
-            found["exception"] = scrub(self.formatException(record.exc_info))
-        return json.dumps(found)
+            line["exception"] = scrub(self.formatException(record.exc_info))
+        return json.dumps(line)
 
 
 def _address(record: logging.LogRecord) -> Address | None:
     """Of what was logged: an address, or what has one (the name of a query, a description)."""
     arguments = record.args if isinstance(record.args, tuple) else ()
     for argument in arguments:
-        found = argument if isinstance(argument, Address) else getattr(argument, "address", None)
-        if isinstance(found, Address):
-            return found
+        address = argument if isinstance(argument, Address) else getattr(argument, "address", None)
+        if isinstance(address, Address):
+            return address
     return None
 
 

@@ -135,12 +135,12 @@ class Runner:
             problem = None
         except NotAttachedError:
             raise
-        except StorageError as found:
-            problem = str(found)
-        except MzplanError as found:
+        except StorageError as failed:
+            problem = str(failed)
+        except MzplanError as failed:
             if self.serial < 0:
                 raise
-            problem = str(found)
+            problem = str(failed)
         self._problems.note("the state", f"can't be read; going on with serial {self.serial}", problem)
 
     async def _take_in(self) -> None:

@@ -243,8 +243,8 @@ def _open(controller: Controller, problem: list[MzplanError], stopping: threadin
     try:
         controller.executor.open()
         log.info("ready after %.1f s", time.monotonic() - began)
-    except MzplanError as found:
-        problem.append(found)
+    except MzplanError as failed:
+        problem.append(failed)
         stopping.set()
     controller.woken.set()
 

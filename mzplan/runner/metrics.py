@@ -38,8 +38,8 @@ class Health:
     problem: str | None
 
     def document(self) -> bytes:
-        found = {"status": "ok"} if self.problem is None else {"status": "failing", "problem": self.problem}
-        return json.dumps(found).encode() + b"\n"
+        content = {"status": "ok"} if self.problem is None else {"status": "failing", "problem": self.problem}
+        return json.dumps(content).encode() + b"\n"
 
 
 def health_of(runner: Runner) -> Health:

@@ -43,11 +43,11 @@ class ProblemLog:
     def attempt(self, what: str, look: Callable[[], T], otherwise: T) -> T:
         """What a look at the store gives; where it fails, queries are to be healed all the same."""
         try:
-            found, problem = look(), None
+            answer, problem = look(), None
         except MzplanError as failed:
-            found, problem = otherwise, str(failed)
+            answer, problem = otherwise, str(failed)
         self.note(what, "can't be looked at for now", problem)
-        return found
+        return answer
 
 
 class Watches:

@@ -53,10 +53,10 @@ def runtime_folder(directory: str | Path) -> Path | None:
 def _is_own_socket(path: Path) -> bool:
     """Whether nobody else listens there: values of secrets are sent to it."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
-    return stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
+    return stat.S_ISSOCK(status.st_mode) and status.st_uid == os.geteuid()
 
 
 @contextlib.contextmanager
@@ -160,10 +160,10 @@ def listening(settings: ProjectSettings, instance: str) -> int | None:
     socket that only this user can have made there. None when nobody does."""
     try:
         with _connected(settings, instance) as client:
-            found = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+            peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     except OSError:
         return None
-    pid, user, _ = _PEER.unpack(found)
+    pid, user, _ = _PEER.unpack(peer)
     return pid if pid > 0 and user == os.geteuid() else None  # 0: in another container
 
 
@@ -230,9 +230,9 @@ class HandedValues:
         """Those of the state that is committed, whose digest is asked for only if there are any."""
         with self._lock:
             waiting = bool(self._committed)
-        found = digest() if waiting else None
+        committed = digest() if waiting else None
         with self._lock:
-            return self._committed.pop(found, {}) if found is not None else {}
+            return self._committed.pop(committed, {}) if committed is not None else {}
 
 
 def _keep(kept: dict[str, Values], key: str, values: Values) -> None:

@@ -159,16 +159,16 @@ def _uuid(run_id: str) -> str:
 
 
 def _run_facets(event: RunEvent) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    facets: dict[str, Any] = {}
     with suppress(PackageNotFoundError):  # a Spark that pip knows nothing of
-        found["processing_engine"] = processing_engine_run.ProcessingEngineRunFacet(
+        facets["processing_engine"] = processing_engine_run.ProcessingEngineRunFacet(
             version=version("pyspark"), name="spark", openlineageAdapterVersion=__version__
         )
     if event.error is not None:
-        found["errorMessage"] = error_message_run.ErrorMessageRunFacet(
+        facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
             message=shortened(event.error, _MOST_TEXT), programmingLanguage="PYTHON"
         )
-    return found
+    return facets
 
 
 def _job_facets(event: RunEvent) -> dict[str, Any]:

@@ -64,11 +64,11 @@ class RunWatch:
     def look(self, overview: InstanceOverview) -> None:
         """After each round. A run that is gone was stopped: one that ends by itself is reported first."""
         self._describe(overview)
-        there = {report.run_id: report for report in overview.reports if report.run_id}
-        for run_id in [one for one in self._runs if one not in there]:
+        reports = {report.run_id: report for report in overview.reports if report.run_id}
+        for run_id in [one for one in self._runs if one not in reports]:
             self._end(run_id, "COMPLETE")
             del self._runs[run_id]
-        for run_id, report in there.items():
+        for run_id, report in reports.items():
             if run_id in self._runs or self._begin(run_id, report.name):
                 self._follow(run_id, report)
 
