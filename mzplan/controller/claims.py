@@ -15,7 +15,6 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description
 from mzplan.store.claims import recorded_instances
 from mzplan.store.journal import Dropped
-from mzplan.store.past_runs import read_past_runs, write_past_runs
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.storage")
@@ -36,7 +35,7 @@ class Claims:
         self.retain = retain
         self.accepted: Accepted = store.read_accepted(instance)
         self.dropped: list[Dropped] = store.read_journal(instance)
-        self.former = read_past_runs(store, instance)
+        self.former = store.read_past_runs(instance)
         self._removing: dict[Place, Future[None]] = {}
         self._releasing: dict[Place, Future[None]] = {}
         self._released: set[Place] = set()
@@ -104,7 +103,7 @@ class Claims:
     def _ran_on(self, other: str, place: Place) -> bool:
         accepted, dropped = self.store.read_accepted(other), self.store.read_journal(other)
         noted = {*(d.place for d in accepted.values()), *(entry.place for entry in dropped)}
-        return place in noted or place in read_past_runs(self.store, other)
+        return place in noted or place in self.store.read_past_runs(other)
 
     def is_going(self, description: Description) -> bool:
         """Whether what a query would go on from, or read, is being removed."""
@@ -192,7 +191,7 @@ class Claims:
     def _note_former(self, places: Collection[Place]) -> None:
         if not self.former.issuperset(places):
             former = self.former.union(places)
-            write_past_runs(self.store, self.instance, former)
+            self.store.write_past_runs(self.instance, former)
             self.former = former
 
 

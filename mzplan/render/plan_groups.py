@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from mzplan.model.address import Address
 from mzplan.model.plan import Change, FieldChange
 from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.leads import deciding_properties
-from mzplan.render.columns import MAX_ROWS, in_columns
 from mzplan.render.text import value
 from mzplan.render.text import whole as full_length
 
 LEAST = 4  # changes; fewer are as readable one by one
+_WIDTH = 100  # characters of a line
+_MAX_ROWS = 4  # of names, where not all are shown
 _HINT = ": -v lists them all"
 
 
@@ -116,7 +117,24 @@ def names(group: list[Change], *, whole: bool) -> Iterator[str]:
     """The names in columns, by kind; all of them, if `whole`, and where data is left or read again."""
     whole = whole or group[0].action in ("delete", "replace")
     for kind in ("connection", "source", "sink"):
-        found = [change.address.name for change in group if change.address.kind == kind]
-        if found:
-            yield f"    {count(len(found), kind)}:"
-            yield from in_columns(found, " " * 6, None if whole else MAX_ROWS, _HINT)
+        of_kind = [change.address.name for change in group if change.address.kind == kind]
+        if of_kind:
+            yield f"    {count(len(of_kind), kind)}:"
+            yield from _in_columns(of_kind, " " * 6, None if whole else _MAX_ROWS, _HINT)
+
+
+def _in_columns(names: Sequence[str], indent: str, rows: int | None = _MAX_ROWS, hint: str = "") -> list[str]:
+    """The names, line by line. `rows`: at most so many lines of them (None: all), then how many more there
+    are, and `hint`."""
+    if not names:
+        return []
+    wide = max(map(len, names)) + 2
+    across = max(1, (_WIDTH - len(indent)) // wide)
+    shown = names if rows is None or len(names) <= across * rows else names[: across * rows]
+    lines = [
+        indent + "".join(name.ljust(wide) for name in shown[at : at + across]).rstrip()
+        for at in range(0, len(shown), across)
+    ]
+    if len(shown) < len(names):
+        lines.append(f"{indent}and {len(names) - len(shown)} more{hint}")
+    return lines

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.model.address import natural, natural_item
 from mzplan.model.codec import encode
-from mzplan.model.observed import MEASURES, Observation, Verdict
+from mzplan.model.observed import MEASURES, Condition, Observation, Verdict
 from mzplan.model.state import Canary, DroppedStorage, InstanceStatus, ProjectStatus, QueryStatus
 from mzplan.model.words import count, size
 from mzplan.render.text import Paint, paragraph, safe
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_DROPPED = 3  # listed
 MAX_NAMED = 8  # queries of which the same is said
 # What needs somebody first.
-_ORDER = ("failed", "rejected", "stopped", "starting", "paused", "running")
+_ORDER: tuple[Condition, ...] = ("failed", "rejected", "stopped", "starting", "paused", "running")
 COLUMNS = (
     "QUERY",
     "INSTANCE",
@@ -101,7 +101,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "run_id": seen.run_id if seen else None,
         "generation": seen.generation if seen else resource.generation,
         "digest": seen.digest if seen else "",
-        "condition": condition(query),
+        "condition": query.condition,
         "awaits": query.awaits,
         "step": seen.step if seen and seen.step >= 0 else None,
         "input_rows_per_second": seen.input_rows_per_second if seen else 0.0,
@@ -152,16 +152,11 @@ def _unit(query: QueryStatus) -> str | None:
     return seen.lag_unit or "records"
 
 
-def condition(query: QueryStatus) -> str:
-    """The condition, as the pages show it too."""
-    return query.condition
-
-
 def has_failed(status: ProjectStatus) -> bool:
     """Whether a query has failed, was rejected, or is to run and has no runner."""
     return any(
-        condition(query) in ("failed", "rejected")
-        or (condition(query) == "stopped" and not query.resource.paused)
+        query.condition in ("failed", "rejected")
+        or (query.condition == "stopped" and not query.resource.paused)
         for query in status.queries
     )
 
@@ -234,7 +229,7 @@ def _spark(instance: InstanceStatus, status: ProjectStatus, now: float) -> str:
 
 def _counts(queries: Sequence[QueryStatus]) -> str:
     """`2 failed, 1 paused, 97 running`."""
-    found = Counter(map(condition, queries))
+    found = Counter(query.condition for query in queries)
     return "Queries: " + ", ".join(f"{found[name]} {name}" for name in _ORDER if found[name])
 
 
@@ -339,7 +334,7 @@ def row(query: QueryStatus, now: float) -> tuple[str, ...]:
     return (
         str(query.resource.address),
         query.resource.instance,
-        condition(query),
+        query.condition,
         str(seen.step) if seen and seen.step >= 0 else "-",
         f"{seen.total_rows:,}" if seen and seen.total_rows is not None else "-",
         f"{seen.input_rows_per_second:.1f}" if seen else "-",

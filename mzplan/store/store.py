@@ -17,7 +17,7 @@ from pathlib import Path
 from mzplan.host.author import user
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.processes import pid_space, started_at
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.history import CommitOutcome, HistoryEntry
 from mzplan.model.observed import Recent, Status
@@ -51,7 +51,7 @@ from mzplan.store.formats import (
     encode_status,
     serial_in_status,
 )
-from mzplan.store.journal import Dropped, Prepared, decode_journal, encode_journal
+from mzplan.store.journal import Dropped, PastRun, Prepared, decode_journal, encode_journal
 from mzplan.store.leases import Leases, Sightings, is_blank
 from mzplan.store.proposals import Proposals
 
@@ -377,6 +377,21 @@ class Store:
         key = f"journal/{instance}.prepared.jsonl"
         blob = self.backend.read(key)
         return decode_journal(Prepared, blob.data, key) if blob else []
+
+    def read_past_runs(self, instance: str) -> frozenset[Place]:
+        """Storage of what has run on an instance and is written down nowhere else any more: it was
+        removed, or is claimed again. A rollback may bring it back long after: it goes on from its checkpoint,
+        or not at all."""
+        key = f"journal/{instance}.former.jsonl"
+        blob = self.backend.read(key)
+        return (
+            frozenset(run.place for run in decode_journal(PastRun, blob.data, key)) if blob else frozenset()
+        )
+
+    def write_past_runs(self, instance: str, places: Iterable[Place]) -> None:
+        """Durably, all of them. Only the runner that leads the instance does."""
+        runs = [PastRun(id=id_, generation=generation) for id_, generation in places]
+        self.backend.write(f"journal/{instance}.former.jsonl", encode_journal(runs))
 
     def write_prepared(self, instance: str, entries: Iterable[Prepared]) -> None:
         self.backend.write(f"journal/{instance}.prepared.jsonl", encode_journal(entries))

@@ -21,7 +21,6 @@ import pytest
 from mzplan.model.address import Address
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.journal import Dropped, Prepared, encode_journal
-from mzplan.store.past_runs import read_past_runs, write_past_runs
 from tests.contract import stores
 from tests.contract.stores import ObjectServer, opened
 from tests.unit.cli_runs import apply, mzplan, write
@@ -244,7 +243,7 @@ def test_what_runners_have_noted_down_moves_along(
     apply(folders[0])
     first = cases[0].make()
     first.write_journal("local", [dropped])
-    write_past_runs(first, "local", [("removed-id", 2)])
+    first.write_past_runs("local", [("removed-id", 2)])
     epochs = [first.leases.next_epoch() for _ in range(7)]
     accepted = first.read_accepted("local")
     assert len(accepted) == 3
@@ -258,7 +257,7 @@ def test_what_runners_have_noted_down_moves_along(
         assert store.read_journal("local") == [dropped]
         # No sink of the state is the one that was prepared: the runner there has given it back.
         assert store.read_prepared("local") == []
-        assert read_past_runs(store, "local") == {("removed-id", 2)}
+        assert store.read_past_runs("local") == {("removed-id", 2)}
         assert store.read_accepted("local") == accepted
         # Targets refuse a runner whose epoch is lower than what they know.
         epochs.append(store.leases.next_epoch())

@@ -19,7 +19,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import SAMPLED_EVERY
 from mzplan.model.state import QueryStatus
-from mzplan.render.status import COLUMNS, condition, row
+from mzplan.render.status import COLUMNS, row
 
 log = logging.getLogger("mzplan.ui")
 
@@ -171,7 +171,7 @@ def _essence(overview: Overview | None) -> Iterator[object]:
     for query in status.queries:
         seen = query.observation
         yield (
-            condition(query),
+            query.condition,
             seen
             and (
                 *(seen.at_fault, seen.error, seen.held, seen.warning, seen.run_id),

@@ -9,14 +9,15 @@ from collections.abc import Collection, Mapping
 from mzplan.features.ui.frame import chip, scrolled
 from mzplan.features.ui.overview import Overview
 from mzplan.model.address import Address, natural
+from mzplan.model.observed import Condition
 from mzplan.model.state import QueryStatus
 from mzplan.render.drawing import COLLAPSED, Node, collapsed, columns_of, drawn, homes
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.plan_page import search_field
-from mzplan.render.status import COLUMNS, condition, row
+from mzplan.render.status import COLUMNS, row
 
 # The first is what a person looks at first.
-CONDITIONS = ("rejected", "failed", "starting", "stopped", "paused", "running")
+CONDITIONS: tuple[Condition, ...] = ("rejected", "failed", "starting", "stopped", "paused", "running")
 
 
 def graph_page(overview: Overview, connection: Address | None = None, *, every: bool = False) -> Content:
@@ -46,11 +47,11 @@ def graph_page(overview: Overview, connection: Address | None = None, *, every: 
 
 def summary(overview: Overview) -> Markup:
     """How many queries are in which condition, and whether the instances have a runner."""
-    found = Counter(condition(query) for query in overview.status.queries)
+    numbers = Counter(query.condition for query in overview.status.queries)
     chips = [
-        element("li", element("a", chip(f"{found[one]:,} {one}", one), href=f"/queries?condition={one}"))
+        element("li", element("a", chip(f"{numbers[one]:,} {one}", one), href=f"/queries?condition={one}"))
         for one in CONDITIONS
-        if found[one]
+        if numbers[one]
     ]
     for instance in overview.status.instances:
         text = "is dry" if instance.is_dry else "has a runner" if instance.alive else "has no runner"
@@ -114,4 +115,4 @@ def resource_link(address: Address, text: str = "") -> Markup:
 def _look(query: QueryStatus | None, at_fault: bool) -> tuple[str, str]:
     if query is None:
         return ("fault", "does not answer") if at_fault else ("connection", "")
-    return condition(query), condition(query)
+    return query.condition, query.condition

@@ -14,7 +14,6 @@ from mzplan.model.state import QueryStatus
 from mzplan.model.words import count
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.plan_page import search_field
-from mzplan.render.status import condition
 from mzplan.render.text import cut
 
 NUMBERS = ("Latency", "Step", "Rows", "Rows/s", "Lag")
@@ -31,10 +30,10 @@ def queries_page(view: View, only: str = "", connection: str = "") -> Content:
     queries = [
         one
         for one in overview.status.queries
-        if (not only or condition(one) == only)
+        if (not only or one.condition == only)
         and (not connection or connection in used[one.resource.address])
     ]
-    queries.sort(key=lambda one: (CONDITIONS.index(condition(one)), natural(one.resource.address)))
+    queries.sort(key=lambda one: (CONDITIONS.index(one.condition), natural(one.resource.address)))
     head = element(
         "thead",
         element(
@@ -78,11 +77,11 @@ def _row(overview: Overview, query: QueryStatus, numbers: Mapping[Address, tuple
     address, seen = query.resource.address, query.observation
     cells = [element("td", one, class_="number") for one in numbers[address]]
     own = own_connections(overview, address)
-    names = (str(address), condition(query), *(one.name for one in own), query.resource.instance)
+    names = (str(address), query.condition, *(one.name for one in own), query.resource.instance)
     return element(
         "tr",
         element("th", resource_link(address), scope="row"),
-        element("td", chip(condition(query), condition(query))),
+        element("td", chip(query.condition, query.condition)),
         element("td", [[resource_link(one, one.name), " "] for one in own]),
         element("td", _error(query), class_="wide" if seen is not None and seen.error else None),
         cells,

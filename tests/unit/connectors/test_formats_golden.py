@@ -33,7 +33,6 @@ from mzplan.store.epochs import newest_epoch, raise_epoch
 from mzplan.store.formats import encode_lease, encode_state
 from mzplan.store.journal import Dropped, Prepared
 from mzplan.store.limits import limited, limiting
-from mzplan.store.past_runs import read_past_runs, write_past_runs
 from mzplan.store.proposals import Answer
 from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -343,7 +342,7 @@ def fill(store: Store, folder: Path) -> None:
     store.write_prepared(
         "local", (Prepared(id="t0", from_id="o0", step=7), Prepared(id="a", from_id="", step=0))
     )
-    write_past_runs(store, "local", {("z", 2), ("a", 10), ("a", 9)})
+    store.write_past_runs("local", {("z", 2), ("a", 10), ("a", 9)})
     store.proposals.make("local", full_descriptions())
     store.proposals.answer(
         Answer(
@@ -401,8 +400,8 @@ def copied(store: Store, folder: Path, other: Store, beside: Path) -> None:
     other.write_journal("local", store.read_journal("local"))
     if prepared := store.read_prepared("local"):
         other.write_prepared("local", prepared)
-    if past := read_past_runs(store, "local"):
-        write_past_runs(other, "local", past)
+    if past := store.read_past_runs("local"):
+        other.write_past_runs("local", past)
     (proposal,) = Store(store.backend, "shop").proposals.open("local") or _answered(store)
     other.proposals.make(proposal.instance, proposal.descriptions)
     answer = store.proposals.read_answer(proposal)

@@ -23,8 +23,7 @@ from mzplan.features.ui.access import COOKIE, HEADERS, Access
 from mzplan.features.ui.error_page import error_page
 from mzplan.features.ui.follower import Follower
 from mzplan.features.ui.overview import OverviewReader, origin_of
-from mzplan.features.ui.plots import plot
-from mzplan.features.ui.resource_page import last_steps, measures, resource_page
+from mzplan.features.ui.resource_page import last_steps, measures, plot, resource_page
 from mzplan.features.ui.samples import Samples
 from mzplan.model.observed import Counters
 from mzplan.model.state import QueryStatus
