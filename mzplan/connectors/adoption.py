@@ -12,7 +12,7 @@ from mzplan.connectors.catalogue import find_connector, own_connectors
 from mzplan.connectors.frames.types import spark_type
 from mzplan.schema.columns import POSITION, Column
 from mzplan.schema.source_columns import keys_of
-from mzplan.warehouse.foreign_query import Left, RefusedError, open_table
+from mzplan.warehouse.foreign_query import Left, NotAdoptableError, open_table
 
 _SIMPLE = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
 
@@ -34,13 +34,13 @@ def ensure_adoptable(
     """Whether a source of this type and body goes on from there: the same topic, or the same `folder`; a
     table that this very query has written, with the source's columns. Raises RefusedError, and OSError."""
     if keys_of(type_, body):
-        raise RefusedError(
+        raise NotAdoptableError(
             "The source keeps the latest row of each key, and what a query written by hand has done with its "
             "table can't be told from its checkpoint: declare the source as new."
         )
     found = [*_of_upstream(left, type_, body, folder), *_of_table(left, columns)]
     if found:
-        raise RefusedError(*found)
+        raise NotAdoptableError(*found)
 
 
 def _of_upstream(left: Left, type_: str, body: Mapping[str, Any], folder: str | None) -> Iterator[str]:

@@ -24,7 +24,7 @@ _LINE = 16  # what one more line takes of a node's height
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class DrawnNode:
     """What is drawn as one box. `look` is its class (a condition, or what a plan does to it), `href` where a
     click leads, `weight` decides which look a group takes: that of its heaviest member. A line of their own
     have `place`, the connection that it uses, `rate` in rows per second, and `lag` with its unit."""
@@ -78,11 +78,11 @@ def homes(references: Mapping[Address, Iterable[Address]]) -> dict[Address, Addr
 
 
 def collapsed(
-    nodes: Mapping[Address, Node], home: Mapping[Address, Address | None], *, by_look: bool = False
-) -> dict[Address, Node]:
+    nodes: Mapping[Address, DrawnNode], home: Mapping[Address, Address | None], *, by_look: bool = False
+) -> dict[Address, DrawnNode]:
     """For each address the node that stands for it: its own for a connection, else one for all queries of its
     kind and connection (and, `by_look`, of its look)."""
-    groups: dict[tuple[str, Address | None, str], list[Node]] = defaultdict(list)
+    groups: dict[tuple[str, Address | None, str], list[DrawnNode]] = defaultdict(list)
     key_of = {a: (a.kind, home[a], nodes[a].look if by_look else "") for a in nodes if a in home}
     for address, key in key_of.items():
         groups[key].append(nodes[address])
@@ -90,7 +90,7 @@ def collapsed(
     return {address: made[key_of[address]] if address in key_of else nodes[address] for address in nodes}
 
 
-def _group(kind: str, home: Address | None, members: Sequence[Node]) -> Node:
+def _group(kind: str, home: Address | None, members: Sequence[DrawnNode]) -> DrawnNode:
     if len(members) == 1:
         return members[0]
     heaviest = max(members, key=lambda node: node.weight)
@@ -109,7 +109,7 @@ def _group(kind: str, home: Address | None, members: Sequence[Node]) -> Node:
     )
 
 
-def drawn(nodes: Iterable[Node], edges: Iterable[tuple[str, str]], label: str) -> Markup:
+def drawn(nodes: Iterable[DrawnNode], edges: Iterable[tuple[str, str]], label: str) -> Markup:
     """The graph; `label` says what it is to those who can't see it."""
     by_key = {node.key: node for node in nodes}
     columns = {key: node.column for key, node in by_key.items()}
@@ -146,7 +146,7 @@ def _curve(way: Sequence[tuple[int, int]]) -> str:
     return "".join(parts)
 
 
-def _box(node: Node, x: int, y: int, wide: int, high: int) -> Markup:
+def _box(node: DrawnNode, x: int, y: int, wide: int, high: int) -> Markup:
     title, small = (wide - 24) // 8, wide * 2 // 13  # characters that fit it
     said = ": ".join(filter(None, (node.title, ", ".join(filter(None, (node.note, node.detail))))))
     inside = [

@@ -10,7 +10,7 @@ from base64 import b64encode
 
 from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import Change, Plan
-from mzplan.render.drawing import COLLAPSED, Node, collapsed, columns_of, drawn, homes
+from mzplan.render.drawing import COLLAPSED, DrawnNode, collapsed, columns_of, drawn, homes
 from mzplan.render.html import Markup, element, inlined, joined, static_text
 from mzplan.render.impact import VERBS, edges_of
 from mzplan.render.plan_groups import title
@@ -113,7 +113,7 @@ def _graph(plan: Plan) -> Markup:
         references[user].append(used)
     columns = columns_of(references)
     nodes = {
-        address: Node(
+        address: DrawnNode(
             key=str(address),
             column=columns[address],
             title=str(address),
@@ -133,9 +133,9 @@ def _graph(plan: Plan) -> Markup:
     return drawn(nodes.values(), shown, "What the plan changes, and what that reaches")
 
 
-def _unlinked(node: Node) -> Node:
+def _unlinked(node: DrawnNode) -> DrawnNode:
     """A group leads nowhere in a single file: its members are found among the changes."""
-    return Node(
+    return DrawnNode(
         key=node.key,
         column=node.column,
         title=node.title,

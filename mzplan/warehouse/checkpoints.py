@@ -233,7 +233,7 @@ def is_untouched(collection: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredFiles:
     """What is below a folder. `changed`: when anything of it was last written, in seconds since the epoch;
     None where that is not known."""
 
@@ -242,7 +242,7 @@ class Stored:
     changed: float | None = None
 
 
-def stored_in(folder: str) -> Stored | None:
+def stored_in(folder: str) -> StoredFiles | None:
     """What is below a folder, None if that is not there. Links are not followed. Raises OSError."""
     local = local_path(folder)
     if local is not None:
@@ -259,11 +259,13 @@ def stored_in(folder: str) -> Stored | None:
     known = bool(times) and None not in times
     size = sum(info.size or 0 for info in files)
     return (
-        Stored(files=len(files), bytes=size, changed=max(times) / 1e9 if known else None) if infos else None
+        StoredFiles(files=len(files), bytes=size, changed=max(times) / 1e9 if known else None)
+        if infos
+        else None
     )
 
 
-def _stored_locally(folder: Path) -> Stored:
+def _stored_locally(folder: Path) -> StoredFiles:
     def failed(problem: OSError) -> None:
         if not isinstance(problem, FileNotFoundError):
             raise problem
@@ -278,4 +280,4 @@ def _stored_locally(folder: Path) -> Stored:
             changed = max(changed, found.st_mtime)
             if name in names:
                 files, size = files + 1, size + found.st_size
-    return Stored(files=files, bytes=size, changed=changed)
+    return StoredFiles(files=files, bytes=size, changed=changed)

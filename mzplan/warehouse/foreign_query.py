@@ -42,7 +42,7 @@ class Left:
         return (self.planned, self.done, self.version)
 
 
-class RefusedError(Exception):
+class NotAdoptableError(Exception):
     """Why a query can't be adopted: all reasons, each a sentence."""
 
     def __init__(self, *reasons: str):
@@ -57,17 +57,17 @@ def look(checkpoint: str, table: str) -> Left:
     log = CheckpointLog(checkpoint)
     query_id = log.query_id()
     if query_id is None:
-        raise RefusedError(f"{checkpoint} is no checkpoint of a streaming query: it has no metadata.")
+        raise NotAdoptableError(f"{checkpoint} is no checkpoint of a streaming query: it has no metadata.")
     planned = log.newest()
     if planned < 0:
-        raise RefusedError("The query has not read anything yet: declare the source as new.")
+        raise NotAdoptableError("The query has not read anything yet: declare the source as new.")
     if open_folder(f"{checkpoint}/state").names():
-        raise RefusedError(
+        raise NotAdoptableError(
             "The query keeps state (an aggregation, a join, or dropped duplicates), and a source does not."
         )
     lines = log.lines(planned)
     if lines[:1] != ["v1"] or len(lines) != 3:
-        raise RefusedError(
+        raise NotAdoptableError(
             f"The query reads {max(0, len(lines) - 2)} upstreams, and a source reads one."
             if lines[:1] == ["v1"]
             else "Its log of offsets is of a format that is not known."
@@ -89,7 +89,7 @@ def copy(left: Left, warehouse: str, id_: str) -> None:
     _copy(left.table, collection_path(warehouse, id_, 1))
     _copy(left.checkpoint, Checkpoint.of(warehouse, id_, 1).spark)
     if look(left.checkpoint, left.table).mark != left.mark:
-        raise RefusedError("The query still runs: it has written while it was copied. Stop it first.")
+        raise NotAdoptableError("The query still runs: it has written while it was copied. Stop it first.")
 
 
 def files_read(left: Left) -> Iterator[str]:
@@ -110,7 +110,7 @@ def open_table(table: str) -> Any:
         return DeltaTable(table.replace("s3a://", "s3://", 1))
     except (DeltaError, ValueError) as problem:
         problems = str(problem).splitlines()[0][:200]
-        raise RefusedError(f"{table} is no Delta table that can be read here: {problems}.") from None
+        raise NotAdoptableError(f"{table} is no Delta table that can be read here: {problems}.") from None
 
 
 def _copy(from_: str, to: str) -> None:

@@ -48,7 +48,7 @@ def rewrite(text: str, section: str, name: str, edits: Sequence[PropertyEdit]) -
         entry = compose(result, section, name)
         if entry is None or entry.value.kind != "map":
             raise CantRewriteError((), "the resource comes in by an alias or a merge.")
-        result = _Text(result, entry).edit(edit)
+        result = _EditedText(result, entry).edit(edit)
     _verify(text, result, section, name, edits)
     return result
 
@@ -72,7 +72,7 @@ def body_of(text: str, section: str, name: str) -> Any:
     return _at(_data(text), (section, name))
 
 
-class _Text:
+class _EditedText:
     """One text, with the place of a resource in it."""
 
     def __init__(self, text: str, resource: Entry):

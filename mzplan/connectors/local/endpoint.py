@@ -77,7 +77,7 @@ class StaleStepError(Exception):
 
 
 @dataclass(frozen=True)
-class _View:
+class _FolderView:
     """The content of the folder: the steps that are not expired, the file of each, expired ids (read when
     first asked for), and the files after a missing step, which are of a killed or running append."""
 
@@ -102,7 +102,7 @@ class LocalSteps:
     def __init__(self, storage: str):
         self.place = storage
         self.folder = open_folder(storage)
-        self._read_from: _View | None = None
+        self._read_from: _FolderView | None = None
 
     def steps(self) -> range:
         view = self._look()
@@ -127,7 +127,7 @@ class LocalSteps:
             self._tidy(view)
             yield Turn(self, view)
 
-    def _tidy(self, view: _View) -> None:
+    def _tidy(self, view: _FolderView) -> None:
         """Remove the files of a killed append. Raises LostStepsError where steps were lost: the steps after
         them may have been read, so their numbers must not be used again."""
         lost = [step for step, name in view.left.items() if step - _index_of(name) != view.stop]
@@ -154,7 +154,7 @@ class LocalSteps:
             )
         return found
 
-    def _opened(self, view: _View, step: Step) -> RecordBatchFileReader | None:
+    def _opened(self, view: _FolderView, step: Step) -> RecordBatchFileReader | None:
         return self._open(view.files[step]) if step in view.files and step >= view.start else None
 
     def joined(self, steps: range) -> range:
@@ -217,10 +217,10 @@ class LocalSteps:
             for one in old:
                 self.folder.delete(view.files[one])
 
-    def _is_much(self, view: _View, old: list[Step]) -> bool:
+    def _is_much(self, view: _FolderView, old: list[Step]) -> bool:
         return self.folder.size([view.files[one] for one in old]) >= 64 << 20
 
-    def _look(self) -> _View:
+    def _look(self) -> _FolderView:
         # The files first: when what is expired is read later, none that was discarded is thought missing.
         files = {step: name for name in self.folder.names() if (step := _step_of(name)) is not None}
         expired = self._json(_EXPIRED)
@@ -229,7 +229,7 @@ class LocalSteps:
             stop += 1
         left = {step: files.pop(step) for step in sorted(files) if step >= stop}
         earlier = expired.get("ids", {})  # of mzplan 0.1, which kept both in one file
-        return _View(start, stop, files, lambda: earlier | self._json(_IDS), left)
+        return _FolderView(start, stop, files, lambda: earlier | self._json(_IDS), left)
 
     def _json(self, name: str) -> dict[str, Any]:
         data = self.folder.read(name)
@@ -238,7 +238,7 @@ class LocalSteps:
         except ValueError as problem:
             raise OSError(f"{name} is damaged: {problem}") from None
 
-    def find(self, view: _View, key: str) -> tuple[Step, int, str] | None:
+    def find(self, view: _FolderView, key: str) -> tuple[Step, int, str] | None:
         """Step, rows and digest of the append whose id has this hash; None where there is none."""
         if key in view.expired:
             step, rows, digest = view.expired[key]
@@ -248,7 +248,7 @@ class LocalSteps:
                 return (step, *self._summary(name))
         return None
 
-    def recorded(self, view: _View, step: Step) -> tuple[Step, int, str] | None:
+    def recorded(self, view: _FolderView, step: Step) -> tuple[Step, int, str] | None:
         """The same of a step; None of one that is not there, or so old that it is forgotten."""
         if step in view.files:
             return (step, *self._summary(view.files[step]))
@@ -275,7 +275,7 @@ class LocalSteps:
 class Turn:
     """The turn of one append, while it has the lock. `view`: the folder at its beginning."""
 
-    def __init__(self, steps: LocalSteps, view: _View):
+    def __init__(self, steps: LocalSteps, view: _FolderView):
         self._steps = steps
         self.view = view
 

@@ -32,7 +32,7 @@ SELECT (SELECT system_identifier FROM pg_control_system())::text, ({_TIMELINE}),
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenSteps:
     """What mzplan's own tables say of a sink's generation: whose steps they are, and the last one."""
 
     query_id: str
@@ -63,7 +63,7 @@ def _shown(connection: Connection, statement: str) -> Any:
         return None
 
 
-def written(connection: Connection, query: ResolvedQuery) -> Written | None:
+def written(connection: Connection, query: ResolvedQuery) -> WrittenSteps | None:
     """The last step of this sink that is in the database; None where it knows nothing of it."""
     writers = f"{quoted(query.body['staging_schema'])}.writers"
     if connection.execute("SELECT to_regclass(%s)", (writers,)).fetchone() == (None,):
@@ -72,7 +72,7 @@ def written(connection: Connection, query: ResolvedQuery) -> Written | None:
         f"SELECT query_id, step FROM {writers} WHERE sink = %s AND generation = %s",
         query.description.place,
     ).fetchone()
-    return Written(query_id=found[0], step=found[1]) if found is not None else None
+    return WrittenSteps(query_id=found[0], step=found[1]) if found is not None else None
 
 
 def take_target(connection: Connection, query: ResolvedQuery) -> bool:
@@ -94,7 +94,7 @@ def record_target(connection: Connection, checkpoint: Checkpoint) -> None:
 
 
 def compare_target(
-    query: ResolvedQuery, found: Mapping[str, Any] | None, there: Written | None
+    query: ResolvedQuery, found: Mapping[str, Any] | None, there: WrittenSteps | None
 ) -> list[Diagnostic]:
     """Whether a sink's checkpoint can go on in the database that was found: nothing, or why it can't (MZ043,
     MZ069: refused, or with `on_target_change` a notice of what it will do). Raises OSError."""
@@ -145,7 +145,7 @@ def _changed(recorded: Mapping[str, Any], found: Mapping[str, Any], name: str) -
     return before is not None and now is not None and before != now
 
 
-def _missing(there: Written | None, query_id: str | None, done: int) -> str:
+def _missing(there: WrittenSteps | None, query_id: str | None, done: int) -> str:
     if there is None:
         return "it knows nothing of this sink"
     if there.step >= 0 and query_id is not None and there.query_id != query_id:

@@ -27,7 +27,7 @@ LOCAL = "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class AppendedFile:
     """A file of rows: its name (for people), content and format, and the id of this append. `deletes`: the
     rows are the keys of rows to delete."""
 
@@ -39,7 +39,7 @@ class Rows:
 
 
 def append(
-    project: Project, address: Address, rows: Rows, reporter: Reporter, *, expect: int | None = None
+    project: Project, address: Address, rows: AppendedFile, reporter: Reporter, *, expect: int | None = None
 ) -> Appended:
     """Make the rows the next step of a local source, unless an append of this id has done so.
 
@@ -65,7 +65,7 @@ def append(
             return appended
 
 
-def _fitting(resource: ResourceState, rows: Rows) -> Table:
+def _fitting(resource: ResourceState, rows: AppendedFile) -> Table:
     from mzplan.connectors.local.row_files import BadFileError, read_rows
 
     try:
@@ -159,7 +159,9 @@ def _ensure_free(address: Address, id_: str) -> None:
         )
 
 
-def _other_rows(address: Address, rows: Rows, made: Appended, recorded: str, given: str) -> MzplanError:
+def _other_rows(
+    address: Address, rows: AppendedFile, made: Appended, recorded: str, given: str
+) -> MzplanError:
     return error(
         "MZ133",
         f"The append of id {rows.id} to {address} had other rows than {rows.name}",
@@ -190,7 +192,7 @@ def _local_source(address: Address, state: State) -> ResourceState:
     return resource
 
 
-def _unfit(address: Address, rows: Rows, mistakes: tuple[Mistake, ...], more: int) -> MzplanError:
+def _unfit(address: Address, rows: AppendedFile, mistakes: tuple[Mistake, ...], more: int) -> MzplanError:
     unit = "row" if rows.format == "parquet" else "line"
     found = []
     for mistake in mistakes:

@@ -47,13 +47,13 @@ def command_append(
 
     Needs no runner: what is appended is read when one runs. All of a file or, on any mistake, nothing.
     """
-    from mzplan.features.append.append import Rows, append
+    from mzplan.features.append.append import AppendedFile, append
     from mzplan.secrets.policy import NOTHING_HANDED
 
     work = invocation.work()
     name, data = _read(file)
     format_found = _format(name, format_)
-    rows = Rows(name=name, data=data, format=format_found, id=id_ or _new_id(), deletes=deletes)
+    rows = AppendedFile(name=name, data=data, format=format_found, id=id_ or _new_id(), deletes=deletes)
     appended = append(work.project, address, rows, work.reporter, expect=expect_step)
     for instance in work.project.settings.instances.values():
         work.runners.wake(instance, NOTHING_HANDED)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from mzplan.features.snapshot.row_files import OutFormat
-    from mzplan.features.snapshot.snapshot import Snapshot
+    from mzplan.features.snapshot.snapshot import CollectionSnapshot
 
 _MAX_STEP = 2**64 - 1
 _BINARY = ("parquet", "arrow")
@@ -106,7 +106,7 @@ def _format(invocation: Invocation, given: str | None, out: str | None, only_cou
     return found
 
 
-def _show_count(invocation: Invocation, snapshot: Snapshot, where: str | None) -> None:
+def _show_count(invocation: Invocation, snapshot: CollectionSnapshot, where: str | None) -> None:
     found = snapshot.count(where)
     if invocation.json:
         invocation.document({**_about(snapshot), "count": found})
@@ -114,7 +114,7 @@ def _show_count(invocation: Invocation, snapshot: Snapshot, where: str | None) -
         invocation.out(str(found))
 
 
-def _about(snapshot: Snapshot) -> dict[str, Any]:
+def _about(snapshot: CollectionSnapshot) -> dict[str, Any]:
     return {
         "address": str(snapshot.address),
         "as_of": snapshot.as_of,
@@ -124,14 +124,14 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _table(
-    invocation: Invocation, snapshot: Snapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+    invocation: Invocation, snapshot: CollectionSnapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> None:
     for piece in _table_pieces(invocation, snapshot, schema, batches):
         _write(invocation, piece)
 
 
 def _table_pieces(
-    invocation: Invocation, snapshot: Snapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+    invocation: Invocation, snapshot: CollectionSnapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[str]:
     """The table's lines, many at once, and what it is."""
     from itertools import islice
@@ -153,7 +153,7 @@ def _table_pieces(
 
 
 def _document(
-    invocation: Invocation, snapshot: Snapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+    invocation: Invocation, snapshot: CollectionSnapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> None:
     """One JSON document, a row on each line; written as the rows come, and the first ones before anything of
     it, so that an error at once is the one document."""
@@ -206,7 +206,7 @@ class _Stdout:
 
 def _into_file(
     invocation: Invocation,
-    snapshot: Snapshot,
+    snapshot: CollectionSnapshot,
     format_: str,
     found: tuple[pa.Schema, Iterator[pa.RecordBatch]],
     out: str,

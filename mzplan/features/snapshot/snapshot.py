@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class CollectionSnapshot:
     """A collection as of a step: all rows of the steps up to and including it. Readable steps: from `since`
     to `upper` (excluded)."""
 
@@ -54,7 +54,9 @@ class Snapshot:
             yield from batches
 
 
-def open_snapshot(project: Project, address: Address, as_of: int | None, reporter: Reporter) -> Snapshot:
+def open_snapshot(
+    project: Project, address: Address, as_of: int | None, reporter: Reporter
+) -> CollectionSnapshot:
     """A source's collection as of a step (None: the newest that is committed).
 
     Raises MzplanError: MZ190 for what is not a source and for a step that is not there (any more, or yet),
@@ -73,7 +75,7 @@ def open_snapshot(project: Project, address: Address, as_of: int | None, reporte
         step = _step(address, steps, as_of, why_nothing_runs(state, resource))
         table = snapshot_of(history, step)
     reporter.detail(f"step {step} of {address} is version {table.version} of {table.place}")
-    return Snapshot(address=address, as_of=step, since=steps.since, upper=steps.upper, table=table)
+    return CollectionSnapshot(address=address, as_of=step, since=steps.since, upper=steps.upper, table=table)
 
 
 def _step(address: Address, steps: Steps, as_of: int | None, never: str) -> int:

@@ -15,7 +15,7 @@ from mzplan.model.state import State
 from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_out
 from mzplan.operations.project import Project, Workbench
 from mzplan.warehouse import foreign_query
-from mzplan.warehouse.foreign_query import Left, RefusedError
+from mzplan.warehouse.foreign_query import Left, NotAdoptableError
 
 
 def adopt_foreign(
@@ -53,7 +53,7 @@ def adopt_foreign(
         with work.reporter.working("copying the checkpoint and the table"):
             try:
                 foreign_query.copy(found[0], warehouse, id_)
-            except (RefusedError, OSError) as problem:
+            except (NotAdoptableError, OSError) as problem:
                 raise _refused(address, problem) from None
 
     try:
@@ -77,7 +77,7 @@ def _look(
     if adopts is None:
         raise _refused(
             address,
-            RefusedError(
+            NotAdoptableError(
                 f"A {address.kind} of type {declared.type} can't go on from a checkpoint of another program: "
                 f"only sources of the types {' and '.join(adoption.adopting_types())} can."
             ),
@@ -88,7 +88,7 @@ def _look(
     try:
         left = foreign_query.look(foreign_query.place(checkpoint), foreign_query.place(table))
         adoption.ensure_adoptable(left, declared.type, body, folder, columns_of(declared.type, body))
-    except (RefusedError, OSError) as problem:
+    except (NotAdoptableError, OSError) as problem:
         raise _refused(address, problem) from None
     return left
 
@@ -104,7 +104,9 @@ def _ensure_here(project: Project, address: Address, plan: Plan) -> None:
     if lease is not None and lease.host != socket.gethostname():
         raise _refused(
             address,
-            RefusedError(f"Its runner is on {lease.host}, and so is the warehouse: run this command there."),
+            NotAdoptableError(
+                f"Its runner is on {lease.host}, and so is the warehouse: run this command there."
+            ),
         )
 
 
@@ -122,8 +124,8 @@ def _discard(project: Project, id_: str) -> None:
             remove_storage(absolute(project.settings.directory, warehouse), id_, 1)
 
 
-def _refused(address: Address, problem: RefusedError | OSError) -> MzplanError:
-    reasons = problem.reasons if isinstance(problem, RefusedError) else (f"{problem}.",)
+def _refused(address: Address, problem: NotAdoptableError | OSError) -> MzplanError:
+    reasons = problem.reasons if isinstance(problem, NotAdoptableError) else (f"{problem}.",)
     return MzplanError(
         Diagnostic(
             code="MZ165",

@@ -85,7 +85,7 @@ class Access:
         return hmac.new(self.token.encode(), f"mzplan ui {until}".encode(), hashlib.sha256).hexdigest()
 
 
-class Guard:
+class AccessGuard:
     """Stands before the pages. Refuses what it must, and gives every answer the headers that keep a browser
     from taking it for anything else."""
 

@@ -11,7 +11,7 @@ from mzplan.features.ui.overview import Overview
 from mzplan.model.address import Address, natural
 from mzplan.model.observed import Condition
 from mzplan.model.state import QueryStatus
-from mzplan.render.drawing import COLLAPSED, Node, collapsed, columns_of, drawn, homes
+from mzplan.render.drawing import COLLAPSED, DrawnNode, collapsed, columns_of, drawn, homes
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.plan_page import search_field
 from mzplan.render.status import COLUMNS, row
@@ -85,7 +85,7 @@ def drawing(
         query = overview.queries.get(address)
         look, note = (looks or {}).get(address) or _look(query, address in faults)
         seen = query.observation if query is not None else None
-        nodes[address] = Node(
+        nodes[address] = DrawnNode(
             key=str(address),
             column=columns[address],
             title=str(address),

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp
 
-from mzplan.features.ui.access import Access, Guard
+from mzplan.features.ui.access import Access, AccessGuard
 from mzplan.features.ui.app import make_app
 from mzplan.features.ui.environments import Environments
 from mzplan.features.ui.follower import Follower
@@ -93,7 +93,7 @@ def serve(
 
     with _listening(host, port) as listener, ExitStack() as stack:
         config = uvicorn.Config(
-            Guard(Environments(project.settings.environment, names, pages), access),
+            AccessGuard(Environments(project.settings.environment, names, pages), access),
             loop="asyncio",
             http=Connection,
             ws="none",

@@ -11,7 +11,7 @@ import pytest
 
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.kafka.transactional_writer import compare_target as compare_topic
-from mzplan.connectors.postgres.identity import Written, compare_target
+from mzplan.connectors.postgres.identity import WrittenSteps, compare_target
 from mzplan.model.diagnostics import ExitCode
 from mzplan.plan import build_plan
 from mzplan.schema.description import describe
@@ -20,7 +20,7 @@ from mzplan.warehouse.checkpoints import Checkpoint
 from tests.unit.small_projects import at, commit, postgres, shop, sink
 
 HERE = {"type": "postgres", "system_identifier": "7", "timeline": 1, "database": "shop", "database_oid": 5}
-THERE = Written(query_id="q", step=3)
+THERE = WrittenSteps(query_id="q", step=3)
 
 
 def query(folder: Path, **body: Any) -> ResolvedQuery:
@@ -41,21 +41,21 @@ def query(folder: Path, **body: Any) -> ResolvedQuery:
     ("found", "there", "code", "says"),
     [
         (HERE, THERE, "", ""),
-        (HERE, Written(query_id="q", step=4), "", ""),  # it was written, and not yet noted down as done
+        (HERE, WrittenSteps(query_id="q", step=4), "", ""),  # it was written, and not yet noted down as done
         ({**HERE, "database": "renamed"}, THERE, "", ""),
         (None, THERE, "", ""),  # a service that hides who it is: its steps are enough
         ({**HERE, "system_identifier": "8"}, THERE, "MZ043", "system identifier 8 instead of 7"),
         ({**HERE, "database_oid": 6}, THERE, "MZ043", "dropped and made anew"),
         ({**HERE, "database": "x", "database_oid": 6}, THERE, "MZ043", "database x instead of shop"),
         ({**HERE, "timeline": 2}, THERE, "MZ142", "timeline 2 instead of 1"),
-        ({**HERE, "timeline": 2}, Written(query_id="q", step=1), "MZ069", "its last step is 1"),
-        (HERE, Written(query_id="q", step=-1), "MZ069", "no step is written"),
-        (HERE, Written(query_id="other", step=3), "MZ069", "another checkpoint"),
+        ({**HERE, "timeline": 2}, WrittenSteps(query_id="q", step=1), "MZ069", "its last step is 1"),
+        (HERE, WrittenSteps(query_id="q", step=-1), "MZ069", "no step is written"),
+        (HERE, WrittenSteps(query_id="other", step=3), "MZ069", "another checkpoint"),
         (None, None, "MZ069", "it knows nothing of this sink"),
     ],
 )
 def test_what_is_the_same_target(
-    tmp_path: Path, found: dict[str, Any] | None, there: Written | None, code: str, says: str
+    tmp_path: Path, found: dict[str, Any] | None, there: WrittenSteps | None, code: str, says: str
 ) -> None:
     told = compare_target(query(tmp_path), found, there)
     assert [d.code for d in told] == ([code] if code else [])

@@ -24,7 +24,7 @@ from mzplan.connectors.local import endpoint, numbering
 from mzplan.connectors.local.endpoint import LocalSteps
 from mzplan.connectors.local.row_files import BadFileError, Format, read_rows
 from mzplan.features.append import append as appending
-from mzplan.features.append.append import Rows, append
+from mzplan.features.append.append import AppendedFile, append
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.operations.project import open_project
@@ -383,7 +383,7 @@ def test_appends_at_once_lose_nothing(folder: Path) -> None:
         for i in range(10):
             # Every second one is repeated by all the workers.
             id_ = f"same {i}" if i % 2 else f"{worker} {i}"
-            rows = Rows(name="f", data=f'{{"id": {i}}}'.encode(), format="jsonl", id=id_)
+            rows = AppendedFile(name="f", data=f'{{"id": {i}}}'.encode(), format="jsonl", id=id_)
             append(project, Address("source", "a"), rows, Quiet())
 
     workers = [threading.Thread(target=work, args=(n,)) for n in range(6)]
@@ -408,7 +408,7 @@ def test_in_an_object_store_an_append_holds_the_lock_of_the_state(
 
     def work(worker: int) -> None:
         for i in range(5):
-            rows = Rows(name="f", data=b'{"id": 1}', format="jsonl", id=f"{worker} {i}")
+            rows = AppendedFile(name="f", data=b'{"id": 1}', format="jsonl", id=f"{worker} {i}")
             append(project, Address("source", "a"), rows, _reporter())
 
     workers = [threading.Thread(target=work, args=(n,)) for n in range(4)]
@@ -441,7 +441,7 @@ def test_storage_that_cannot_be_written(folder: Path) -> None:
         append(
             open_project(str(folder)),
             Address("source", "a"),
-            Rows(name="f", data=b'{"id": 1}', format="jsonl", id="i"),
+            AppendedFile(name="f", data=b'{"id": 1}', format="jsonl", id="i"),
             _reporter(),
         )
     assert caught.value.diagnostics[0].code == "MZ035"

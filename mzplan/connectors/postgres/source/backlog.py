@@ -22,9 +22,9 @@ from mzplan.connectors.postgres.source.slots import (
     tables_of,
 )
 from mzplan.connectors.postgres.source.snapshot import (
+    DatabaseSnapshot,
     Note,
-    Part,
-    Snapshot,
+    ReadTask,
     after_chunk,
     carried_on,
     in_files,
@@ -45,7 +45,7 @@ class Backlog:
         self._leaves = leaves
         self._shapes = shapes
         self._check = check
-        self._snapshot: Snapshot | None = None
+        self._snapshot: DatabaseSnapshot | None = None
 
     def is_left(self, newest: Note) -> bool:
         """Whether something is to be read of a snapshot after this step."""
@@ -92,14 +92,14 @@ class Backlog:
             "timeline": timeline,
         }
 
-    def parts(self, note: Note) -> list[Part]:
+    def parts(self, note: Note) -> list[ReadTask]:
         """What the tasks are to read of a step, in another snapshot if that one has ended."""
         snapshot = self._opened(note)
         with session(self._query) as (_, connection):
             found = tables_of(connection, self._query)
         there = {name: snapshot.files(table) for name, table in found.items()}
         return [
-            Part(
+            ReadTask(
                 after=lsn_of(note["after"]),
                 to=snapshot.lsn,
                 table=chunk["table"],
@@ -117,7 +117,7 @@ class Backlog:
         if snapshot is not None:
             snapshot.close()
 
-    def _opened(self, newest: Note | None) -> Snapshot:
+    def _opened(self, newest: Note | None) -> DatabaseSnapshot:
         if self._snapshot is not None and self._snapshot.is_alive():
             return self._snapshot
         with session(self._query) as (info, connection):
@@ -130,7 +130,7 @@ class Backlog:
             recorded = newest.get("leaves", {}) if newest is not None else {}
             self._leaves.look(connection, {name: table.oid for name, table in tables.items()}, recorded)
             try:
-                self._snapshot = Snapshot(info, self._names, opened)
+                self._snapshot = DatabaseSnapshot(info, self._names, opened)
             except SlotError as problem:
                 if problem.state != LOCK_NOT_AVAILABLE:
                     raise
@@ -139,7 +139,7 @@ class Backlog:
                 raise SLOT_WAITS.error(self._query, what=problem, oldest=oldest) from None
         return self._snapshot
 
-    def _begins(self, snapshot: Snapshot) -> Lsn:
+    def _begins(self, snapshot: DatabaseSnapshot) -> Lsn:
         """From where on the changes are wanted, when nothing is recorded yet."""
         if snapshot.created:
             return snapshot.lsn

@@ -66,7 +66,7 @@ class Values:
 
 
 @dataclass(slots=True)
-class Rows:
+class TableChanges:
     """Changes of one table, all upserts or all deletes. `lsn` and `sequence` order them: where the commit of
     the transaction is, and which of its changes it is. A delete has the columns of the key."""
 
@@ -83,7 +83,7 @@ class Rows:
 
 
 @dataclass(slots=True)
-class Block:
+class MessageBlock:
     """Messages of one kind and table. `at` is where the first tuple of each begins: its letter."""
 
     relation: Relation
@@ -94,7 +94,7 @@ class Block:
     lsn: Ints
     sequence: Ints
 
-    def rows(self, kind: int) -> Iterator[Rows]:
+    def rows(self, kind: int) -> Iterator[TableChanges]:
         if kind == INSERT:
             columns, _ = self._tuples(self.at + 1)
             yield self.made(columns, deleted=False)
@@ -108,7 +108,7 @@ class Block:
             if not new.all():
                 yield from self._picked(~new)._updates(old=True)
 
-    def _updates(self, *, old: bool) -> Iterator[Rows]:
+    def _updates(self, *, old: bool) -> Iterator[TableChanges]:
         if not old:
             columns, _ = self._tuples(self.at + 1)
             yield self.made(columns, deleted=False)
@@ -136,8 +136,8 @@ class Block:
                 changed |= ~same.fill_null(False).to_numpy(zero_copy_only=False)
         return changed
 
-    def _picked(self, rows: Any) -> Block:
-        return Block(
+    def _picked(self, rows: Any) -> MessageBlock:
+        return MessageBlock(
             self.relation,
             self.key,
             self.data,
@@ -147,10 +147,10 @@ class Block:
             self.sequence[rows],
         )
 
-    def made(self, columns: list[Values], *, deleted: bool) -> Rows:
+    def made(self, columns: list[Values], *, deleted: bool) -> TableChanges:
         named = zip(self.relation.columns, columns, strict=True)
         found = {name: values for name, values in named if not deleted or name in self.key}
-        return Rows(self.relation, deleted, self.data, self.lsn, self.sequence, found)
+        return TableChanges(self.relation, deleted, self.data, self.lsn, self.sequence, found)
 
     def _tuples(self, at: Ints) -> tuple[list[Values], Ints]:
         """The columns of the tuples that begin there, and where they end."""

@@ -15,10 +15,10 @@ from mzplan.connectors.postgres.source.columns import (
     DELETE,
     INSERT,
     UPDATE,
-    Block,
     Ints,
+    MessageBlock,
     Relation,
-    Rows,
+    TableChanges,
     u32,
 )
 from mzplan.connectors.postgres.source.replication import HEADER, Lsn
@@ -74,7 +74,7 @@ class Decoder:
 
     def changes(
         self, messages: Iterable[tuple[Lsn | None, memoryview | bytes]], after: Lsn, to: Lsn
-    ) -> Iterator[Rows]:
+    ) -> Iterator[TableChanges]:
         """The rows of all transactions whose commits lie in (after, to], both of which are ends of records of
         the log. Raises TruncateError, IdentityError."""
         pending, lsn, count, skip = _Pending(), 0, 0, False
@@ -129,7 +129,7 @@ class Decoder:
         if found:
             raise TruncateError([f"{one.schema}.{one.name}" for one in found])
 
-    def _decoded(self, pending: _Pending) -> Iterator[Rows]:
+    def _decoded(self, pending: _Pending) -> Iterator[TableChanges]:
         if not pending.messages:
             return
         lengths = np.fromiter(map(len, pending.messages), np.int64, len(pending.messages))
@@ -149,7 +149,9 @@ class Decoder:
                     # An update without the old key may have changed it: nobody would know.
                     if kind != INSERT and not (relation.full or relation.identity.issuperset(key)):
                         raise IdentityError(f"{relation.schema}.{relation.name}")
-                    block = Block(relation, key, data, buffer, starts[rows] + 5, lsn[rows], sequence[rows])
+                    block = MessageBlock(
+                        relation, key, data, buffer, starts[rows] + 5, lsn[rows], sequence[rows]
+                    )
                     yield from block.rows(kind)
 
 

@@ -34,7 +34,7 @@ from mzplan.connectors.postgres.source.problems import explaining
 from mzplan.connectors.postgres.source.reader import Reading
 from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
 from mzplan.connectors.postgres.source.slots import LogEnd, Names, advance, session, tables_of
-from mzplan.connectors.postgres.source.snapshot import Note, Part
+from mzplan.connectors.postgres.source.snapshot import Note, ReadTask
 from mzplan.connectors.postgres.source.watch import Idle, Watch
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
 from mzplan.endpoints.steplog import StepLog
@@ -133,11 +133,11 @@ class PostgresInput:
         self._planned = (step, note) if note is not None else None
         return note is not None
 
-    def parts(self, step: Step) -> list[Part]:
+    def parts(self, step: Step) -> list[ReadTask]:
         """What the tasks are to read of a durable step, in another snapshot if that one has ended."""
         return self._parts(self._log.note(step))
 
-    def batches(self, part: Part) -> Iterator[RecordBatch]:
+    def batches(self, part: ReadTask) -> Iterator[RecordBatch]:
         """The rows of a part: the source's columns, `_position` and `_change`."""
         with explaining(self._query):
             if part.table is None and part.after < part.to:
@@ -161,16 +161,16 @@ class PostgresInput:
 
     # ── how
 
-    def _parts(self, note: Note) -> list[Part]:
+    def _parts(self, note: Note) -> list[ReadTask]:
         if note["kind"] == "changes":
             self._watch.close()
             oids = tuple(self._ours(note.get("oids", {})).items())
             after, to = lsn_of(note["after"]), lsn_of(note["to"])
-            return [Part(after=after, to=to, oids=oids, added=self._added(note))]
+            return [ReadTask(after=after, to=to, oids=oids, added=self._added(note))]
         with explaining(self._query):
             return self._backlog.parts(note)
 
-    def _feed(self, parts: list[Part], consumer: InputConsumer) -> None:
+    def _feed(self, parts: list[ReadTask], consumer: InputConsumer) -> None:
         for part in parts:
             for batch in self.batches(part):
                 consumer.push(batch)

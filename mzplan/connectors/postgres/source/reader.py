@@ -10,7 +10,7 @@ import psycopg
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.client import reached
-from mzplan.connectors.postgres.source.columns import Relation, Rows
+from mzplan.connectors.postgres.source.columns import Relation, TableChanges
 from mzplan.connectors.postgres.source.continuity import streaming
 from mzplan.connectors.postgres.source.decoder import Decoder, IdentityError, TruncateError
 from mzplan.connectors.postgres.source.problems import COLUMN_GONE, KEY_NOT_SENT, NOT_SENT, TRUNCATED, UNFIT
@@ -24,7 +24,7 @@ from mzplan.connectors.postgres.source.slots import (
     tables_of,
 )
 from mzplan.connectors.postgres.source.snapshot import join_snapshot
-from mzplan.connectors.postgres.source.values import UnfitError, convert, is_single, selected
+from mzplan.connectors.postgres.source.values import UnfitValueError, convert, is_single, selected
 from mzplan.connectors.postgres.tables import Table
 from mzplan.connectors.postgres.types import quoted
 from mzplan.endpoints.arrow import FitError, arrow_schema, arrow_type, fit
@@ -108,7 +108,7 @@ class Reading:
                 reals.update(row[0] for row in connection.execute(_DOMAINS_OF_REALS, (domains,)))
         return {name for name, type_ in types.items() if type_ in reals}
 
-    def _batch(self, rows: Rows, table: str) -> RecordBatch:
+    def _batch(self, rows: TableChanges, table: str) -> RecordBatch:
         where = f"{rows.relation.schema}.{rows.relation.name}"
         arrays: list[Array] = []
         for column in self._query.columns:
@@ -181,7 +181,7 @@ class Reading:
     def _converted(self, column: Column, values: Array, where: str, *, single: bool) -> Array:
         try:
             return convert(column.type, values, single=single)
-        except UnfitError as problem:
+        except UnfitValueError as problem:
             raise self._unfit(where, column, problem) from None
 
     def _unfit(self, where: str, column: Column, why: object) -> MzplanError:

@@ -34,7 +34,7 @@ ORDER BY 1, 2
 """
 
 
-class Snapshot:
+class DatabaseSnapshot:
     """What the database held at one LSN, for as long as this is open: other sessions can join it."""
 
     def __init__(self, conninfo: str, names: Names, tables: Sequence[Table]):
@@ -99,7 +99,7 @@ def join_snapshot(name: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ReadTask:
     """What one task reads of a step. `table` is the source's name of it, None for changes of all: then it is
     the log in (after, to], of the tables `oids`, where rows may lack the columns `added`; else blocks `first`
     to `end` (excluded) of a relation, in a snapshot of `to`."""

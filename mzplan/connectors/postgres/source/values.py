@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Nested = list["Nested | str | None"]
 
 
-class UnfitError(ValueError):
+class UnfitValueError(ValueError):
     """A value that the declared type can't hold. `row` is its index."""
 
     def __init__(self, text: str, row: int):
@@ -165,7 +165,7 @@ def _check_range(values: Array, spark_type: str) -> None:
     wrong = pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
     if pc.any(wrong).as_py():
         row = pc.index(wrong, True).as_py()
-        raise UnfitError(f"a value beyond the years 1 to 9999 (or infinity) is no {spark_type}", row)
+        raise UnfitValueError(f"a value beyond the years 1 to 9999 (or infinity) is no {spark_type}", row)
 
 
 def _cast(values: Array, wanted: Any, spark_type: str) -> Array:
@@ -193,10 +193,10 @@ def _first_unfit(values: Array, wanted: Any) -> int:
     return first
 
 
-def _problem(values: Array, row: int, spark_type: str) -> UnfitError:
+def _problem(values: Array, row: int, spark_type: str) -> UnfitValueError:
     text = str(values[row].as_py())
     shown = text if len(text) <= 60 else text[:59] + "…"
-    return UnfitError(f"{shown!r} is no {spark_type}", row)
+    return UnfitValueError(f"{shown!r} is no {spark_type}", row)
 
 
 def _bytes(values: StringArray) -> Array:
@@ -250,8 +250,8 @@ def _arrays(values: StringArray, spark_type: str, *, single: bool) -> Array:
         lay(items, 1, row)
     try:
         array = convert(element, pa.array(leaves, pa.string()), single=single)
-    except UnfitError as problem:
-        raise UnfitError(problem.text, owners[problem.row]) from None
+    except UnfitValueError as problem:
+        raise UnfitValueError(problem.text, owners[problem.row]) from None
     for level in reversed(range(depth)):
         array = pa.ListArray.from_arrays(pa.array([*offsets[level], counts[level]], pa.int32()), array)
     return array.cast(arrow_type(spark_type))

@@ -28,7 +28,7 @@ class Meaning:
 def meaning_of(text: str, statement: Alter, address: Address, kind: ResourceKind) -> Meaning:
     """The edits that the actions request of a resource of this kind: all, or none and every mistake (MZ073:
     does not fit the connection; MZ074: actions that contradict)."""
-    reader = _Reader(text, statement, address, kind)
+    reader = _ClauseReader(text, statement, address, kind)
     found = [*reader.type_errors()] or [*reader.unknown(), *reader.contradictions(), *reader.words()]
     if found:
         return Meaning(diagnostics=tuple(found))
@@ -59,7 +59,7 @@ def type_name(type_: str) -> str:
     return type_.replace("-", " ").upper()
 
 
-class _Reader:
+class _ClauseReader:
     def __init__(self, text: str, statement: Alter, address: Address, kind: ResourceKind):
         self.text, self.statement, self.address, self.kind = text, statement, address, kind
         self.shown = clear_locations(statement, kind)

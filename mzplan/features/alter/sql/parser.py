@@ -64,7 +64,7 @@ def parse_statements(text: str) -> tuple[Statement, ...]:
         tree = _parser().parse(text)
     except UnexpectedInput as problem:
         raise _explained(text, problem) from None
-    reader = _Reader(text)
+    reader = _StatementReader(text)
     found = tuple(reader.statement(cast("Tree[Token]", child)) for child in tree.children)
     if not found:
         at = len(text.rstrip())
@@ -84,7 +84,7 @@ def _parser() -> Lark:
     return Lark(grammar, parser="lalr", propagate_positions=True, maybe_placeholders=False)
 
 
-class _Reader:
+class _StatementReader:
     """Turns the tree of one text into a statement."""
 
     def __init__(self, text: str):
