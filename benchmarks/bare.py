@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.figures import say
 from benchmarks.stage import wait_until
-from mzplan.connectors.api.queries import ResolvedQuery, resolve
+from mzplan.connectors.api.queries import ResolvedQuery, SinkRun, resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.model.address import Address
 from mzplan.operations.project import open_project
 from mzplan.schema.description import Description, describe
 from mzplan.secrets.references import Secrets
 from mzplan.spark.collections import Collections
-from mzplan.spark.streams import sink_writer, source_writer, trigger_interval
+from mzplan.spark.projection import outputs_of
+from mzplan.spark.streams import sink_rows, source_writer, trigger_interval
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.step_history import StepHistory
 
@@ -99,13 +100,14 @@ class BareLoop:
                 left_out=lambda records: None,
             )
         else:
-            writer = sink_writer(
-                self.spark,
-                self.connectors.sink(description.type),
-                query,
-                collection,
+            begins = not checkpoint.log.has_begun()
+            rows = sink_rows(self.spark, query, collection, begins=begins)
+            run = SinkRun(
+                query=query,
+                outputs=outputs_of(rows),
                 epoch=1,
                 checkpoint=checkpoint,
+                begins=begins,
                 fail=lambda problem: say(f"{description.address}: {problem}"),
                 warn=lambda warning: say(f"{description.address}: {warning}"),
                 interrupt=lambda action: None,
@@ -113,6 +115,7 @@ class BareLoop:
                 wrote=lambda step, rows: None,
                 rewriting=self.collections.rewriting,
             )
+            writer = self.connectors.sink(description.type).write(rows, run)
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(description.address))
         started = (
             writer.queryName(str(description.address))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mzplan.connectors.formats.records import MARK
-from mzplan.model.diagnostics import MzplanError, sentence
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError, error, sentence
 from mzplan.secrets.resolved import scrub, shortened
 
 OTHER = "MZ064"
@@ -120,6 +121,15 @@ def of_exception(problem: BaseException) -> Failure:
         return Failure(sentence(first), first.code)
     thrown = _thrown(problem)
     return of_messages([(type(problem).__name__, str(problem))] if thrown is None else _chain(thrown))
+
+
+def as_error(
+    problem: BaseException, otherwise: str, summary: str, address: Address, hint: str = ""
+) -> MzplanError:
+    """The same as an error of a query; `otherwise` is its code where what failed has none of its own."""
+    failure = of_exception(problem)
+    code = failure.code if failure.code != OTHER else otherwise
+    return error(code, summary, failure.text, hint, address=address)
 
 
 def _thrown(problem: BaseException) -> Any:

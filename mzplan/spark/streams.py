@@ -7,19 +7,18 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.connector import SinkConnector, SourceConnector
-from mzplan.connectors.api.queries import ResolvedQuery, Rewriting, SinkRun
+from mzplan.connectors.api.connector import SourceConnector
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.formats.dead_letters import WORD, DeadLetters
 from mzplan.connectors.frames.changes import CHANGE_FEED, latest_rows, with_change, with_order
 from mzplan.connectors.frames.merges import append, merge
 from mzplan.connectors.frames.metrics import oldest, with_time
 from mzplan.connectors.frames.row_hash import observed
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.times import milliseconds
 from mzplan.spark.collections import table_at
-from mzplan.spark.projection import outputs_of, project
-from mzplan.warehouse.checkpoints import Checkpoint, is_untouched
+from mzplan.spark.projection import project
+from mzplan.warehouse.checkpoints import is_untouched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,23 +81,9 @@ def letters_of(
     return DeadLetters(query, partial(connector.send_letters, query=query), left_out)
 
 
-def sink_writer(
-    spark: SparkSession,
-    connector: SinkConnector,
-    query: ResolvedQuery,
-    collection: str,
-    *,
-    epoch: int,
-    checkpoint: Checkpoint,
-    fail: Callable[[BaseException], None],
-    warn: Callable[[Diagnostic], None],
-    interrupt: Callable[[Callable[[], None]], None],
-    covers: Callable[[int], tuple[int, int] | None],
-    wrote: Callable[[int, int], None],
-    rewriting: Rewriting,
-) -> DataStreamWriter:
-    """From the collection to the target. Raises MzplanError MZ058 for a select or where Spark refuses."""
-    begins = not checkpoint.log.has_begun()
+def sink_rows(spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool) -> DataFrame:
+    """What a sink writes, from the collection. `begins`: its checkpoint is still empty. Raises MzplanError
+    MZ058 for a select or where Spark refuses."""
     reader = spark.readStream.format("delta")
     reader = reader.option("maxFilesPerTrigger", query.body.get("max_files_per_trigger", 1000))
     if begins and is_untouched(collection):
@@ -107,20 +92,5 @@ def sink_writer(
         reader = reader.option("startingVersion", 0)
     if query.keys:
         feed = reader.options(**CHANGE_FEED).load(collection)
-        rows = with_change(project(with_order(feed, query.columns), query))
-    else:
-        rows = project(reader.load(collection), query)
-    run = SinkRun(
-        query=query,
-        outputs=outputs_of(rows),
-        epoch=epoch,
-        checkpoint=checkpoint,
-        begins=begins,
-        fail=fail,
-        warn=warn,
-        interrupt=interrupt,
-        covers=covers,
-        wrote=wrote,
-        rewriting=rewriting,
-    )
-    return connector.write(rows, run)
+        return with_change(project(with_order(feed, query.columns), query))
+    return project(reader.load(collection), query)

@@ -1,0 +1,91 @@
+"""The Spark session of an executor: opened once, listened to, and closed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mzplan import __version__
+from mzplan.controller.executor import ExecutorContext
+from mzplan.host.spark_lines import line_of
+from mzplan.model.diagnostics import error
+from mzplan.model.observed import Versions
+from mzplan.spark.progress import ProgressListener
+from mzplan.spark.session import current_line, has_ended, open_session
+from mzplan.spark.versions import delta_features
+from mzplan.warehouse.paths import absolute, local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Spark's default sets the permissions of each file of a checkpoint, which Hadoop does on a local disk with a
+# process of its own (`chmod`): some twenty for each micro-batch. Both write beside the file, and rename.
+_CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+class SparkDriver:
+    """What an executor builds on. Methods may be called from several threads."""
+
+    def __init__(self, context: ExecutorContext, listener: ProgressListener):
+        self._context = context
+        self._warehouse = absolute(context.directory, context.warehouse)
+        self._progress = listener
+        self._opening = threading.Lock()
+        self._spark: SparkSession | None = None
+        self._delta_features: frozenset[str] | None = None
+        self._versions: Versions | None = None
+        self._unlisten: Callable[[], Any] | None = None
+
+    def open(self) -> None:
+        with self._opening:
+            if self._spark is not None:
+                return
+            is_local = local_path(self._warehouse) is not None
+            local = {_CHECKPOINT_FILES: current_line().local_checkpoints} if is_local else {}
+            spark = open_session(
+                f"mzplan {self._context.project}",
+                {**local, **self._context.options},
+                self._context.packages,
+            )
+            self._listen(spark)
+            self._delta_features = delta_features(spark)
+            line = line_of(spark.version)
+            self._versions = Versions(
+                mzplan=__version__, spark=spark.version, delta=line.delta, kafka=line.connector
+            )
+            self._spark = spark
+
+    def is_open(self) -> bool:
+        return self._spark is not None
+
+    def versions(self) -> Versions | None:
+        return self._versions
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            raise error("MZ062", "Spark is not open", "start was called before open.")
+        return self._spark
+
+    def _listen(self, spark: SparkSession) -> None:
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        java: Any = spark._jvm
+        package = java.org.apache.spark.sql.streaming
+        wrapper = package.PythonStreamingQueryListenerWrapper(self._progress)
+        streams = spark._jsparkSession.streams()
+        streams.addListener(wrapper)
+        self._unlisten = partial(streams.removeListener, wrapper)
+
+    def _close_session(self) -> None:
+        with self._opening:
+            unlisten, self._unlisten = self._unlisten, None
+            if unlisten is not None:
+                with suppress(Exception):  # the session may have ended
+                    unlisten()
+            spark, self._spark = self._spark, None
+            if spark is not None and not has_ended(spark):
+                spark.stop()

@@ -1,0 +1,78 @@
+"""Beside the queries: files of tables are merged and removed, and what waits for a query is measured."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.connector import SinkConnector
+from mzplan.connectors.api.queries import ResolvedQuery, Rewriting
+from mzplan.connectors.catalogue import Connectors
+from mzplan.controller.executor import Measured
+from mzplan.host.extras import missing_extras_reported
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.spark import failures
+from mzplan.spark.collections import table_at
+from mzplan.warehouse.step_history import StepHistory, unread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FULL_HOURS = 168  # Delta's own default: nobody takes so long to write one micro-batch
+
+
+def compact_target(
+    spark: SparkSession, connector: SinkConnector, query: ResolvedQuery, rewriting: Rewriting
+) -> str | None:
+    """See Executor.compact."""
+    try:
+        return connector.compact(query, spark, rewriting)
+    except MzplanError:
+        raise
+    except Exception as problem:
+        raise error(
+            "MZ280",
+            f"The files of the target of {query.address} could not be merged now",
+            failures.of_exception(problem).text,
+            "nothing to do: the query goes on, and it is tried again in some minutes. Where somebody "
+            "else rewrites the table all the time, remove `compaction`, and let them run OPTIMIZE.",
+            address=query.address,
+        ) from None
+
+
+def vacuum(spark: SparkSession, table: str, older: float) -> None:
+    """Remove the files of a Delta table that no version of the last so many seconds has; Delta counts in
+    whole hours."""
+    # It guards against readers that are slow: here, `older` follows from what every reader still needs.
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    # LITE: only what the log knows, so never a file of a micro-batch that is being written.
+    hours = math.ceil(older / 3600)
+    try:
+        spark.sql(f"VACUUM {table_at(table)} LITE RETAIN {hours} HOURS")
+    except Exception as problem:
+        if "CANNOT_VACUUM_LITE" not in str(problem):
+            raise
+        # Part of the log is gone (Delta keeps it for 30 days): by what lies there, a week old at least.
+        spark.sql(f"VACUUM {table_at(table)} RETAIN {max(hours, _FULL_HOURS)} HOURS")
+
+
+def measured(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Measured:
+    """What waits for a query, whether it runs or not: of a sink by the logs of both sides, of a source by
+    what its upstream says. Without Spark's session; never raises for what a server or the storage did."""
+    description = query.description
+    source = description.source
+    history = StepHistory(warehouse, description.place, source.place if source is not None else None)
+    at = time.time()  # what comes while it is asked is not in the answer
+    backlog: Mapping[str, int] | None = None
+    try:
+        if source is not None:
+            backlog = unread(history, StepHistory(warehouse, source.place))
+        else:
+            with missing_extras_reported():
+                backlog = connectors.source(description.type).backlog(query)
+        recent = history.index.recent()
+    except (OSError, ValueError, MzplanError):
+        return Measured(at=at)
+    return Measured(backlog=backlog, recent=recent, at=at)

@@ -1,0 +1,239 @@
+"""One start of one query: what is done before, and its submission to Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.queries import ResolvedQuery, SinkRun
+from mzplan.connectors.api.upstreams import backfills_to_do, take_upstream
+from mzplan.connectors.catalogue import Connectors
+from mzplan.connectors.releases import record_release
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.observed import Versions
+from mzplan.schema.description import Description, writes_all
+from mzplan.spark import failures
+from mzplan.spark.backfills import newest_done, pass_over_begun, settle_backfills, write_backfills
+from mzplan.spark.collections import Collections
+from mzplan.spark.progress import ProgressListener
+from mzplan.spark.projection import outputs_of
+from mzplan.spark.query import Running, resumed
+from mzplan.spark.step_recorder import StepRecorder
+from mzplan.spark.streams import letters_of, sink_rows, source_writer, trigger_interval
+from mzplan.spark.unfinished import UnfinishedSteps
+from mzplan.spark.versions import take_over
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.presence import ensure_collection, remember_collection
+from mzplan.warehouse.step_history import StepHistory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartContext:
+    """What all starts of one executor share. `source_runs`: whether a query of this source runs."""
+
+    warehouse: str
+    connectors: Connectors
+    collections: Collections
+    steps: StepRecorder
+    progress: ProgressListener
+    unfinished: UnfinishedSteps
+    source_runs: Callable[[Address], bool]
+
+
+def collection_of(warehouse: str, description: Description) -> str:
+    """The path or URI of the collection that a query writes, or reads."""
+    written = description.source or description
+    return collection_path(warehouse, written.id, written.generation)
+
+
+class QueryStart:
+    """`running` is told what happens. `resolve`: of another description of the same query."""
+
+    def __init__(
+        self,
+        context: StartContext,
+        spark: SparkSession,
+        query: ResolvedQuery,
+        running: Running,
+        epoch: int,
+        resolve: Callable[[Description], ResolvedQuery],
+    ):
+        description = query.description
+        source = description.source
+        self._context = context
+        self._spark = spark
+        self._query = query
+        self._running = running
+        self._epoch = epoch
+        self._resolve = resolve
+        self._checkpoint = Checkpoint.of(context.warehouse, *description.place)
+        self._collection = collection_of(context.warehouse, description)
+        self._history = StepHistory(
+            context.warehouse,
+            description.place,
+            source.place if source is not None else None,
+            whole=writes_all(description.body),
+        )
+
+    def submit(self, ours: Versions | None) -> StreamingQuery:
+        """Start the query, once all that comes before that is done. `ours`: what writes its checkpoint from
+        now on. Raises MzplanError, OSError, and whatever Spark raises."""
+        description, checkpoint, running = self._query.description, self._checkpoint, self._running
+        if description.source is not None:  # what began before the sink was changed is finished first
+            self._context.unfinished.begin(description, checkpoint, running, self._run_once)
+        running.written_with = take_over(checkpoint, self._query.address, ours)
+        if description.source is None:
+            self._backfill()
+        running.step = checkpoint.log.committed()
+        running.resumed = resumed(checkpoint, running.step)
+        return self._start()
+
+    def _run_once(self, description: Description, finishing: Running) -> StreamingQuery:
+        query = self._resolve(description)
+        start = QueryStart(self._context, self._spark, query, finishing, self._epoch, self._resolve)
+        return start._start(once=True)
+
+    def _backfill(self) -> None:
+        """Do what the source is to do before it starts; first what a killed runner has begun of that."""
+        query, checkpoint, running = self._query, self._checkpoint, self._running
+        if not query.description.backfills and not checkpoint.backfills.all():
+            return
+        settle_backfills(checkpoint, self._collection)
+        running.backfilled = newest_done(checkpoint)
+        if backfills_to_do(query, checkpoint):
+            self._remember_upstream()
+        pass_over_begun(query, checkpoint)
+        if not backfills_to_do(query, checkpoint):
+            return
+        self._context.unfinished.finish(query.description, checkpoint, running, self._run_once)
+        self._own_collection()
+        self._use_scheduler_pool()
+        connector = self._context.connectors.source(query.description.type)
+        letters = letters_of(connector, query, running.leave_out)
+        try:
+            write_backfills(self._spark, connector, query, checkpoint, self._collection, letters)
+        except (MzplanError, OSError):
+            raise
+        except Exception as problem:
+            raise failures.as_error(
+                problem,
+                "MZ279",
+                f"The backfill of {query.address} could not be done",
+                query.address,
+                f"it is tried again; mzplan backfill {query.address} --cancel gives it up.",
+            ) from None
+        running.backfilled = newest_done(checkpoint)
+
+    def _start(self, *, once: bool = False) -> StreamingQuery:
+        """`once`: for one micro-batch."""
+        query, name = self._query, str(self._running.name)
+        if query.address.kind == "source":
+            self._remember_upstream()
+            writer = self._source_writer()
+        else:
+            record_release(self._context.connectors, self._checkpoint, query.description)
+            writer = self._sink_writer()
+        self._context.progress.expect(name)
+        self._context.steps.begins(name, self._history, self._end_if_restored)
+        self._use_scheduler_pool()
+        writer = writer.queryName(name).option("checkpointLocation", self._checkpoint.spark)
+        if once:  # not availableNow, which would go on to what has come since
+            return writer.trigger(once=True).start()
+        return writer.trigger(processingTime=trigger_interval(query)).start()
+
+    def _use_scheduler_pool(self) -> None:
+        """A pool of the query's own: a backlog here doesn't hold up the other queries."""
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(self._query.address))
+
+    def _source_writer(self) -> DataStreamWriter:
+        self._own_collection()
+        return source_writer(
+            self._spark,
+            self._context.connectors.source(self._query.description.type),
+            self._query,
+            self._collection,
+            fail=self._running.fail,
+            rewriting=self._context.collections.rewriting(self._collection),
+            left_out=self._running.leave_out,
+        )
+
+    def _sink_writer(self) -> DataStreamWriter:
+        query, running, collections = self._query, self._running, self._context.collections
+        source = query.description.source
+        assert source is not None, "a sink reads a collection"
+        collections.wait_for_writer(
+            self._collection, query.columns, lambda: self._context.source_runs(source.address)
+        )
+        self._ensure_table()
+        begins = not self._checkpoint.log.has_begun()
+        rows = sink_rows(self._spark, query, self._collection, begins=begins)
+        run = SinkRun(
+            query=query,
+            outputs=outputs_of(rows),
+            epoch=self._epoch,
+            checkpoint=self._checkpoint,
+            begins=begins,
+            fail=running.fail,
+            warn=running.warn,
+            interrupt=running.interruptions.append,
+            covers=self._history.covers,
+            wrote=partial(self._context.steps.wrote, str(running.name)),
+            rewriting=collections.rewriting,
+        )
+        return self._context.connectors.sink(query.description.type).write(rows, run)
+
+    def _own_collection(self) -> None:
+        """Make sure that the source's collection is there, and is the one that it has written before."""
+        ensure_collection(self._checkpoint, self._query.address, self._collection)
+        self._ensure_table()
+        remember_collection(self._checkpoint, self._collection)
+        self._context.collections.is_written_with(self._collection, self._query.columns)
+
+    def _end_if_restored(self) -> None:
+        """End a source whose collection was restored to an older copy: its sinks would read past what comes
+        in the place of the lost steps."""
+        try:
+            ensure_collection(self._checkpoint, self._query.address, self._collection)
+        except MzplanError as problem:
+            self._running.fail(problem)
+            with suppress(MzplanError):  # it is busy: its next start is refused
+                self._running.stop()
+
+    def _ensure_table(self) -> None:
+        query = self._query
+        written = query.description.source or query.description
+        position = self._context.connectors.source(written.type).position
+        self._context.collections.ensure(
+            self._spark, self._collection, query.columns, position, keyed=bool(query.keys)
+        )
+
+    def _remember_upstream(self) -> None:
+        """Record the upstream's identity before the very first start; later, insist on it."""
+        query, checkpoint = self._query, self._checkpoint
+        connector = self._context.connectors.source(query.description.type)
+        probe = connector.probe(query)
+        errors = [d for d in probe.diagnostics if d.severity == "error"]
+        if errors:
+            raise MzplanError(errors)
+        record_release(self._context.connectors, checkpoint, query.description)
+        if probe.upstream is not None:
+            take_upstream(connector, query, checkpoint, probe.upstream, self._last_times)
+
+    def _last_times(self) -> dict[int, int]:
+        """When the last record of each partition that was read is from, in milliseconds since the epoch."""
+        from pyspark.sql import functions as f
+
+        rows = self._spark.read.format("delta").load(self._collection)
+        by_partition = rows.groupBy("_position.partition").agg(
+            f.unix_millis(f.max("_position.timestamp")).alias("last")
+        )
+        return {row["partition"]: row["last"] for row in by_partition.collect()}
