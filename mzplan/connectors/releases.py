@@ -17,7 +17,7 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.removal import remove_storage
+from mzplan.warehouse.storage import remove_storage
 
 log = logging.getLogger("mzplan.storage")
 

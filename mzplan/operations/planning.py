@@ -245,8 +245,8 @@ def _lines(stored: list[ResourceState], project: Project, warehouse: str) -> Ite
 
 def _size(folder: str, until: float) -> str:
     """` of 1.5 MiB`, ` (nothing yet)`; "" where that takes longer, or can't be seen from here."""
-    from mzplan.warehouse.checkpoints import stored_in
     from mzplan.warehouse.paths import local_path
+    from mzplan.warehouse.storage import stored_in
 
     local = local_path(folder)
     if local is None or time.monotonic() > until or not local.parents[2].is_dir():

@@ -209,7 +209,7 @@ def _missing_storage(project: Project, state: State, statuses: Mapping[str, Stat
     machine. For one elsewhere its runner reports them in the status."""
     from mzplan.plan.drift import LOST
     from mzplan.warehouse.paths import absolute, local_path
-    from mzplan.warehouse.presence import missing_storage
+    from mzplan.warehouse.storage import missing_storage
 
     warehouse = absolute(project.settings.directory, state.warehouse)
     place = local_path(warehouse)

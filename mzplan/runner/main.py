@@ -272,7 +272,7 @@ def _controller(
     if is_dry:
         executor = InMemoryExecutor(settings.project, store.read_status(instance))
         return InMemoryStorageController(store, secrets, pool, executor, gates=gates)
-    from mzplan.spark.controller import SparkStorageController  # imports pyspark
+    from mzplan.spark.delta_storage import SparkStorageController  # imports pyspark
 
     context = ExecutorContext(
         project=settings.project,

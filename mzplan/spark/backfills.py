@@ -22,8 +22,7 @@ from mzplan.connectors.formats.dead_letters import DeadLetters
 from mzplan.connectors.frames.merges import append
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.state import Backfill
-from mzplan.warehouse.backfills import BackfillStep
-from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.checkpoints import BackfillStep, Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
 
 if TYPE_CHECKING:

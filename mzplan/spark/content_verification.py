@@ -26,7 +26,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.projection import analysed_outputs, project
-from mzplan.warehouse.begun import Begun
+from mzplan.warehouse.checkpoints import Begun
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.file_steps import OLDEST, FileSteps, steps_of_files

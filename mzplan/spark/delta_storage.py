@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor as Pool
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from mzplan.controller.core import Controller
+from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.storage import (
     Extent,
     appended_columns,
@@ -23,27 +27,38 @@ from mzplan.controller.terms import (
     AppendCommand,
     CollectionDescription,
     Diff,
+    Gate,
     InvalidUppersError,
     ReadBeforeSinceError,
     Row,
     Step,
     StorageError,
+    StorageParameters,
 )
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Place
 from mzplan.schema.source_columns import keys_of
-from mzplan.warehouse.checkpoints import Checkpoint, places_below
-from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.delta_log import clean_log, tidy_log
+from mzplan.secrets.references import Secrets
+from mzplan.spark.executor import SparkExecutor
+from mzplan.store.store import Store
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.damage import GoneError, last_vacuumed
+from mzplan.warehouse.folder import Folder, delete_checksum, open_folder
+from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.snapshot import small_files, snapshot_batches
 from mzplan.warehouse.step_history import StepHistory, needed_by
 from mzplan.warehouse.step_record import StepRecord
+from mzplan.warehouse.storage import places_below
 
 if TYPE_CHECKING:
     from pyarrow import Table
 
     from mzplan.connectors.local.endpoint import Turn
 
+# Commits of a table's log, their checksums, and checkpoints, whole or in parts.
+_ENTRY = re.compile(r"(\d{20})\.(json|crc|checkpoint\.[0-9a-z.-]+)")
+_CHECKSUM = re.compile(r"(\d{20})\.crc")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 LAYOUT = 1  # of collections and checkpoints, as docs/protocol.md describes it
 _READERS = 16
 _CHANGES_BEFORE = 3600.0  # seconds that a micro-batch may take to merge its changes
@@ -206,6 +221,26 @@ class DeltaStorage:
         return places_below(self._warehouse)
 
 
+class SparkStorageController(Controller):
+    """Implements StorageController on one PySpark driver. `clock` gives seconds, monotonic."""
+
+    def __init__(
+        self,
+        context: ExecutorContext,
+        store: Store,
+        secrets: Secrets,
+        pool: Pool,
+        clock: Callable[[], float] = time.monotonic,
+        parameters: StorageParameters | None = None,
+        executor: SparkExecutor | None = None,
+        gates: Sequence[Gate] = (),
+    ):
+        spark = executor or SparkExecutor(context)
+        warehouse = absolute(context.directory, context.warehouse)
+        storage = DeltaStorage(warehouse, spark, alone=store.lock_for_append)
+        super().__init__(store, spark, storage, secrets, pool, clock, parameters, gates)
+
+
 def _ensure_same(turn: Turn, first: Step, key: str, tables: Sequence[Table]) -> None:
     """Raises StorageError where an append of this key was made as step `first` with other rows."""
     for step, rows in enumerate(tables, first):
@@ -215,3 +250,48 @@ def _ensure_same(turn: Turn, first: Step, key: str, tables: Sequence[Table]) -> 
                 f"An append of the key {key!r} was made as step {first}, and step {step} has other rows: "
                 f"their digest is {differs[0]}, that of these is {differs[1]}."
             )
+
+
+# ── the log of a table, kept short
+#
+# Delta itself removes entries of its log that are older than `delta.logRetentionDuration`, a property of the
+# table, which can't follow who still reads it. So collections are made with one that is never reached, and
+# what nobody needs is removed here, as Delta does it: everything before a checkpoint. It is no commit, and
+# nobody who reads from that checkpoint on notices. It matters for speed: whoever looks at a table lists its
+# log, several times in each micro-batch, and where the storage can't list from a name on, that is all of it.
+
+
+def clean_log(collection: str, version: int) -> int:
+    """Remove what is before the newest checkpoint that neither `version` nor the next VACUUM … LITE needs
+    more than; from there on, every version can be read as before. How many entries that were. Raises OSError
+    for what the storage did."""
+    folder = open_folder(f"{collection}/_delta_log")
+    names = folder.names()
+    limit = min(version, last_vacuumed(collection))
+    first = max((one for one in _versions(names, _CHECKPOINT) if one <= limit), default=0)
+    gone = [name for name in names if (found := _ENTRY.fullmatch(name)) and int(found[1]) < first]
+    for name in gone:  # oldest first: stopped half-way, the log is as whole as it was
+        _delete(folder, name)
+    return len(gone)
+
+
+def tidy_log(collection: str) -> int:
+    """Remove the checksums of the versions before the newest checkpoint: nobody reads them any more, and they
+    are three of four files that a commit leaves on a file system. How many. Raises OSError."""
+    folder = open_folder(f"{collection}/_delta_log")
+    names = folder.names()
+    newest = max(_versions(names, _CHECKPOINT), default=0)
+    old = [version for version in _versions(names, _CHECKSUM) if version < newest]
+    for version in old:
+        delete_checksum(folder, f"{version:020}.json")
+        _delete(folder, f"{version:020}.crc")
+    return len(old)
+
+
+def _versions(names: list[str], pattern: re.Pattern[str]) -> list[int]:
+    return [int(found[1]) for name in names if (found := pattern.fullmatch(name))]
+
+
+def _delete(folder: Folder, name: str) -> None:
+    delete_checksum(folder, name)
+    folder.delete(name)

@@ -38,7 +38,7 @@ from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.versions import require_features, require_readable
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.presence import missing_storage, require_plain
+from mzplan.warehouse.storage import missing_storage, require_plain
 
 _CLOSE_THREADS = 16
 # For how many seconds a look asks Spark about its queries, by calls into the JVM, and about how many in any

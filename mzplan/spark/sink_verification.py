@@ -24,7 +24,7 @@ from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 from mzplan.spark.projection import project
-from mzplan.warehouse.begun import Begun, History
+from mzplan.warehouse.checkpoints import Begun, History
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.replay import files_of, step_hash, versions_of

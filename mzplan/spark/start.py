@@ -27,8 +27,8 @@ from mzplan.spark.streams import letters_of, sink_rows, source_writer, trigger_i
 from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.versions import take_over
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.presence import ensure_collection, remember_collection
 from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.storage import ensure_collection, remember_collection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.times import milliseconds
 from mzplan.spark.collections import table_at
 from mzplan.spark.projection import project
-from mzplan.warehouse.checkpoints import is_untouched
+from mzplan.warehouse.storage import is_untouched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,8 +22,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.query import Running
-from mzplan.warehouse.begun import Begun
-from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.checkpoints import Begun, Checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

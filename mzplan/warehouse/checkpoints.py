@@ -14,38 +14,127 @@
 removed under it, and nobody would miss the rows. `upstream.json` is written before the very first start,
 for Spark's offsets don't say what they count. It is read without Spark, so that a check works before a
 session is open. `delivery.json` says how a sink has written last, and where to: what its target remembers
-of steps means something only with that. `begun.json` says under which descriptions its steps began.
+of steps means something only with that. `begun.json` says under which descriptions its steps began:
+Spark runs a step again that a crash has interrupted, as the query is then. Of a step that began under another
+description, part may be in the target already: so it is finished under that one, and the next steps begin
+under the new one. Only what decides which rows a step makes is kept (`x-rows` in the schema of the sink).
+A file of `backfills` (see docs/protocol.md) is written before the rows are, so that whoever goes on after a
+kill writes the same ones; it is kept, for Spark's log says of such a step only that it has read nothing.
 `versions.json`: which Spark and Delta have written here last, recorded before they do.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.host.files import UnfitError
-from mzplan.host.guarded import GuardedFolder
-from mzplan.model.address import ID, Place
 from mzplan.model.codec import decode, encode
 from mzplan.model.observed import Versions
-from mzplan.warehouse.backfills import Backfills
-from mzplan.warehouse.begun import History
+from mzplan.model.state import Backfill
+from mzplan.model.stored import stored
 from mzplan.warehouse.checkpoint_log import CheckpointLog
-from mzplan.warehouse.folder import is_there, open_folder, read_text, remote, write_text
-from mzplan.warehouse.paths import absolute, local_path
+from mzplan.warehouse.folder import open_folder, read_text, write_text
+from mzplan.warehouse.paths import absolute
+from mzplan.warehouse.step_record import Count
 
 FORMAT_VERSION = 1
-_GENERATION = re.compile(r"g[1-9][0-9]{0,17}")
+BEGUN_KEPT = 100  # descriptions
 
 
 def collection_path(warehouse: str, id_: str, generation: int) -> str:
     """The path or URI of a source's Delta table."""
     return absolute(warehouse, f"collections/{id_}/g{generation}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """From `step` on, steps began under the description of this digest. `rows`: its properties that decide
+    which rows a step makes, with references to secrets, never their values."""
+
+    step: Count
+    digest: str
+    rows: Mapping[str, Any]
+
+    def body(self, now: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+        """The body of the sink as it is now, but for what decides its rows (properties of these names)."""
+        return {**{name: value for name, value in now.items() if name not in names}, **self.rows}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Under which descriptions the steps of a sink began, in order; the oldest may be missing."""
+
+    begun: tuple[Begun, ...] = ()
+
+    def under(self, step: int) -> Begun | None:
+        """What a step began under; None where that is not known."""
+        return next((one for one in reversed(self.begun) if one.step <= step), None)
+
+    def to_finish(self, step: int | None, rows: Mapping[str, Any]) -> Begun | None:
+        """What a step that was interrupted (None: there is none) is finished under, where that is not what
+        the sink is now."""
+        found = self.under(step) if step is not None else None
+        return found if found is not None and found.rows != rows else None
+
+    def changed_at(self, step: int) -> Begun | None:
+        """Of a step at which the sink was changed, what it may have been pushed under as well: the
+        description after it, or the first that is known."""
+        return next((one for one in self.begun if 0 < one.step in (step, step + 1)), None)
+
+    def going_on(self, now: Begun) -> History:
+        """The history once steps begin under another description; equal where they go on under the same.
+        What it had of later steps is of a checkpoint that was set back since."""
+        before = tuple(one for one in self.begun if one.step < now.step)
+        if before and (before[-1].digest, before[-1].rows) == (now.digest, now.rows):
+            return History(before)
+        return History((*before, now)[-BEGUN_KEPT:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillStep:
+    """The step of a backfill. `start` and `end`: entries of Spark's offset log that its records lie between.
+    `done`: its rows are in the collection, and the checkpoint is behind it. One that was given up stays."""
+
+    step: Count
+    backfill: Backfill
+    start: Any = field(metadata=stored("from"))
+    end: Any = field(metadata=stored("to"))
+    done: bool = False
+
+
+class Backfills:
+    """Of one checkpoint. One writer (the leading runner), readers anywhere. Raises OSError, also for a file
+    that holds something else."""
+
+    def __init__(self, folder: str):
+        self.place = f"{folder}/backfills"
+        self._folder = open_folder(self.place)
+
+    def all(self) -> list[BackfillStep]:
+        """In the order of their steps."""
+        found = [self.at(int(name[:20])) for name in sorted(self._folder.names()) if name[:20].isdecimal()]
+        return [one for one in found if one is not None]
+
+    def at(self, step: int) -> BackfillStep | None:
+        """The one that is this step; None where it is no backfill."""
+        data = self._folder.read(_file_of(step))
+        if data is None:
+            return None
+        try:
+            return decode(BackfillStep, json.loads(data)["backfill"])
+        except (ValueError, KeyError, TypeError) as problem:
+            raise OSError(f"{self.place}/{_file_of(step)} is damaged: {problem}") from None
+
+    def record(self, one: BackfillStep) -> None:
+        """Write it down, durably and whole."""
+        data = {"format_version": FORMAT_VERSION, "backfill": encode(one)}
+        self._folder.write(_file_of(one.step), json.dumps(data, separators=(",", ":")).encode())
+
+
+def _file_of(step: int) -> str:
+    return f"{step:020}.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,103 +270,3 @@ class Checkpoint:
     def _record(self, name: str, fact: Mapping[str, Any]) -> None:
         data = {"format_version": FORMAT_VERSION, name: dict(fact)}
         write_text(f"{self.folder}/{name}.json", json.dumps(data, indent=2, sort_keys=True) + "\n")
-
-
-def places_below(warehouse: str) -> list[Place]:
-    """The id and generation of everything that has storage in a warehouse, sorted. What has another name than
-    mzplan gives is none of it, and what is a link leads elsewhere. Raises OSError."""
-    found = set()
-    for kind in ("collections", "checkpoints"):
-        for id_ in filter(ID.fullmatch, _folders(warehouse, kind)):
-            names = _folders(warehouse, f"{kind}/{id_}")
-            found |= {(id_, int(name[1:])) for name in names if _GENERATION.fullmatch(name)}
-    return sorted(found)
-
-
-def _folders(warehouse: str, inner: str) -> list[str]:
-    local = local_path(warehouse)
-    if local is None:
-        return open_folder(absolute(warehouse, inner)).names()
-    if not local.is_dir():
-        return []
-    try:
-        found = GuardedFolder(local).entries(inner)
-    except NotADirectoryError:
-        return []
-    return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
-
-
-def table_id(collection: str) -> str | None:
-    """The id that a Delta table got when it was made; None where its log does not reach back to that (it is
-    an old one), or has none. Raises OSError."""
-    for line in (read_text(f"{collection}/_delta_log/{0:020}.json") or "").splitlines():
-        try:
-            action = json.loads(line)
-        except ValueError:
-            return None
-        if isinstance(action, dict) and isinstance(action.get("metaData"), dict):
-            return str(action["metaData"].get("id"))
-    return None
-
-
-def is_untouched(collection: str) -> bool:
-    """Whether a collection's table was created and never written: its log ends at version 0.
-
-    False also where that can't be seen.
-    """
-    try:
-        first, second = (read_text(f"{collection}/_delta_log/{version:020}.json") for version in (0, 1))
-    except OSError:
-        return False
-    return first is not None and second is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFiles:
-    """What is below a folder. `changed`: when anything of it was last written, in seconds since the epoch;
-    None where that is not known."""
-
-    files: int = 0
-    bytes: int = 0
-    changed: float | None = None
-
-
-def stored_in(folder: str) -> StoredFiles | None:
-    """What is below a folder, None if that is not there. Links are not followed. Raises OSError."""
-    local = local_path(folder)
-    if local is not None:
-        try:
-            return _stored_locally(local) if is_there(folder) and local.is_dir() else None
-        except UnfitError:
-            return None
-    from pyarrow import fs
-
-    system, path = remote(folder)
-    infos = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
-    files = [info for info in infos if info.type == fs.FileType.File]
-    times = [info.mtime_ns for info in files]
-    known = bool(times) and None not in times
-    size = sum(info.size or 0 for info in files)
-    return (
-        StoredFiles(files=len(files), bytes=size, changed=max(times) / 1e9 if known else None)
-        if infos
-        else None
-    )
-
-
-def _stored_locally(folder: Path) -> StoredFiles:
-    def failed(problem: OSError) -> None:
-        if not isinstance(problem, FileNotFoundError):
-            raise problem
-
-    files, size, changed = 0, 0, folder.stat().st_mtime
-    for place, folders, names in os.walk(folder, onerror=failed):
-        for name in (*folders, *names):
-            try:
-                found = os.lstat(f"{place}/{name}")
-            except FileNotFoundError:
-                continue  # what a writer has renamed or removed meanwhile
-            changed = max(changed, found.st_mtime)
-            if name in names:
-                files, size = files + 1, size + found.st_size
-    return StoredFiles(files=files, bytes=size, changed=changed)

@@ -6,13 +6,15 @@ both. A file that is gone otherwise was lost.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.delta_log import last_vacuumed
+from mzplan.warehouse.folder import open_folder
 
 _CHANGE_DATA = "/_change_data/"
+_VACUUMED = "_last_vacuum_info"
 
 
 class DamagedError(OSError):
@@ -66,3 +68,13 @@ def _removals(log: CollectionLog) -> _Removals:
             found.taken_out.update((log.place(name), commit.version) for name in commit.removes)
         _known[log] = found
     return _known[log]
+
+
+def last_vacuumed(collection: str) -> int:
+    """The last version that is older than what the last VACUUM … LITE was to keep: the next one looks through
+    the log from there on. -1 when there was none. Raises OSError."""
+    data = open_folder(f"{collection}/_delta_log").read(_VACUUMED)
+    try:
+        return int(json.loads(data)["latestCommitVersionOutsideOfRetentionWindow"]) if data else -1
+    except (ValueError, KeyError, TypeError):
+        return -1

@@ -13,9 +13,8 @@ from itertools import islice
 from typing import Any
 
 from mzplan.model.address import Place
-from mzplan.warehouse.backfills import Backfills
 from mzplan.warehouse.checkpoint_log import CheckpointLog
-from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.checkpoints import Backfills, Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, steps_of, versions_between
 from mzplan.warehouse.step_index import StepIndex
 from mzplan.warehouse.step_record import StepRecord

@@ -86,7 +86,7 @@ def in_memory(folder: Path) -> Iterator[World]:
 
 
 def on_spark(folder: Path) -> Iterator[World]:
-    from mzplan.spark.controller import SparkStorageController
+    from mzplan.spark.delta_storage import SparkStorageController
     from mzplan.spark.executor import SparkExecutor
     from tests.integration.spark_lab import LAKE
 

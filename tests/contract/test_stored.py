@@ -14,10 +14,10 @@ from mzplan.connectors.adoption import ensure_adoptable
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import parse_columns
-from mzplan.warehouse import foreign_query, presence
+from mzplan.warehouse import foreign_query, storage
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.folder import is_there, write_text
-from mzplan.warehouse.removal import remove_storage
+from mzplan.warehouse.storage import remove_storage
 from tests.contract.stores import ObjectServer
 from tests.left_by_hand import leave
 
@@ -71,7 +71,7 @@ def make_table(table: str, id_: str) -> str:
 
 
 def codes(warehouse: str, address: Address = A, place: tuple[str, int] = ("o", 1)) -> list[str]:
-    return [d.code for d in presence.missing_storage(warehouse, address, place, (A, "o", 1))]
+    return [d.code for d in storage.missing_storage(warehouse, address, place, (A, "o", 1))]
 
 
 def test_what_is_gone_is_told(warehouse: str, remove: Remove) -> None:
@@ -81,17 +81,17 @@ def test_what_is_gone_is_told(warehouse: str, remove: Remove) -> None:
     write_text(metadata, "{}")
     entry = make_table(table, "one")
     assert codes(warehouse) == [] and is_there(metadata)
-    presence.ensure_collection(checkpoint, A, table)  # nothing is known of it yet
-    presence.remember_collection(checkpoint, table)
-    presence.remember_collection(checkpoint, table)
-    presence.ensure_collection(checkpoint, A, table)
+    storage.ensure_collection(checkpoint, A, table)  # nothing is known of it yet
+    storage.remember_collection(checkpoint, table)
+    storage.remember_collection(checkpoint, table)
+    storage.ensure_collection(checkpoint, A, table)
     assert checkpoint.collection() == "one" and codes(warehouse) == []
     assert codes(warehouse, SINK, ("k", 1)) == ["MZ160"]  # its own checkpoint, its source's collection
 
     make_table(table, "another")  # removed, and made anew by the query that ran
     assert codes(warehouse) == ["MZ161"] and codes(warehouse, SINK, ("o", 1)) == ["MZ161"]
     with pytest.raises(MzplanError) as caught:
-        presence.ensure_collection(checkpoint, A, table)
+        storage.ensure_collection(checkpoint, A, table)
     assert "another one was made there" in caught.value.diagnostics[0].detail
 
     remove(entry)
@@ -104,7 +104,7 @@ def test_what_is_gone_is_told(warehouse: str, remove: Remove) -> None:
 def test_what_cannot_be_looked_at_is_not_gone(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file")
     (tmp_path / "collections").write_text("a file")
-    assert presence.missing_storage("s3a://no bucket/x", A, ("o", 1), (A, "o", 1)) == ()
+    assert storage.missing_storage("s3a://no bucket/x", A, ("o", 1), (A, "o", 1)) == ()
 
 
 def test_what_was_left_is_copied_there_and_from_there(
@@ -118,7 +118,7 @@ def test_what_was_left_is_copied_there_and_from_there(
     foreign_query.copy(left, warehouse, "one")
     checkpoint, table = Checkpoint.of(warehouse, "one", 1), collection_path(warehouse, "one", 1)
     assert codes(warehouse, place=("one", 1)) == ["MZ161"]  # of `o`, which is another one
-    assert presence.missing_storage(warehouse, A, ("one", 1), (A, "one", 1)) == ()
+    assert storage.missing_storage(warehouse, A, ("one", 1), (A, "one", 1)) == ()
     assert checkpoint.position() == left.position
 
     there = foreign_query.look(checkpoint.spark, table)
@@ -127,4 +127,4 @@ def test_what_was_left_is_copied_there_and_from_there(
     foreign_query.copy(there, warehouse, "two")
     assert Checkpoint.of(warehouse, "two", 1).position() == left.position
     remove_storage(warehouse, "two", 1)
-    assert presence.missing_storage(warehouse, A, ("two", 1), (A, "two", 1)) != ()
+    assert storage.missing_storage(warehouse, A, ("two", 1), (A, "two", 1)) != ()

@@ -14,7 +14,7 @@ from mzplan.controller.terms import ReplicaLocation
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
 from mzplan.secrets.references import Secrets
-from mzplan.spark.controller import SparkStorageController
+from mzplan.spark.delta_storage import SparkStorageController
 from mzplan.spark.executor import SparkExecutor
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store

@@ -115,7 +115,7 @@ def _discard(project: Project, id_: str) -> None:
     from contextlib import suppress
 
     from mzplan.warehouse.paths import absolute
-    from mzplan.warehouse.removal import remove_storage
+    from mzplan.warehouse.storage import remove_storage
 
     with suppress(MzplanError):
         state = project.store.read_state()

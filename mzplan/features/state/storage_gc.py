@@ -16,8 +16,9 @@ from mzplan.operations.project import Project, Reporter, locked, read_state
 from mzplan.render.text import Paint
 from mzplan.store.claims import places_of, recorded_instances, recorded_places, unclaimed
 from mzplan.store.store import Store
-from mzplan.warehouse.checkpoints import Checkpoint, collection_path, places_below, stored_in
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.paths import absolute
+from mzplan.warehouse.storage import places_below, stored_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

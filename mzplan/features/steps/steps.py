@@ -27,10 +27,9 @@ from mzplan.schema.source_columns import columns_of
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError
 from mzplan.warehouse.paths import absolute
-from mzplan.warehouse.replay import collection_batches
+from mzplan.warehouse.replay import ValuesSeen, collection_batches
 from mzplan.warehouse.step_history import StepHistory, Steps, needed_by
 from mzplan.warehouse.step_record import StepRecord
-from mzplan.warehouse.values_seen import ValuesSeen
 
 Range = tuple[int, int | None]
 """The first and last step of a range, both included; None: up to the newest."""

@@ -23,7 +23,8 @@ from mzplan.spark.progress import Progress, ProgressListener, parse_progress
 from mzplan.spark.projection import outputs_of
 from mzplan.spark.query import Running
 from mzplan.spark.session import _configuration, _given, _not_started
-from mzplan.warehouse.checkpoints import Checkpoint, collection_path, is_untouched
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.storage import is_untouched
 
 
 def test_a_run_that_finds_nothing_to_do_has_the_step_of_the_run_before() -> None:

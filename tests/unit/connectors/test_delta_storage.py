@@ -17,14 +17,13 @@ from pyarrow import fs
 from mzplan.connectors.local.endpoint import LocalSteps
 from mzplan.controller.terms import InvalidUppersError, ReadBeforeSinceError, StorageError
 from mzplan.model.address import Address
-from mzplan.spark.delta_storage import DeltaStorage
+from mzplan.spark.delta_storage import DeltaStorage, clean_log, tidy_log
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.delta_log import clean_log, tidy_log
 from mzplan.warehouse.folder import Data, LocalFolder, RemoteFolder
-from mzplan.warehouse.presence import missing_storage
 from mzplan.warehouse.snapshot import small_files
 from mzplan.warehouse.step_history import StepHistory, given_up
 from mzplan.warehouse.step_record import StepRecord
+from mzplan.warehouse.storage import missing_storage
 from tests.contract.controllers import appending, local_source, rows
 from tests.stored_steps import StoredSink, StoredSource, offsets
 

@@ -33,8 +33,7 @@ from mzplan.schema.description import describe, digest_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark.backfills import pass_over_begun, settle_backfills
 from mzplan.store.formats import decode_state, encode_state
-from mzplan.warehouse.backfills import Backfills, BackfillStep
-from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.checkpoints import Backfills, BackfillStep, Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
 from tests.stored_steps import StoredSource, offsets
 from tests.stored_steps import commit as seen_through

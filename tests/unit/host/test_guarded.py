@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mzplan.host.guarded import GuardedFolder
-from mzplan.warehouse.checkpoints import stored_in
+from mzplan.warehouse.storage import stored_in
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from mzplan.host.files import UnfitError
 from mzplan.model.address import Address
 from mzplan.warehouse import foreign_query
 from mzplan.warehouse.folder import open_folder
-from mzplan.warehouse.presence import missing_storage
 from mzplan.warehouse.snapshot import small_files
 from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.storage import missing_storage
 from tests.left_by_hand import leave
 from tests.stored_steps import StoredSource, named
 from tests.unit.cli_runs import Ran, mzplan

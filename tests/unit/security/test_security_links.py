@@ -24,8 +24,7 @@ from mzplan.host.files import UnfitError
 from mzplan.host.guarded import refuse_brought, write_whole
 from mzplan.model.diagnostics import MzplanError
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.presence import require_plain
-from mzplan.warehouse.removal import remove_storage
+from mzplan.warehouse.storage import remove_storage, require_plain
 from tests.left_by_hand import leave
 from tests.stored_steps import StoredSource, named
 from tests.unit.cli_runs import Ran, mzplan

@@ -17,9 +17,8 @@ from mzplan.schema.description import Description, InlinedConnection, describe
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.journal import Dropped, Prepared
 from mzplan.store.store import Store
-from mzplan.warehouse.checkpoints import Checkpoint, places_below
-from mzplan.warehouse.presence import missing_storage
-from mzplan.warehouse.removal import remove_storage
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.storage import missing_storage, places_below, remove_storage
 from tests.unit.cli_runs import Ran, mzplan, write
 
 ORDERS = Address("source", "orders")

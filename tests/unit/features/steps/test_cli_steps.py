@@ -11,8 +11,8 @@ import pytest
 
 from mzplan.features.steps.steps_text import upstream_range
 from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.replay import ValuesSeen
 from mzplan.warehouse.step_record import StepRecord
-from mzplan.warehouse.values_seen import ValuesSeen
 from tests.stored_steps import StoredSink, StoredSource, named
 from tests.unit.cli_runs import mzplan, write
 

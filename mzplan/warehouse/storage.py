@@ -1,0 +1,289 @@
+"""What a generation of a query has in the warehouse: whether it is still there, its size, and its removal.
+
+The runner looks before it starts a query that has run before, and now and then while it runs; `drift` looks
+where no runner is alive and the warehouse is on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from mzplan.host.files import UnfitError
+from mzplan.host.guarded import GuardedFolder
+from mzplan.model.address import ID, Address, Place
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.folder import ensure_plain, is_there, open_folder, read_text, remote
+from mzplan.warehouse.lost_steps import lost_steps
+from mzplan.warehouse.paths import absolute, local_path, split_storage
+from mzplan.warehouse.step_history import StepHistory, given_up
+
+_GENERATION = re.compile(r"g[1-9][0-9]{0,17}")
+
+
+def missing_storage(
+    warehouse: str, address: Address, place: Place, collection: tuple[Address, str, int]
+) -> tuple[Diagnostic, ...]:
+    """MZ160, MZ161, MZ194 and MZ291 for what is gone of a query that has run. `place` is the id and the
+    generation of its checkpoint, `collection` whose it writes or reads. Where it can't be seen, nothing is
+    gone."""
+    found = []
+    checkpoint = Checkpoint.of(warehouse, *place)
+    owner, id_, generation = collection
+    table = collection_path(warehouse, id_, generation)
+    try:
+        if not is_there(f"{checkpoint.spark}/metadata"):
+            found.append(_checkpoint_gone(address, checkpoint.folder))
+        # A log that was cleaned up has lost its first entry, and has a checkpoint instead.
+        log = f"{table}/_delta_log"
+        if not is_there(f"{log}/{0:020}.json") and not is_there(f"{log}/_last_checkpoint"):
+            found.append(_collection_gone(address, owner, table, "is not there, or has no Delta log"))
+        elif _is_another(Checkpoint.of(warehouse, id_, generation), table):
+            found.append(
+                _collection_gone(address, owner, table, "was removed, and another one was made there")
+            )
+        elif address.kind == "sink":
+            sink = StepHistory(warehouse, place, (id_, generation))
+            lost = given_up(sink, StepHistory(warehouse, (id_, generation)))
+            found += [_left_behind(address, owner, *lost)] if lost is not None else []
+        elif (missing := lost_steps(CollectionLog(table), checkpoint.log)) is not None:
+            found.append(_collection_restored(address, table, *missing))
+    except OSError:
+        return tuple(found)
+    return tuple(found)
+
+
+def _left_behind(address: Address, owner: Address, needed: int, since: int) -> Diagnostic:
+    return Diagnostic(
+        code="MZ194",
+        summary=f"{address} has waited too long: its next steps are gone",
+        detail=f"It goes on with step {needed} of {owner}, whose collection begins with step {since} "
+        "now: a sink that does not read holds it for so long as its `max_hold` says.",
+        hint=f"let it begin anew, with all rows that are there: mzplan apply --replace {address} "
+        f"--allow-replace; and give {owner} a longer max_hold.",
+        address=address,
+    )
+
+
+def _checkpoint_gone(address: Address, folder: str) -> Diagnostic:
+    again = "read its upstream again from the start" if address.kind == "source" else "write all rows again"
+    return Diagnostic(
+        code="MZ160",
+        summary=f"The checkpoint of {address} is gone",
+        detail=f"{folder} is not there, or not whole. Without it the query would {again}.",
+        hint=f"put it back from a backup; or begin anew: mzplan apply --replace {address} --allow-replace.",
+        address=address,
+    )
+
+
+def require_plain(address: Address, checkpoint: Checkpoint, table: str) -> None:
+    """Before Spark writes there: raise MZ063 where it would follow a link to somebody else's files, or wait
+    for a pipe. What is put there while it runs, it meets."""
+    try:
+        ensure_plain(checkpoint.folder, deep=True)
+        ensure_plain(f"{table}/_delta_log")
+    except UnfitError as problem:
+        raise error(
+            "MZ063",
+            f"{address} could not be started",
+            f"{problem}.",
+            "it is tried again; nothing in a warehouse is a link, a pipe or a device.",
+            address=address,
+        ) from None
+
+
+def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> None:
+    """Before a source writes: raise MZ161 where its table is not the one that it has written before, and
+    MZ291 where that lacks steps."""
+    try:
+        known = checkpoint.collection()
+        lost = known is not None and not is_there(f"{table}/_delta_log")
+        if lost or _is_another(checkpoint, table):
+            why = "is not there" if lost else "was removed, and another one was made there"
+            raise MzplanError(_collection_gone(address, address, table, why))
+        if known is not None and (missing := lost_steps(CollectionLog(table), checkpoint.log)) is not None:
+            raise MzplanError(_collection_restored(address, table, *missing))
+    except OSError:
+        return  # Spark will report it
+
+
+def remember_collection(checkpoint: Checkpoint, table: str) -> None:
+    """Record which table a source writes, once. Raises OSError."""
+    if checkpoint.collection() is None and (made := table_id(table)) is not None:
+        checkpoint.record_collection(made)
+
+
+def _is_another(checkpoint: Checkpoint, table: str) -> bool:
+    known, there = checkpoint.collection(), table_id(table)
+    return known is not None and there is not None and known != there
+
+
+def _collection_gone(address: Address, owner: Address, table: str, why: str) -> Diagnostic:
+    return Diagnostic(
+        code="MZ161",
+        summary=f"The collection of {owner} is gone",
+        detail=f"{table} {why}. Its checkpoint goes on behind what it held.",
+        hint=f"put it back from a backup; or begin anew: mzplan apply --replace {owner} --allow-replace.",
+        address=address,
+    )
+
+
+def _collection_restored(address: Address, table: str, first: int, last: int) -> Diagnostic:
+    steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    return Diagnostic(
+        code="MZ291",
+        summary=f"The collection of {address} lacks {steps}",
+        detail=f"The checkpoint knows {steps} to be written, and {table} does not hold that: the table was "
+        "restored to an older copy. The source goes on behind, so rows would be missing.",
+        hint=f"put back the copy that holds {steps}; or begin anew: mzplan apply --replace {address} "
+        "--allow-replace.",
+        address=address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def places_below(warehouse: str) -> list[Place]:
+    """The id and generation of everything that has storage in a warehouse, sorted. What has another name than
+    mzplan gives is none of it, and what is a link leads elsewhere. Raises OSError."""
+    found = set()
+    for kind in ("collections", "checkpoints"):
+        for id_ in filter(ID.fullmatch, _folders(warehouse, kind)):
+            names = _folders(warehouse, f"{kind}/{id_}")
+            found |= {(id_, int(name[1:])) for name in names if _GENERATION.fullmatch(name)}
+    return sorted(found)
+
+
+def _folders(warehouse: str, inner: str) -> list[str]:
+    local = local_path(warehouse)
+    if local is None:
+        return open_folder(absolute(warehouse, inner)).names()
+    if not local.is_dir():
+        return []
+    try:
+        found = GuardedFolder(local).entries(inner)
+    except NotADirectoryError:
+        return []
+    return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+
+
+def table_id(collection: str) -> str | None:
+    """The id that a Delta table got when it was made; None where its log does not reach back to that (it is
+    an old one), or has none. Raises OSError."""
+    for line in (read_text(f"{collection}/_delta_log/{0:020}.json") or "").splitlines():
+        try:
+            action = json.loads(line)
+        except ValueError:
+            return None
+        if isinstance(action, dict) and isinstance(action.get("metaData"), dict):
+            return str(action["metaData"].get("id"))
+    return None
+
+
+def is_untouched(collection: str) -> bool:
+    """Whether a collection's table was created and never written: its log ends at version 0.
+
+    False also where that can't be seen.
+    """
+    try:
+        first, second = (read_text(f"{collection}/_delta_log/{version:020}.json") for version in (0, 1))
+    except OSError:
+        return False
+    return first is not None and second is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFiles:
+    """What is below a folder. `changed`: when anything of it was last written, in seconds since the epoch;
+    None where that is not known."""
+
+    files: int = 0
+    bytes: int = 0
+    changed: float | None = None
+
+
+def stored_in(folder: str) -> StoredFiles | None:
+    """What is below a folder, None if that is not there. Links are not followed. Raises OSError."""
+    local = local_path(folder)
+    if local is not None:
+        try:
+            return _stored_locally(local) if is_there(folder) and local.is_dir() else None
+        except UnfitError:
+            return None
+    from pyarrow import fs
+
+    system, path = remote(folder)
+    infos = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+    files = [info for info in infos if info.type == fs.FileType.File]
+    times = [info.mtime_ns for info in files]
+    known = bool(times) and None not in times
+    size = sum(info.size or 0 for info in files)
+    return (
+        StoredFiles(files=len(files), bytes=size, changed=max(times) / 1e9 if known else None) if infos else None
+    )
+
+
+def _stored_locally(folder: Path) -> StoredFiles:
+    def failed(problem: OSError) -> None:
+        if not isinstance(problem, FileNotFoundError):
+            raise problem
+
+    files, size, changed = 0, 0, folder.stat().st_mtime
+    for place, folders, names in os.walk(folder, onerror=failed):
+        for name in (*folders, *names):
+            try:
+                found = os.lstat(f"{place}/{name}")
+            except FileNotFoundError:
+                continue  # what a writer has renamed or removed meanwhile
+            changed = max(changed, found.st_mtime)
+            if name in names:
+                files, size = files + 1, size + found.st_size
+    return StoredFiles(files=files, bytes=size, changed=changed)
+
+
+def remove_storage(warehouse: str, id_: str, generation: int) -> None:
+    """Remove `collections/<id>/g<n>` and `checkpoints/<id>/g<n>`; no error when they are gone. First what a
+    query does not go on without (MZ160): one that is claimed again after a crash in between is not whole.
+
+    Raises MzplanError MZ035 when they can't be removed, or when the id is none (it must never lead out
+    of the warehouse).
+    """
+    if ID.fullmatch(id_) is None or generation < 1:
+        raise error("MZ035", f"Storage of {id_!r} g{generation} is not removed", "That is no id of mzplan's.")
+    checkpoint = Checkpoint.of(warehouse, id_, generation)
+    for folder in (
+        f"{checkpoint.spark}/metadata",
+        collection_path(warehouse, id_, generation),
+        checkpoint.folder,
+    ):
+        try:
+            _remove(folder)
+        except (FileNotFoundError, NotADirectoryError):  # the latter: a file lies where its parent would
+            continue
+        except OSError as problem:
+            if isinstance(problem, UnfitError) and str(problem.filename).startswith(checkpoint.folder):
+                continue  # a link in the checkpoint: it goes with it, and what it leads to stays
+            raise error(
+                "MZ035",
+                f"{folder} can't be removed",
+                f"{problem.strerror or problem}.",
+                "give the runner the right to remove it; it is tried again.",
+            ) from None
+
+
+def _remove(folder: str) -> None:
+    """Never through a link, in any component below the warehouse; a link that lies there goes itself."""
+    local = local_path(folder)
+    if local is not None:
+        root, inner = split_storage(local)
+        GuardedFolder(root).remove(inner)
+        return
+    system, path = remote(folder)
+    if system.get_file_info(path).is_file:
+        system.delete_file(path)
+    else:
+        system.delete_dir(path)
