@@ -200,10 +200,13 @@ class QueryStart:
 
     def _end_if_restored(self) -> None:
         """End a source whose collection was restored to an older copy: its sinks would read past what comes
-        in the place of the lost steps."""
+        in the place of the lost steps. (Of one whose table was made anew there is nothing left to save: it is
+        drift, and its next start is refused.)"""
         try:
             ensure_collection(self._checkpoint, self._query.address, self._collection)
         except MzplanError as problem:
+            if problem.diagnostics[0].code != "MZ291":
+                return
             self._running.fail(problem)
             with suppress(MzplanError):  # it is busy: its next start is refused
                 self._running.stop()

@@ -223,7 +223,9 @@ def stored_in(folder: str) -> StoredFiles | None:
     known = bool(times) and None not in times
     size = sum(info.size or 0 for info in files)
     return (
-        StoredFiles(files=len(files), bytes=size, changed=max(times) / 1e9 if known else None) if infos else None
+        StoredFiles(files=len(files), bytes=size, changed=max(times) / 1e9 if known else None)
+        if infos
+        else None
     )
 
 
