@@ -185,7 +185,7 @@ def test_a_query_of_another_program_is_adopted_without_what_is_no_file(tmp_path:
             try:
                 found = foreign_query.look(str(left / "checkpoint"), str(left / "table"))
                 foreign_query.copy(found, str(tmp_path / "warehouse"), "a")
-            except (OSError, foreign_query.RefusedError) as problem:
+            except (OSError, foreign_query.NotAdoptableError) as problem:
                 assert Path(name).name in str(problem) or "metadata" in name or what == "folder", (
                     name,
                     problem,
