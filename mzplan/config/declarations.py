@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any
 
-from mzplan.config.declared import Declared, value_at
+from mzplan.config.declared import Declared, Document, value_at
 from mzplan.config.defaults import Defaults
 from mzplan.config.files import PROJECT_FILE, SECTIONS
 from mzplan.config.findings import HERE, Findings, Location, kind_of, listed, shown
 from mzplan.config.templates import Templates
-from mzplan.config.yaml.builder import Document
 from mzplan.model.address import Address
 from mzplan.model.words import did_you_mean
 

@@ -1,19 +1,91 @@
-"""A resource as declared, before anything of it is known to be right: its body, and where that is written."""
+"""What files say before it is known to be right: a parsed file, and a resource as declared in one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mzplan.config.files import SECTIONS
+from mzplan.config.files import SECTION_OF
 from mzplan.config.findings import Location, Path, SourceFile, shown
 from mzplan.model.address import Address, is_valid_name
 
-_BY_KIND = {kind: section for section, kind in SECTIONS.items()}
 Given = tuple[SourceFile, Path, Mapping[str, Any]]
 """Defaults that a resource got: the file and the place of the block that they are in, and they."""
 _NOTHING = object()
+MAX_NODES = 8_000_000  # keys and values of all files of a project
+
+
+@dataclass(slots=True)
+class Document:
+    """A parsed file. `references` are the places of text with `${`: (container, key or index). `repeats`: a
+    text of its sources or sinks has `${each`."""
+
+    file: SourceFile
+    data: Any = None
+    references: list[tuple[Any, Any]] = field(default_factory=list)
+    repeats: bool = False
+    _unrepeated: set[int] | None = None
+    _above: dict[int, tuple[Any, Any]] | None = None
+
+    def may_repeat(self, container: Any) -> bool:
+        """Whether a mapping or list is part of sources and sinks only: there `${each` may have a meaning."""
+        if self._unrepeated is None:
+            data = self.data if isinstance(self.data, dict) else {}
+            self._unrepeated = containers_below(
+                value for key, value in data.items() if key not in ("sources", "sinks")
+            )
+        may = container is not self.data and id(container) not in self._unrepeated
+        self.repeats = self.repeats or may
+        return may
+
+    def path_of(self, container: Any, key: Any) -> Path:
+        """The path of keys to `container[key]`. For messages only: the first call walks through all of it."""
+        if self._above is None:
+            self._above = _containers_above(self.data)
+        path = [key]
+        while container is not self.data:
+            if id(container) not in self._above:  # the document itself is a scalar
+                return ()
+            container, key = self._above[id(container)]
+            path.append(key)
+        return tuple(reversed(path))
+
+
+def containers_below(roots: Iterable[Any]) -> set[int]:
+    """The ids of every mapping and list among these values and below them."""
+    found: set[int] = set()
+    below = list(roots)
+    while below:
+        container = below.pop()
+        if isinstance(container, dict | list) and id(container) not in found:
+            found.add(id(container))
+            below.extend(container.values() if isinstance(container, dict) else container)
+    return found
+
+
+def size_of(value: Any) -> int:
+    """How many keys and values a mapping or a list has, at any depth."""
+    number, below = 0, [value]
+    while below:
+        container = below.pop()
+        number += len(container)
+        inner = container.values() if isinstance(container, dict) else container
+        below += [one for one in inner if isinstance(one, dict | list)]
+    return number
+
+
+def _containers_above(data: Any) -> dict[int, tuple[Any, Any]]:
+    """By the id of each mapping and list: what holds it first, under which key."""
+    above: dict[int, tuple[Any, Any]] = {}
+    below = [data]
+    while below:
+        container = below.pop()
+        for key, value in container.items() if isinstance(container, dict) else enumerate(container):
+            if isinstance(value, dict | list) and id(value) not in above:
+                above[id(value)] = (container, key)
+                below.append(value)
+    return above
 
 
 @dataclass(slots=True)
@@ -44,7 +116,7 @@ class Declared:
 
     @property
     def place(self) -> Path:
-        return self.at or (_BY_KIND[self.address.kind], self.address.name)
+        return self.at or (SECTION_OF[self.address.kind], self.address.name)
 
     @property
     def template_name(self) -> str:
@@ -91,6 +163,15 @@ def _inner(body: Any, path: Path) -> Any:
         except (KeyError, IndexError, TypeError):
             return _NOTHING
     return body
+
+
+def texts_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Every text of a value, at any depth, with its place."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from texts_in(inner, (*path, key))
 
 
 def value_at(body: Any, path: Path) -> Any:

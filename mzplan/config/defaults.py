@@ -11,10 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.config.declared import Declared, value_at
+from mzplan.config.declared import MAX_NODES, Declared, Document, size_of, value_at
 from mzplan.config.files import SECTIONS
 from mzplan.config.findings import EnoughError, Findings, Location, Path, SourceFile, kind_of, listed, shown
-from mzplan.config.yaml.builder import MAX_NODES, Document, size_of
 from mzplan.model.address import Address, Kind
 from mzplan.schema.kinds import resource_kind, types_of
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 import codecs
 import difflib
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 from mzplan.config.declared import value_at
-from mzplan.config.files import SECTIONS, ReadError, find_files, is_allowed, project_file, read_bytes
+from mzplan.config.files import (
+    SECTION_OF,
+    SECTIONS,
+    ReadError,
+    find_files,
+    is_allowed,
+    project_file,
+    read_bytes,
+)
 from mzplan.config.findings import LINE_BREAK, Findings, SourceFile
 from mzplan.config.locations import failure, locate
 from mzplan.config.project import excluded_folders, read_settings
+from mzplan.config.variables import VARIABLE
 from mzplan.config.yaml.parser import read_text
 from mzplan.config.yaml.positions import compose, find
 from mzplan.config.yaml.text_edits import CantRewriteError, body_of, rename, rewrite
@@ -23,10 +31,8 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.resources import Body, PropertyEdit
 
-_VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
 _AS_WRITTEN: Mapping[str, bytes] = {}
 _NOTHING: Body = {}
-_BY_KIND = {kind: section for section, kind in SECTIONS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +107,7 @@ def edit_resource(
     """The file that declares a resource, with edits of its body. `edited`: contents, by real path, that stand
     for what is on the disk. Writes nothing. Raises MzplanError MZ075 where the file is written in a way that
     they can't be made in place."""
-    section = _BY_KIND[address.kind]
+    section = SECTION_OF[address.kind]
     file, text = _declaring(directory, address, edited)
     written = body_of(text, section, address.name)
     if value_at(written, ("for_each",)) is not None:
@@ -129,7 +135,7 @@ def rename_resource(
 ) -> FileEdit:
     """The same with another name for it; what refers to it is left as it is."""
     file, text = _declaring(directory, address, edited)
-    section = _BY_KIND[address.kind]
+    section = SECTION_OF[address.kind]
     if value_at(body_of(text, section, address.name), ("for_each",)) is not None:
         raise MzplanError(_of_template(directory, address, f"{section}.{address.name}"))
     return _file_edit(
@@ -203,7 +209,7 @@ def places_of(
 ) -> dict[tuple[str, ...], tuple[Position, Position]]:
     """By path of a property: where the edited file has it, key and value; the end is exclusive."""
     text = edit.after.decode("utf-8-sig")
-    resource = compose(text, _BY_KIND[address.kind], address.name)
+    resource = compose(text, SECTION_OF[address.kind], address.name)
     found = {}
     for path in paths:
         entry = resource
@@ -223,7 +229,7 @@ def _declaring(directory: str, address: Address, edited: Mapping[str, bytes]) ->
     """The file that declares a resource, with its content, and its text. Raises MzplanError MZ075 where none
     does, and what keeps files from being read where that is why."""
     ignored, unread = Findings(), Findings()
-    wanted = (_BY_KIND[address.kind], address.name)
+    wanted = (SECTION_OF[address.kind], address.name)
     excluded = excluded_folders(directory, read_settings(directory))
     for found_file in [project_file(directory), *find_files(directory, excluded, ignored)]:
         file = found_file.as_edited(edited)
@@ -252,7 +258,7 @@ def _notices(
     directory: str, file: SourceFile, text: str, address: Address, edits: Sequence[PropertyEdit]
 ) -> list[Diagnostic]:
     """MZ077 for each value that came from a variable, and is written out (or gone) now."""
-    whole = {edit.path: (_BY_KIND[address.kind], address.name, *edit.path) for edit in edits}
+    whole = {edit.path: (SECTION_OF[address.kind], address.name, *edit.path) for edit in edits}
     found = find(text, whole.values())
     lines = LINE_BREAK.split(text)
     notices = []
@@ -263,7 +269,7 @@ def _notices(
         span = place.value
         last = span.end_line if place.text is not None else span.line
         written = place.text if place.text is not None else "\n".join(lines[span.line : last + 1])
-        names = sorted(set(_VARIABLE.findall(written)) - set(_VARIABLE.findall(str(edit.value))))
+        names = sorted(set(VARIABLE.findall(written)) - set(VARIABLE.findall(str(edit.value))))
         if not names:
             continue
         words = ", ".join(f"${{var.{name}}}" for name in names)

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mzplan.config.declared import Document, containers_below
 from mzplan.config.files import PROJECT_FILE
 from mzplan.config.findings import HERE, Findings, Location, Path, listed, shown
 from mzplan.config.places import Place, places_of
-from mzplan.config.variables import Variables, defaults_of, substituted, undeclared
-from mzplan.config.yaml.builder import Document, containers_below
+from mzplan.config.references import substituted
+from mzplan.config.variables import Variables, defaults_of, undeclared
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.words import did_you_mean
 

@@ -10,11 +10,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.config.declared import Declared
+from mzplan.config.declared import MAX_NODES, Declared, size_of
 from mzplan.config.findings import HERE, Findings, Location, Path, kind_of, listed, shown
-from mzplan.config.references import EACH, check_references
-from mzplan.config.variables import MAX_FILLED, as_text
-from mzplan.config.yaml.builder import MAX_NODES, size_of
+from mzplan.config.references import EACH, MAX_FILLED, as_text, check_references
 from mzplan.model.address import MAX_NAME, Address, is_valid_name
 
 _REFERENCE = re.compile(r"\$\{each\.(key|value(?:\.[A-Za-z_][A-Za-z0-9_-]*)*)\}")

@@ -14,6 +14,7 @@ from mzplan.model.address import Kind
 PROJECT_FILE = "mzplan.yaml"
 # The keys under which files declare resources.
 SECTIONS: dict[str, Kind] = {"connections": "connection", "sources": "source", "sinks": "sink"}
+SECTION_OF = {kind: section for section, kind in SECTIONS.items()}
 SUFFIXES = (".yaml", ".yml")
 VARIABLE_SUFFIXES = (".vars.yaml", ".vars.yml")
 _INTERNAL = frozenset((".git", ".mzplan"))

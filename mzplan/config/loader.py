@@ -1,4 +1,4 @@
-"""The two ways in: a project's settings, or its whole configuration."""
+"""The ways in: a project's settings, its whole configuration, or bodies that no file holds."""
 
 from __future__ import annotations
 
@@ -6,36 +6,30 @@ import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
 from typing import Any
 
 from mzplan.config.checks.checker import Checker
 from mzplan.config.declarations import check_top_level, collect, is_of_variables
-from mzplan.config.declared import Declared
+from mzplan.config.declared import Declared, Document
 from mzplan.config.defaults import Defaults
 from mzplan.config.environments import Others, check_apart, choose, entries_of, set_apart
 from mzplan.config.files import SECTIONS, find_files, project_file
-from mzplan.config.findings import EnoughError, Findings, SourceFile
+from mzplan.config.findings import EnoughError, Findings, Path, SourceFile
 from mzplan.config.places import places_of
 from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
+from mzplan.config.references import fill
 from mzplan.config.state_settings import read_state_config
 from mzplan.config.templates import Templates
-from mzplan.config.variables import (
-    Variables,
-    fill,
-    given_values,
-    read_variables,
-    refuse_others,
-    require_values,
-)
-from mzplan.config.yaml.builder import Document
+from mzplan.config.variables import Variables, given_values, read_variables, refuse_others, require_values
 from mzplan.config.yaml.parser import load
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.resources import Configuration, ProjectSettings, Resource
+from mzplan.model.resources import Configuration, Instance, ProjectSettings, Resource
 
 AnyPath = str | os.PathLike[str]
+Mistake = tuple[Diagnostic, Path]
 _NOTHING: Mapping[str, Any] = {}
 _OF_RESOURCES = (*SECTIONS, "defaults")  # keys of mzplan.yaml that are no settings
 
@@ -57,7 +51,7 @@ def load_project(
     """
     folder = os.fspath(directory)
     findings = Findings(stops=True)
-    given = str(Path(state_config).absolute()) if state_config else ""
+    given = str(FilePath(state_config).absolute()) if state_config else ""
     with suppress(EnoughError):
         document = open_project(folder, findings)
         if document is not None:
@@ -75,7 +69,7 @@ def load_project(
             state = read_state_config(given, folder, findings, chosen) if given else None
             if state is not None and chosen:
                 body = {"state": state, "warehouse": settings.warehouse}
-                own = places_of(body, folder, str(Path(given).parent))
+                own = places_of(body, folder, str(FilePath(given).parent))
                 check_apart(document, chosen, own, others, folder, findings)
     if findings:
         raise _failure(findings)
@@ -169,6 +163,28 @@ def read_files(
         settings=settings.runner,
     )
     return FilesRead(configuration=configuration, resources=resources)
+
+
+def check_bodies(
+    bodies: Mapping[Address, Mapping[str, Any]], instances: Mapping[str, Instance]
+) -> tuple[dict[Address, Resource], list[Mistake]]:
+    """The resources of bodies that no file holds (what is committed, with an edit of it), checked exactly as
+    declared ones are, and every mistake: a diagnostic without a range, and the path in the body of its
+    address. The resources are complete only without mistakes."""
+    from mzplan.config.locations import diagnose  # imported only where there may be errors
+
+    nowhere = SourceFile("", "")
+    declared = {address: Declared(address, dict(body), nowhere) for address, body in bodies.items()}
+    findings = Findings()
+    resources = Checker(declared, instances, findings).resources()
+    mistakes = []
+    for finding in findings.found:
+        one = Findings()
+        one.secrets = findings.secrets
+        one.found.append(replace(finding, location=None, related=None))
+        path = finding.location.path[2:] if finding.location is not None else ()
+        mistakes += [(diagnostic, path) for diagnostic in diagnose(one)]
+    return {a: replace(r, path=None) for a, r in resources.items()}, mistakes
 
 
 def _as_far_as_read(

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterable
 
-from mzplan.config.files import SECTIONS, ReadError, find_files, project_file, read_bytes
+from mzplan.config.files import SECTION_OF, ReadError, find_files, project_file, read_bytes
 from mzplan.config.findings import (
     HERE,
     LINE_BREAK,
@@ -26,7 +26,6 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError, SourceRange
 
 AnyPath = str | os.PathLike[str]
 _SHOWN = 1000  # columns that are shown at most, from where something is
-_BY_KIND = {kind: section for section, kind in SECTIONS.items()}
 
 
 def diagnose(findings: Findings) -> list[Diagnostic]:
@@ -201,7 +200,7 @@ def _search(directory: str, address: Address, path: Path) -> tuple[SourceRange, 
 
     ignored = Findings()
     own = project_file(directory)
-    wanted: Path = (_BY_KIND[address.kind], address.name)
+    wanted: Path = (SECTION_OF[address.kind], address.name)
     excluded = excluded_folders(directory, read_settings(directory))
     for file in [own, *find_files(directory, excluded, ignored)]:
         text = read_text(file, ignored)

@@ -1,12 +1,15 @@
-"""Every `${…}` of a text whose variables are filled in: what is no secret reference is reported."""
+"""Every `${…}` of a text: variables are filled in, and what then is no secret reference is reported."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
+from mzplan.config.declared import Document, containers_below
 from mzplan.config.findings import Findings, Location, shown
+from mzplan.config.variables import VARIABLE, Variables, missing, undeclared
 from mzplan.model.words import did_you_mean
 from mzplan.secrets.providers import OURS, fault_of_name, has_provider
 from mzplan.secrets.references import REFERENCE
@@ -15,6 +18,100 @@ EACH = "${each"
 _IS_EACH = re.compile(r"\$\{each\b")
 _BUILT_IN_PROVIDERS = ("env", "file")
 _PROVIDERS = (*_BUILT_IN_PROVIDERS, *OURS)
+MAX_FILLED = 64 * 1024 * 1024  # characters of all texts that variables are filled into
+MAX_SUBSTITUTED = 64 * 1024  # characters of one text of a setting
+
+
+def fill(document: Document, variables: Variables, findings: Findings, skip: Iterable[str] = ()) -> None:
+    """Fill in every `${var.NAME}` of the document in place, and check every other `${…}`; but for texts of
+    sources and sinks with `${each`: they are checked when that is filled in, too (mzplan.config.templates).
+
+    `skip` are top-level keys to leave alone.
+    """
+    left_alone = containers_below(_below(document.data, {"variables", *skip}))
+    for container, key in document.references:
+        if id(container) in left_alone:
+            continue
+        text = container[key]
+        if isinstance(text, str):
+            container[key] = _filled(text, document, container, key, variables, findings)
+
+
+def _filled(
+    text: str, document: Document, container: Any, key: Any, variables: Variables, findings: Findings
+) -> Any:
+    """The text with its variables filled in; what can't be is reported, and stays as written."""
+    names = [match[1] for match in VARIABLE.finditer(text)]
+    variables.used.update(names)
+    if any(name not in variables.values for name in names):
+        location = Location(document.file, document.path_of(container, key))
+        for match in VARIABLE.finditer(text):
+            _report(match, location, variables, findings)
+        findings.unusable.add((location.file.full_path, location.path))
+        return text
+    if len(names) == 1 and VARIABLE.fullmatch(text):
+        filled = variables.values[names[0]]
+    else:
+        words = {name: as_text(variables.values[name]) for name in names}
+        # Measured before it is made: a few characters can stand for gigabytes.
+        variables.filled += len(text) + sum(len(words[name]) for name in names)
+        if variables.filled > MAX_FILLED:
+            _too_long(document, container, key, findings)
+            return text
+        filled = VARIABLE.sub(lambda match: words[match[1]], text)
+    if isinstance(filled, str) and not (EACH in filled and document.may_repeat(container)):
+        check_references(
+            filled,
+            lambda: Location(document.file, document.path_of(container, key)),
+            variables.providers,
+            findings,
+        )
+    return filled
+
+
+def substituted(text: str, values: Mapping[str, Any]) -> Any:
+    """The text with the variables that have a value filled in, as `fill` does; the others stay as written,
+    and so does a text that would become too long."""
+    whole = VARIABLE.fullmatch(text)
+    if whole is not None:
+        return values.get(whole[1], text)
+    words = {name: as_text(values[name]) for name in set(VARIABLE.findall(text)) & values.keys()}
+    if len(text) + sum(len(words.get(match[1], "")) for match in VARIABLE.finditer(text)) > MAX_SUBSTITUTED:
+        return text
+    return VARIABLE.sub(lambda match: words.get(match[1], match[0]), text)
+
+
+def _report(match: re.Match[str], location: Location, variables: Variables, findings: Findings) -> None:
+    """Report a variable that has no value, or does not exist."""
+    name = match[1]
+    if name in variables.values:
+        return
+    if name in variables.declared:
+        missing(name, variables, findings)
+        return
+    location = replace(location, offset=match.start(), length=len(match[0]))
+    details = undeclared(name, variables, findings)
+    findings.add("MZ015", f"Unknown variable {shown(name)}", *details, location=location)
+
+
+def as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _too_long(document: Document, container: Any, key: Any, findings: Findings) -> None:
+    location = Location(document.file, document.path_of(container, key))
+    findings.add(
+        "MZ007",
+        "Variables make the project too long",
+        f"With its variables filled in, it has more than {MAX_FILLED:,} characters of text.",
+        "give the variables shorter values.",
+        location=location,
+    )
+    findings.unusable.add((location.file.full_path, location.path))
+
+
+def _below(data: Any, keys: set[str]) -> list[Any]:
+    return [data[key] for key in keys if key in data] if isinstance(data, dict) else []
 
 
 def check_references(

@@ -8,10 +8,11 @@ from typing import Any
 
 from mzplan.config.checks.schema_check import BodyCheck
 from mzplan.config.checks.secrets import SecretCheck
+from mzplan.config.declared import Document
 from mzplan.config.environments import SECTION, Environment, entries_of, set_apart, variables_of
 from mzplan.config.findings import Findings, Location, Path, SourceFile, listed, shown
-from mzplan.config.variables import fill, read_variables
-from mzplan.config.yaml.builder import Document
+from mzplan.config.references import fill
+from mzplan.config.variables import read_variables
 from mzplan.config.yaml.parser import load
 from mzplan.schema.kinds import load_schema
 from mzplan.schema.validators import is_valid

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from mzplan.config.declared import Declared
+from mzplan.config.declared import MAX_NODES, Declared, texts_in
 from mzplan.config.expansion import MAX_MADE, Expansion, Key, Limits, TooMuchError
-from mzplan.config.findings import Findings, Location, Path, kind_of, shown
-from mzplan.config.references import EACH
-from mzplan.config.variables import MAX_FILLED, as_text
-from mzplan.config.yaml.builder import MAX_NODES
+from mzplan.config.findings import Findings, Location, kind_of, shown
+from mzplan.config.references import EACH, MAX_FILLED, as_text
 
 
 class Templates:
@@ -39,8 +36,9 @@ class Templates:
 
     def check_written_out(self, resource: Declared) -> None:
         """Report a `${each…}` in a resource without `for_each`."""
-        for path, text in _texts(resource.body):
-            self.limits.check(text, resource.location(path))
+        for path, text in texts_in(resource.body):
+            if EACH in text:
+                self.limits.check(text, resource.location(path))
 
     def _too_much(self, template: Declared, keys: int) -> None:
         self.findings.add(
@@ -56,12 +54,14 @@ class Templates:
         """None where there is a mistake in them."""
         given, at = template.body["for_each"], template.location(("for_each",))
         if any(
-            file == at.file.full_path and path[: len(at.path)] == at.path for file, path in self._unusable
+            file == at.file.full_path and path[: len(at.path)] == at.path
+            for file, path in self.findings.unusable
         ):
             return None
         before = self.findings.met
-        for path, text in _texts(given, ("for_each",)):
-            self.limits.check(text, template.location(path))
+        for path, text in texts_in(given, ("for_each",)):
+            if EACH in text:
+                self.limits.check(text, template.location(path))
         if isinstance(given, dict):
             keys = [Key(key, value, key) for key, value in given.items()]
         elif isinstance(given, list):
@@ -73,10 +73,6 @@ class Templates:
             self._no_keys(template, given, at)
             return None
         return keys if self.findings.met == before else None
-
-    @property
-    def _unusable(self) -> set[tuple[str, Path]]:
-        return self.findings.unusable
 
     def _no_keys(self, template: Declared, given: Any, location: Location) -> None:
         found = f"{kind_of(given)} ({shown(given)})" if isinstance(given, str) else kind_of(given)
@@ -97,16 +93,3 @@ class Templates:
             "write a mapping, with a key of its own for each: `for_each: {orders: {topic: shop.orders}}`.",
             location=template.location(("for_each", index)),
         )
-
-
-def _texts(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """The texts with `${each` of a value, at any depth."""
-    if isinstance(value, str):
-        if EACH in value:
-            yield path, value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _texts(inner, (*path, key))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _texts(inner, (*path, index))

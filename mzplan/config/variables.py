@@ -1,27 +1,26 @@
-"""Variables: their values from outside, and `${var.NAME}` filled in. Secret references stay as they are."""
+"""Variables: those that mzplan.yaml declares, and their values, from outside or by default."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
+import yaml
+from yaml.events import DocumentStartEvent, ScalarEvent
+
+from mzplan.config.declared import Document
 from mzplan.config.findings import Findings, Location, Path, SourceFile, kind_of, listed, shown
-from mzplan.config.references import EACH, check_references
-from mzplan.config.yaml.builder import Document, containers_below
-from mzplan.config.yaml.events import DocumentStartEvent, ScalarEvent, YamlError, events
+from mzplan.config.yaml.events import ScalarError, events, resolve
 from mzplan.config.yaml.parser import load
-from mzplan.config.yaml.scalars import ScalarError, resolve
 from mzplan.model.diagnostics import ExitCode, error
 
-_VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
+VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
 _ENVIRONMENT = "MZPLAN_VAR_"
 _DECLARE = "declare it under `variables:` in mzplan.yaml."
-MAX_FILLED = 64 * 1024 * 1024  # characters of all texts that variables are filled into
-MAX_SUBSTITUTED = 64 * 1024  # characters of one text of a setting
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -119,7 +118,7 @@ def _find_uses(variables: Variables, state_at: Path) -> None:
         return
     for container, key in document.references:
         if document.path_of(container, key)[: len(state_at)] == state_at:
-            variables.in_state |= {match[1] for match in _VARIABLE.finditer(str(container[key]))}
+            variables.in_state |= {match[1] for match in VARIABLE.finditer(str(container[key]))}
 
 
 def _is_text(value: Any) -> bool:
@@ -128,28 +127,6 @@ def _is_text(value: Any) -> bool:
         return not isinstance(value, str) or bool(value.encode() or True)
     except UnicodeEncodeError:
         return False
-
-
-def fill(document: Document, variables: Variables, findings: Findings, skip: Iterable[str] = ()) -> None:
-    """Fill in every `${var.NAME}` of the document in place, and check every other `${…}`; but for texts of
-    sources and sinks with `${each`: they are checked when that is filled in, too (mzplan.config.templates).
-
-    `skip` are top-level keys to leave alone.
-    """
-    left_alone = containers_below(_below(document.data, {"variables", *skip}))
-    for container, key in document.references:
-        if id(container) in left_alone:
-            continue
-        text = container[key]
-        if isinstance(text, str):
-            container[key] = _filled(text, document, container, key, variables, findings)
-
-
-def require_values(variables: Variables, findings: Findings) -> None:
-    """Report every declared variable that has no value."""
-    for name in variables.declared:
-        if name not in variables.values:
-            _missing(name, variables, findings)
 
 
 def given_values(variables: Variables) -> dict[str, Any]:
@@ -185,7 +162,7 @@ def scalar(text: str) -> Any:
             found = [
                 event for event in events(stripped) if isinstance(event, ScalarEvent | DocumentStartEvent)
             ]
-        except YamlError:
+        except yaml.YAMLError:
             return text
         if len(found) == 2 and isinstance(found[1], ScalarEvent):
             return found[1].value
@@ -245,84 +222,18 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]
     return taken
 
 
-def _filled(
-    text: str, document: Document, container: Any, key: Any, variables: Variables, findings: Findings
-) -> Any:
-    """The text with its variables filled in; what can't be is reported, and stays as written."""
-    names = [match[1] for match in _VARIABLE.finditer(text)]
-    variables.used.update(names)
-    if any(name not in variables.values for name in names):
-        location = Location(document.file, document.path_of(container, key))
-        for match in _VARIABLE.finditer(text):
-            _report(match, location, variables, findings)
-        findings.unusable.add((location.file.full_path, location.path))
-        return text
-    if len(names) == 1 and _VARIABLE.fullmatch(text):
-        filled = variables.values[names[0]]
-    else:
-        words = {name: as_text(variables.values[name]) for name in names}
-        # Measured before it is made: a few characters can stand for gigabytes.
-        variables.filled += len(text) + sum(len(words[name]) for name in names)
-        if variables.filled > MAX_FILLED:
-            _too_long(document, container, key, findings)
-            return text
-        filled = _VARIABLE.sub(lambda match: words[match[1]], text)
-    if isinstance(filled, str) and not (EACH in filled and document.may_repeat(container)):
-        check_references(
-            filled,
-            lambda: Location(document.file, document.path_of(container, key)),
-            variables.providers,
-            findings,
-        )
-    return filled
-
-
-def substituted(text: str, values: Mapping[str, Any]) -> Any:
-    """The text with the variables that have a value filled in, as `fill` does; the others stay as written,
-    and so does a text that would become too long."""
-    whole = _VARIABLE.fullmatch(text)
-    if whole is not None:
-        return values.get(whole[1], text)
-    words = {name: as_text(values[name]) for name in set(_VARIABLE.findall(text)) & values.keys()}
-    if len(text) + sum(len(words.get(match[1], "")) for match in _VARIABLE.finditer(text)) > MAX_SUBSTITUTED:
-        return text
-    return _VARIABLE.sub(lambda match: words.get(match[1], match[0]), text)
-
-
-def _report(match: re.Match[str], location: Location, variables: Variables, findings: Findings) -> None:
-    """Report a variable that has no value, or does not exist."""
-    name = match[1]
-    if name in variables.values:
-        return
-    if name in variables.declared:
-        _missing(name, variables, findings)
-        return
-    location = replace(location, offset=match.start(), length=len(match[0]))
-    details = undeclared(name, variables, findings)
-    findings.add("MZ015", f"Unknown variable {shown(name)}", *details, location=location)
-
-
-def as_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _too_long(document: Document, container: Any, key: Any, findings: Findings) -> None:
-    location = Location(document.file, document.path_of(container, key))
-    findings.add(
-        "MZ007",
-        "Variables make the project too long",
-        f"With its variables filled in, it has more than {MAX_FILLED:,} characters of text.",
-        "give the variables shorter values.",
-        location=location,
-    )
-    findings.unusable.add((location.file.full_path, location.path))
-
-
 def defaults_of(declared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """What declared variables have where nothing from outside gives them another value: an environment's
     `own`, else the default."""
     found = {name: own.get(name, body.get("default")) for name, body in declared.items()}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def require_values(variables: Variables, findings: Findings) -> None:
+    """Report every declared variable that has no value."""
+    for name in variables.declared:
+        if name not in variables.values:
+            missing(name, variables, findings)
 
 
 def undeclared(name: str, variables: Variables, findings: Findings) -> tuple[str, str]:
@@ -333,7 +244,8 @@ def undeclared(name: str, variables: Variables, findings: Findings) -> tuple[str
     return variables.listed, findings.did_you_mean(name, variables.declared) or _DECLARE
 
 
-def _missing(name: str, variables: Variables, findings: Findings) -> None:
+def missing(name: str, variables: Variables, findings: Findings) -> None:
+    """Report, once, a declared variable that has no value."""
     if name in variables.reported:
         return
     variables.reported.add(name)
@@ -345,7 +257,3 @@ def _missing(name: str, variables: Variables, findings: Findings) -> None:
         f"pass --var {word}=VALUE, set {_ENVIRONMENT}{word.upper()}, or add a default.",
         location=Location(variables.document.file, ("variables", name), at_key=True),
     )
-
-
-def _below(data: Any, keys: set[str]) -> list[Any]:
-    return [data[key] for key in keys if key in data] if isinstance(data, dict) else []

@@ -1,4 +1,5 @@
-"""The codec of all that is stored: frozen dataclasses to JSON and back, as the types of their fields are.
+"""The codec of all that is stored: frozen dataclasses to JSON and back, as the types of their fields are; and
+JSON texts as plain values.
 
 Anybody may have edited what is read. Nothing is converted; what its type does not allow is a ValueError, in a
 few words for people ("source.orders: generation is missing"). Properties that no field has are passed over: a
@@ -13,7 +14,7 @@ newer mzplan may write more.
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
@@ -32,7 +33,7 @@ from typing import (
 )
 
 from mzplan.model.address import Address
-from mzplan.model.stored import MOST, Derive, Read, Stored, integer_from, missing_or_no
+from mzplan.model.stored import MOST, Derive, Read, Stored, integer_from, missing_or_no, number_from
 
 T = TypeVar("T")
 Write = Callable[[Any], Any]
@@ -89,14 +90,6 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
-def _number(value: Any, name: str) -> float:
-    if type(value) is not float and type(value) is not int:
-        raise ValueError(f"{name} is {missing_or_no('number', value)}")
-    if not -MOST <= value <= MOST or not math.isfinite(value):
-        raise ValueError(f"{name} is out of range")
-    return float(value)
-
-
 def _flag(value: Any, name: str) -> bool:
     if type(value) is not bool:
         raise ValueError(f"{name} is neither true nor false")
@@ -113,7 +106,7 @@ def _read_address(value: Any, name: str) -> Address:
 _SIMPLE: dict[Any, _Codec] = {
     str: _Codec(_text),
     int: _Codec(integer_from(0)),
-    float: _Codec(_number),
+    float: _Codec(number_from(-MOST)),
     bool: _Codec(_flag),
     Any: _Codec(lambda value, name: value),
     Address: _Codec(_read_address, str),
@@ -260,3 +253,41 @@ class _Object:
 
 
 _object = cache(_Object)
+
+
+_CAREFUL = 4_000_000  # bytes; in a larger file, looking for repeated keys takes longer than all the rest
+
+
+def parse_json(data: bytes) -> Any:
+    """The value of a JSON text. Raises ValueError for everything that mzplan does not write: NaN, a key
+    twice, another encoding."""
+    if not data.strip():
+        raise ValueError("it is empty")
+    try:
+        hook = None if len(data) > _CAREFUL else _once
+        found = json.loads(data.decode(), parse_constant=_no_number, object_pairs_hook=hook)
+        if b"\\ud" in data or b"\\uD" in data:  # half of a pair is no character, and could not be written
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
+    except UnicodeEncodeError:
+        raise ValueError("it holds half a character") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except json.JSONDecodeError as problem:
+        if problem.pos >= len(problem.doc.rstrip()) or problem.msg.startswith("Unterminated string"):
+            raise ValueError("it ends in the middle") from None
+        raise ValueError(f"line {problem.lineno}, column {problem.colno} is no JSON") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"it holds {next(k for k in keys if keys.count(k) > 1)!r} twice")
+    return found

@@ -66,8 +66,8 @@ def missing_or_no(noun: str, value: object) -> str:
     return "missing" if value is None else f"no {noun}"
 
 
-def seconds_from(least: float) -> Read:
-    """Reads a number of seconds from `least` on."""
+def number_from(least: float) -> Read:
+    """Reads a number from `least` on."""
 
     def read(value: Any, name: str) -> float:
         if type(value) is not float and type(value) is not int:
@@ -83,6 +83,6 @@ Id = Annotated[str, text_like(ID.fullmatch, "id")]
 InstanceName = Annotated[str, text_like(is_valid_name, "name of an instance")]
 Positive = Annotated[int, integer_from(1)]
 Port = Annotated[int, integer_from(1, 65_535)]
-Seconds = Annotated[float, seconds_from(0.0)]
-Wait = Annotated[float, seconds_from(1.0)]
+Seconds = Annotated[float, number_from(0.0)]
+Wait = Annotated[float, number_from(1.0)]
 FromMinusOne = Annotated[int, integer_from(-1)]

@@ -7,8 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mzplan.model.codec import decode, encode
-from mzplan.model.json_text import parse
+from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.stored import SPARSE
 
 FORMAT_VERSION = 2
@@ -57,7 +56,7 @@ class Journal(EditedFile):
     @classmethod
     def decode(cls, data: bytes) -> Journal:
         """The inverse. Raises ValueError."""
-        found = parse(data)
+        found = parse_json(data)
         if not isinstance(found, dict) or found.pop("checksum", None) != _checksum(found):
             raise ValueError("its checksum is not that of its content")
         if found.get("format_version") != FORMAT_VERSION:

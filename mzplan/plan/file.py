@@ -16,9 +16,8 @@ from typing import Any
 from mzplan.host.files import read_regular
 from mzplan.host.guarded import write_whole
 from mzplan.model.address import Address
-from mzplan.model.codec import decode, encode
+from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
-from mzplan.model.json_text import parse
 from mzplan.model.plan import PLAN_FORMAT_VERSION, Change, Plan
 from mzplan.model.resources import Instance, InstanceType
 from mzplan.model.state import ResourceState
@@ -80,7 +79,7 @@ def encode_plan(plan: Plan) -> bytes:
 def decode_plan(data: bytes, place: str = "the plan file") -> Plan:
     """The inverse. Raises MzplanError MZ036 (exit 5) for what is damaged, edited, or of another version."""
     try:
-        document = decode(Fields, parse(data), "it")
+        document = decode(Fields, parse_json(data), "it")
         version = document.get("mzplan_plan")
         if version is None:
             raise _unusable(place, "It is no plan that mzplan has saved.")

@@ -15,9 +15,8 @@ from pathlib import Path
 from mzplan.host.files import read_regular, write_durably
 from mzplan.host.local_folder import FOLDER, refuse_unused, runtime_file, why_unused
 from mzplan.host.processes import is_alive, send, started_at
-from mzplan.model.codec import decode
+from mzplan.model.codec import decode, parse_json
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.model.json_text import parse
 from mzplan.model.observed import Lease
 from mzplan.model.resources import STATE_CONFIG_VARIABLE, ProjectSettings
 from mzplan.runner.wake import listening, runtime_folder
@@ -134,7 +133,7 @@ def failure(settings: ProjectSettings, instance: str) -> MzplanError:
     """Why a runner ended: what it left behind for people, or the end of its log."""
     log = runtime_file(settings, instance, "log")
     try:
-        diagnostics = parse(read_regular(_failure_file(settings, instance), follow=False))
+        diagnostics = parse_json(read_regular(_failure_file(settings, instance), follow=False))
         return MzplanError(decode(tuple[Diagnostic, ...], diagnostics))
     except (OSError, ValueError):
         pass

@@ -18,10 +18,9 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from mzplan.model.address import MAX_NAME, Address
-from mzplan.model.codec import decode, encode
+from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.history import CommitOutcome, CommitRecord
-from mzplan.model.json_text import parse
 from mzplan.model.observed import Lease, Recent, Status
 from mzplan.model.resources import Instance
 from mzplan.model.state import FORMAT_VERSION, ResourceState, State
@@ -51,7 +50,7 @@ def canonical(value: Any) -> str:
 def load(build: Callable[[Any], T], data: bytes, place: str, hint: str = "") -> T:
     """What `build` makes of a JSON text. Any defect of it is MZ030, never a traceback."""
     try:
-        return build(parse(data))
+        return build(parse_json(data))
     except ValueError as problem:
         what = str(problem)
     except RecursionError:

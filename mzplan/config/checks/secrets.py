@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from mzplan.config.declared import texts_in
 from mzplan.config.findings import LIKE_A_REFERENCE, Findings, Location, Path, listed, shown
 from mzplan.schema.kinds import is_sensitive, takes_secret, walk_properties
 from mzplan.secrets.logins import holds_login
@@ -28,7 +29,7 @@ class SecretCheck:
 
     def check(self, body: Any, wrong: Collection[Path] = ()) -> None:
         """Report what is wrong in a body. `wrong`: what of it is reported already."""
-        for path, value in _texts(body):
+        for path, value in texts_in(body):
             if is_sensitive(self.schema, path):
                 if not is_reference(value):
                     self._written_out(path, value)
@@ -79,15 +80,3 @@ class SecretCheck:
             "MZPLAN_VAR_NAME.",
             location=self.locate(path),
         )
-
-
-def _texts(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Every text of a body, with its place."""
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _texts(inner, (*path, key))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _texts(inner, (*path, index))

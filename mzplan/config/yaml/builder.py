@@ -6,13 +6,10 @@ mistake that is met here (a key twice, a limit) has its place at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from mzplan.config.files import SECTIONS
-from mzplan.config.findings import HERE, Findings, Location, Path, SourceFile, shown
-from mzplan.config.yaml.events import (
+from yaml.events import (
     AliasEvent,
     DocumentStartEvent,
     MappingEndEvent,
@@ -20,89 +17,25 @@ from mzplan.config.yaml.events import (
     ScalarEvent,
     SequenceEndEvent,
     SequenceStartEvent,
+)
+
+from mzplan.config.declared import MAX_NODES, Document
+from mzplan.config.files import SECTIONS
+from mzplan.config.findings import HERE, Findings, Location, SourceFile, shown
+from mzplan.config.yaml.events import (
+    SPECIAL_START,
+    TAGS,
+    ScalarError,
     events,
+    resolve,
+    resolve_tagged,
     span_of,
 )
-from mzplan.config.yaml.scalars import SPECIAL_START, TAGS, ScalarError, resolve, resolve_tagged
 from mzplan.model.address import Address, is_valid_name
 from mzplan.model.words import did_you_mean, unusable_character
 
 MAX_DEPTH = 64
-# Keys and values of all files of a project; and of these, those that aliases and merges repeat in one file.
-MAX_NODES = 8_000_000
-MAX_REPEATED = 1_000_000
-
-
-@dataclass(slots=True)
-class Document:
-    """A parsed file. `references` are the places of text with `${`: (container, key or index). `repeats`: a
-    text of its sources or sinks has `${each`."""
-
-    file: SourceFile
-    data: Any = None
-    references: list[tuple[Any, Any]] = field(default_factory=list)
-    repeats: bool = False
-    _unrepeated: set[int] | None = None
-    _above: dict[int, tuple[Any, Any]] | None = None
-
-    def may_repeat(self, container: Any) -> bool:
-        """Whether a mapping or list is part of sources and sinks only: there `${each` may have a meaning."""
-        if self._unrepeated is None:
-            data = self.data if isinstance(self.data, dict) else {}
-            self._unrepeated = containers_below(
-                value for key, value in data.items() if key not in ("sources", "sinks")
-            )
-        may = container is not self.data and id(container) not in self._unrepeated
-        self.repeats = self.repeats or may
-        return may
-
-    def path_of(self, container: Any, key: Any) -> Path:
-        """The path of keys to `container[key]`. For messages only: the first call walks through all of it."""
-        if self._above is None:
-            self._above = _containers_above(self.data)
-        path = [key]
-        while container is not self.data:
-            if id(container) not in self._above:  # the document itself is a scalar
-                return ()
-            container, key = self._above[id(container)]
-            path.append(key)
-        return tuple(reversed(path))
-
-
-def containers_below(roots: Iterable[Any]) -> set[int]:
-    """The ids of every mapping and list among these values and below them."""
-    found: set[int] = set()
-    below = list(roots)
-    while below:
-        container = below.pop()
-        if isinstance(container, dict | list) and id(container) not in found:
-            found.add(id(container))
-            below.extend(container.values() if isinstance(container, dict) else container)
-    return found
-
-
-def size_of(value: Any) -> int:
-    """How many keys and values a mapping or a list has, at any depth."""
-    number, below = 0, [value]
-    while below:
-        container = below.pop()
-        number += len(container)
-        inner = container.values() if isinstance(container, dict) else container
-        below += [one for one in inner if isinstance(one, dict | list)]
-    return number
-
-
-def _containers_above(data: Any) -> dict[int, tuple[Any, Any]]:
-    """By the id of each mapping and list: what holds it first, under which key."""
-    above: dict[int, tuple[Any, Any]] = {}
-    below = [data]
-    while below:
-        container = below.pop()
-        for key, value in container.items() if isinstance(container, dict) else enumerate(container):
-            if isinstance(value, dict | list) and id(value) not in above:
-                above[id(value)] = (container, key)
-                below.append(value)
-    return above
+MAX_REPEATED = 1_000_000  # keys and values of one file that aliases and merges repeat
 
 
 class StopError(Exception):

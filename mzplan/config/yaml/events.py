@@ -1,10 +1,11 @@
-"""The YAML parser's events, one by one or by the path of each value; its errors in plain words.
+"""The YAML parser's events, one by one or by the path of each value; and what a plain scalar means.
 
-The only module that uses yaml.
+Scalars are those of YAML 1.2's core schema: `yes`, `on` and dates stay text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,7 +13,6 @@ from typing import Any, NamedTuple
 import yaml
 from yaml.events import (
     AliasEvent,
-    DocumentStartEvent,
     MappingEndEvent,
     MappingStartEvent,
     ScalarEvent,
@@ -22,63 +22,11 @@ from yaml.events import (
 
 from mzplan.config.findings import Path, Span
 
-__all__ = [
-    "AliasEvent",
-    "DocumentStartEvent",
-    "MappingEndEvent",
-    "MappingStartEvent",
-    "ScalarEvent",
-    "SequenceEndEvent",
-    "SequenceStartEvent",
-    "Visit",
-    "YamlError",
-    "events",
-    "explain",
-    "span_of",
-    "walk",
-]
-
-
-class YamlError(Exception):
-    """Text that is not YAML, with what the parser says of it."""
-
-    def __init__(self, problem: str, context: str, problem_mark: Any, context_mark: Any):
-        super().__init__(problem)
-        self.problem, self.context = problem, context
-        self.problem_mark, self.context_mark = problem_mark, context_mark
-
-
-def parser_class() -> Any:
-    """PyYAML's C parser, or the pure-Python one (some ten times slower) where it was built without."""
-    if yaml.__with_libyaml__:
-        from yaml._yaml import CParser
-
-        return CParser
-    from yaml.parser import Parser
-    from yaml.reader import Reader
-    from yaml.scanner import Scanner
-
-    class PythonParser(Reader, Scanner, Parser):
-        def __init__(self, text: str):
-            Reader.__init__(self, text)
-            Scanner.__init__(self)
-            Parser.__init__(self)
-
-    return PythonParser
-
 
 def events(text: str) -> Iterator[Any]:
-    """Every event of the text. Raises YamlError where it is broken."""
-    try:
-        get_event = parser_class()(text).get_event
-        while (event := get_event()) is not None:
-            yield event
-    except yaml.MarkedYAMLError as failure:
-        raise YamlError(
-            failure.problem or "", failure.context or "", failure.problem_mark, failure.context_mark
-        ) from None
-    except yaml.YAMLError as failure:
-        raise YamlError(str(failure), "", None, None) from None
+    """Every event of the text, by PyYAML's C parser, or where it was built without by the one in Python (some
+    ten times slower). Raises yaml.YAMLError where it is broken."""
+    return yaml.parse(text, Loader=yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader)
 
 
 def span_of(event: Any) -> Span:
@@ -143,124 +91,70 @@ def walk(text: str) -> Iterator[Visit]:
                 levels.pop()
                 yield levels[-1].visit(event)
                 levels[-1].advance()
-    except YamlError:
+    except yaml.YAMLError:
         return
 
 
-class _Words(NamedTuple):
-    summary: str
-    detail: str
-    hint: str
+_WORDS: dict[str, Any] = {
+    "": None,
+    "~": None,
+    **dict.fromkeys(("null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+# A plain scalar that starts with anything else is text: most never meet the patterns below.
+SPECIAL_START = frozenset("0123456789+-.tTfFnN~")
+_INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_LARGEST = 2**63 - 1
+_MAX_DIGITS = 100
+
+TAGS = {f"tag:yaml.org,2002:{name}": name for name in ("str", "int", "float", "bool", "null", "seq", "map")}
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """A broken place: (summary, detail, hint), and where."""
-
-    words: _Words
-    span: Span
+class ScalarError(ValueError):
+    """A scalar that has no value here; the text says why, for a person."""
 
 
-# What the parsers (both word alike) say → what a person needs to know. The first that is contained wins.
-# `True`: point to where the broken thing begins, not to where the parser gave up.
-_PROBLEMS: tuple[tuple[str, bool, str, str], ...] = (
-    (
-        "quoted scalar",
-        True,
-        "A quote is opened here and never closed.",
-        "close the quote.",
-    ),
-    (
-        "tab character",
-        False,
-        "Lines may not be indented with tabs.",
-        "indent with spaces.",
-    ),
-    (
-        "character that cannot start any token",
-        False,
-        "No value may begin with this character.",
-        "put the value in quotes; indent with spaces, not tabs.",
-    ),
-    (
-        "mapping values are not allowed",
-        False,
-        "A colon is not allowed here.",
-        "put the value in quotes if the colon belongs to it; else check the indentation.",
-    ),
-    (
-        "could not find expected ':'",
-        True,
-        "This line looks like a key, but no colon follows it.",
-        "write `key: value`, with a space after the colon.",
-    ),
-    (
-        "block sequence entries are not allowed",
-        False,
-        "A list item is not allowed here.",
-        "begin the list on a line of its own, below its key.",
-    ),
-    (
-        "flow sequence",
-        True,
-        "The list that begins here is not closed, or a comma is missing in it.",
-        "close it with `]`, and separate its items with commas.",
-    ),
-    (
-        "flow mapping",
-        True,
-        "The mapping that begins here is not closed, or a comma is missing in it.",
-        "close it with `}`, and separate its keys with commas.",
-    ),
-    (
-        "flow node",
-        False,
-        "A value is missing here, or a bracket above is not closed.",
-        "write the value, or close the bracket.",
-    ),
-    (
-        "unknown escape character",
-        False,
-        "This is no escape that YAML knows.",
-        "write a backslash as \\\\ inside double quotes, or use single quotes.",
-    ),
-    (
-        "block mapping",
-        False,
-        "A key was expected here.",
-        "indent all keys of one mapping alike, and close what is open above.",
-    ),
-    (
-        "block collection",
-        False,
-        "A list item (`- …`) was expected here.",
-        "indent all items of one list alike.",
-    ),
-    (
-        "did not find expected <document start>",
-        False,
-        "Something follows where the document has ended.",
-        "check the indentation, and remove what does not belong here.",
-    ),
-)
+def resolve(text: str) -> Any:
+    """`"5"` → 5, `"true"` → True, `""` → None, `"yes"` → `"yes"`. Raises ScalarError for a number without
+    a finite 64-bit value."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in SPECIAL_START:
+        return text
+    if _INTEGER.fullmatch(text):
+        number = _integer(text)
+        if number is None:
+            raise ScalarError("a whole number of more than 64 bits: quote it if it is text")
+        return number
+    if _NOT_FINITE.fullmatch(text):
+        raise ScalarError("infinity and not-a-number are no values here: quote it if it is text")
+    if len(text) <= _MAX_DIGITS and _FLOAT.fullmatch(text):
+        value = float(text)
+        if value in (float("inf"), float("-inf")):
+            raise ScalarError("a number that is too large: quote it if it is text")
+        return value
+    return text
 
 
-def explain(failure: YamlError) -> Explanation:
-    """A parser's error as summary, detail and hint, and the place to point to."""
-    wording = f"{failure.context} {failure.problem}"
-    mark = failure.problem_mark or failure.context_mark
-    detail = f"The parser says: {failure.problem or 'not YAML'}."
-    hint = "check the indentation, quotes and brackets here and on the lines above."
-    for part, at_start, plain, fix in _PROBLEMS:
-        if part in wording:
-            detail, hint = plain, fix
-            if at_start and failure.context_mark is not None:
-                mark = failure.context_mark
-            break
-    if mark is None:
-        return Explanation(_Words("Broken YAML", detail, hint), Span(0, 0, 0, 1))
-    span = Span(mark.line, mark.column, mark.line, mark.column + 1)
-    return Explanation(_Words("Broken YAML", detail, hint), span)
+def resolve_tagged(text: str, kind: str) -> Any:
+    """The value of a scalar with a core tag, as `!!int "5"`. Raises ScalarError when it is none."""
+    if kind == "str":
+        return text
+    value = resolve(text)
+    wanted = {"int": (int,), "float": (int, float), "bool": (bool,), "null": (type(None),)}.get(kind, ())
+    if not isinstance(value, wanted) or (isinstance(value, bool) and kind in ("int", "float")):
+        raise ScalarError(f"not a value of the tag !!{kind}")
+    return float(text) if kind == "float" else value
+
+
+def _integer(text: str) -> int | None:
+    if len(text) > _MAX_DIGITS:
+        return None
+    number = int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+    return number if -_LARGEST - 1 <= number <= _LARGEST else None
 
 
 def document(value: Any) -> str:

@@ -1,13 +1,16 @@
-"""A YAML file → plain data: read, checked to be text, parsed."""
+"""A YAML file → plain data: read, checked to be text, parsed; the parser's errors in plain words."""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
+import yaml
+
+from mzplan.config.declared import Document
 from mzplan.config.files import MAX_TOTAL_BYTES, ReadError, read_bytes
 from mzplan.config.findings import LINE_BREAK, Findings, Location, SourceFile, Span
-from mzplan.config.yaml.builder import Builder, Document, StopError
-from mzplan.config.yaml.events import YamlError, explain
+from mzplan.config.yaml.builder import Builder, StopError
 
 _TOO_MUCH = (
     f"The files of a project may have {MAX_TOTAL_BYTES // 1024**2} MiB together; this one goes beyond that.",
@@ -81,9 +84,9 @@ def parse(file: SourceFile, text: str, findings: Findings) -> Document | None:
     builder = Builder(file, findings)
     try:
         builder.build(text)
-    except YamlError as failure:
-        problem = explain(failure)
-        findings.add("MZ002", *problem.words, location=Location(file), span=problem.span)
+    except yaml.YAMLError as failure:
+        words, span = _explained(failure)
+        findings.add("MZ002", *words, location=Location(file), span=span)
     except StopError:
         pass
     else:
@@ -97,3 +100,112 @@ def _span_at(before: str) -> Span:
     """The span of the one character that follows this text."""
     lines = LINE_BREAK.split(before)
     return Span(len(lines) - 1, len(lines[-1]), len(lines) - 1, len(lines[-1]) + 1)
+
+
+class _Words(NamedTuple):
+    summary: str
+    detail: str
+    hint: str
+
+
+# What the parsers (both word alike) say → what a person needs to know. The first that is contained wins.
+# `True`: point to where the broken thing begins, not to where the parser gave up.
+_PROBLEMS: tuple[tuple[str, bool, str, str], ...] = (
+    (
+        "quoted scalar",
+        True,
+        "A quote is opened here and never closed.",
+        "close the quote.",
+    ),
+    (
+        "tab character",
+        False,
+        "Lines may not be indented with tabs.",
+        "indent with spaces.",
+    ),
+    (
+        "character that cannot start any token",
+        False,
+        "No value may begin with this character.",
+        "put the value in quotes; indent with spaces, not tabs.",
+    ),
+    (
+        "mapping values are not allowed",
+        False,
+        "A colon is not allowed here.",
+        "put the value in quotes if the colon belongs to it; else check the indentation.",
+    ),
+    (
+        "could not find expected ':'",
+        True,
+        "This line looks like a key, but no colon follows it.",
+        "write `key: value`, with a space after the colon.",
+    ),
+    (
+        "block sequence entries are not allowed",
+        False,
+        "A list item is not allowed here.",
+        "begin the list on a line of its own, below its key.",
+    ),
+    (
+        "flow sequence",
+        True,
+        "The list that begins here is not closed, or a comma is missing in it.",
+        "close it with `]`, and separate its items with commas.",
+    ),
+    (
+        "flow mapping",
+        True,
+        "The mapping that begins here is not closed, or a comma is missing in it.",
+        "close it with `}`, and separate its keys with commas.",
+    ),
+    (
+        "flow node",
+        False,
+        "A value is missing here, or a bracket above is not closed.",
+        "write the value, or close the bracket.",
+    ),
+    (
+        "unknown escape character",
+        False,
+        "This is no escape that YAML knows.",
+        "write a backslash as \\\\ inside double quotes, or use single quotes.",
+    ),
+    (
+        "block mapping",
+        False,
+        "A key was expected here.",
+        "indent all keys of one mapping alike, and close what is open above.",
+    ),
+    (
+        "block collection",
+        False,
+        "A list item (`- …`) was expected here.",
+        "indent all items of one list alike.",
+    ),
+    (
+        "did not find expected <document start>",
+        False,
+        "Something follows where the document has ended.",
+        "check the indentation, and remove what does not belong here.",
+    ),
+)
+
+
+def _explained(failure: yaml.YAMLError) -> tuple[_Words, Span]:
+    """A parser's error as summary, detail and hint, and the place to point to."""
+    marked = (
+        failure if isinstance(failure, yaml.MarkedYAMLError) else yaml.MarkedYAMLError(problem=str(failure))
+    )
+    mark = marked.problem_mark or marked.context_mark
+    wording = f"{marked.context} {marked.problem}"
+    detail = f"The parser says: {marked.problem or 'not YAML'}."
+    hint = "check the indentation, quotes and brackets here and on the lines above."
+    for part, at_start, plain, fix in _PROBLEMS:
+        if part in wording:
+            detail, hint = plain, fix
+            if at_start and marked.context_mark is not None:
+                mark = marked.context_mark
+            break
+    line, column = (mark.line, mark.column) if mark is not None else (0, 0)
+    return _Words("Broken YAML", detail, hint), Span(line, column, line, column + 1)

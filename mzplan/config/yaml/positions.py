@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from yaml.events import AliasEvent, MappingStartEvent, ScalarEvent
+
 from mzplan.config.findings import Path, Span
-from mzplan.config.yaml.events import AliasEvent, MappingStartEvent, ScalarEvent, span_of, walk
+from mzplan.config.yaml.events import span_of, walk
 
 
 @dataclass(frozen=True, slots=True)

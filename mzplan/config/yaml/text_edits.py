@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
+import yaml
+
 from mzplan.config.findings import LINE_BREAK, Findings, SourceFile
 from mzplan.config.yaml.builder import Builder, StopError
-from mzplan.config.yaml.events import YamlError
+from mzplan.config.yaml.events import ScalarError, resolve
 from mzplan.config.yaml.positions import Entry, Node, compose, properties_before
-from mzplan.config.yaml.scalars import ScalarError, resolve
 from mzplan.model.resources import PropertyEdit, edited
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@+-]*(?::[A-Za-z0-9_./@+-]+)*")
@@ -347,7 +348,7 @@ def _data(text: str) -> Any:
     builder = Builder(SourceFile("", ""), Findings())
     try:
         builder.build(text)
-    except (YamlError, StopError):
+    except (yaml.YAMLError, StopError):
         return None
     return builder.document.data
 

@@ -226,7 +226,7 @@ class _Reading:
     def _checked_committed(self) -> Configuration:
         """What is committed, with the edits, and with what these name and nothing has committed yet; checked
         as a new configuration is, as far as the edits reach."""
-        from mzplan.config.bodies import check_bodies
+        from mzplan.config.loader import check_bodies
 
         resources = {**self.committed}
         touched = [w.after for w in self.wanted if w.after in resources]

@@ -20,9 +20,8 @@ from pathlib import Path
 from mzplan.features.state.state_edits import wake
 from mzplan.host.local_folder import journal_path
 from mzplan.model.address import natural
-from mzplan.model.codec import decode, encode
+from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
-from mzplan.model.json_text import parse
 from mzplan.model.state import State
 from mzplan.model.stored import OPTIONAL
 from mzplan.operations.commits import no_serial, record_of, record_outcome
@@ -84,7 +83,7 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
     if data is None:
         return RunnerRecords(keys={}, epoch=0)
     try:
-        content = decode(_File, parse(data))
+        content = decode(_File, parse_json(data))
         if content.format_version != FORMAT_VERSION:
             raise ValueError("it was written by another version of mzplan")
         if content.lineage != lineage:

@@ -16,9 +16,8 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from mzplan.host.processes import is_alive, pid_space
-from mzplan.model.codec import decode, encode
+from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
-from mzplan.model.json_text import parse
 from mzplan.model.stored import SPARSE
 from mzplan.schema.kinds import load_schema, takes_secret
 from mzplan.secrets.references import Secrets
@@ -74,7 +73,7 @@ class LockInfo:
     @classmethod
     def decode(cls, data: bytes) -> LockInfo:
         """The inverse. Raises ValueError for what was cut, or written by hand."""
-        return decode(cls, parse(data))
+        return decode(cls, parse_json(data))
 
     @classmethod
     def decode_or_somebody(cls, data: bytes) -> LockInfo:

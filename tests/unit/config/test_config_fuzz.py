@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from mzplan.config import load_configuration, load_project
-from mzplan.config.yaml.scalars import ScalarError, resolve
+from mzplan.config.yaml.events import ScalarError, resolve
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.words import nearest
 from mzplan.render.diagnostics import render_diagnostics

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mzplan.model.address import Address
-from mzplan.model.codec import decode, encode
-from mzplan.model.json_text import parse
+from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.stored import KEY, NOT_STORED, OPTIONAL, SPARSE, Id, Positive, stored
 
 A, B = Address("source", "a"), Address("sink", "b")
@@ -176,5 +175,5 @@ def test_nothing_but_a_value_error(name: str, odd: Any) -> None:
 )
 def test_a_text_that_is_no_json(data: bytes, words: str) -> None:
     with pytest.raises(ValueError) as caught:
-        parse(data)
+        parse_json(data)
     assert str(caught.value) == words
