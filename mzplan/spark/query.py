@@ -15,7 +15,7 @@ from mzplan.model.observed import Versions
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.progress import Progress
-from mzplan.spark.step_recorder import Recorded
+from mzplan.spark.step_recorder import RecordedSteps
 from mzplan.warehouse.checkpoints import Checkpoint
 
 log = logging.getLogger("mzplan.spark")
@@ -25,7 +25,7 @@ _IDLE_WAIT_S = 2.0
 # What Spark says of a query once it has looked for data: nothing new, and nothing to do until the next look.
 _IDLE_MESSAGES = ("Waiting for data to arrive", "Waiting for next trigger")
 
-_NOTHING = Recorded()
+_NOTHING = RecordedSteps()
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class Running:
         last = self.java.lastProgress()
         return last is not None and bool(last.durationMs().containsKey("addBatch"))
 
-    def report(self, progress: Progress | None, recorded: Recorded = _NOTHING) -> QueryReport:
+    def report(self, progress: Progress | None, recorded: RecordedSteps = _NOTHING) -> QueryReport:
         """What is reported to the controller, with the newest progress (None: no trigger has finished), and
         what is recorded of its steps."""
         ended = self.ended

@@ -46,7 +46,7 @@ class _Reported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class RecordedSteps:
     """What is recorded of a query: the `recent` of its steps, the newest first, and the `rows` of those since
     it began to run, None where that is not known. `latency`: how many seconds the oldest record of the last
     step was on its way, where that is known."""
@@ -117,13 +117,13 @@ class StepRecorder:
                 self._thread = threading.Thread(target=self._run, name="steps", daemon=True)
                 self._thread.start()
 
-    def recorded(self, name: str) -> Recorded:
+    def recorded(self, name: str) -> RecordedSteps:
         """What is written down of a query by now."""
         with self._lock:
             query = self._queries.get(name)
             if query is None:
-                return Recorded()
-            return Recorded(recent=query.recent, rows=query.rows, latency=query.latency)
+                return RecordedSteps()
+            return RecordedSteps(recent=query.recent, rows=query.rows, latency=query.latency)
 
     def counted(self) -> dict[Address, Counters]:
         """The rows and micro-batches of each query that this process has run, over all of its runs."""

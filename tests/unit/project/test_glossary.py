@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 
@@ -87,3 +87,32 @@ def test_names_avoid_the_words_that_are_ruled_out() -> None:
         for word in {*split(name.rpartition(".")[2])} & {*WORDS}:
             found[word].append(name)
     assert {word: sorted(names) for word, names in found.items()} == {**OF_THE_TRAIT, **EXCEPTIONS}
+
+
+def test_no_class_name_stands_twice() -> None:
+    """Private ones too: who reads a name in a trace should not have to ask which of two it is."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for module, path in modules().items():
+        for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), flags=re.MULTILINE):
+            places[name].append(module)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+# What a package of a connector has of its own, and a room of features, is called the same in each.
+PARTS = {"__init__.py", "connector.py", "source.py", "sink.py", "command.py"}
+# Today's other files of one name in more than two packages. Shorten this list; never lengthen it.
+FILES_OF_ONE_NAME = {"columns.py", "files.py", "output.py", "probe.py", "problems.py", "references.py"} | {
+    "snapshot.py"
+}
+
+
+def test_a_file_name_says_the_noun_inside() -> None:
+    names = Counter(path.name for path in modules().values())
+    assert {name for name, number in names.items() if number > 2} - PARTS == FILES_OF_ONE_NAME
+
+
+def test_no_folder_is_crowded() -> None:
+    """At most 24 files side by side, in tests too."""
+    folders = Counter(path.parent for path in modules().values())
+    folders.update(path.parent for path in (DOCS.parent / "tests").rglob("*.py"))
+    assert {str(folder): number for folder, number in folders.items() if number > 24} == {}
