@@ -67,6 +67,20 @@ _JAVA = _words("java_method reflect try_reflect")
 XPATH = _words(
     "xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string"
 )
+# What may be made of constants alone, by sqlglot's names too: it takes no longer than to read it.
+_CHEAP = _words(
+    "add_months and array bigint binary boolean case cast coalesce concat current_catalog "
+    "current_database current_date current_schema current_time current_timestamp current_timezone "
+    "current_user date date_add date_diff date_from_parts date_sub date_trunc dateadd datediff decimal "
+    "double extract float from_unixtime getdate if ifnull input_file_block_length "
+    "input_file_block_start input_file_name int last_day least length localtimestamp lower make_date "
+    "make_dt_interval make_interval make_timestamp make_timestamp_ltz make_timestamp_ntz "
+    "make_ym_interval map monotonically_increasing_id named_struct now nullif nvl or rand randn random "
+    "schema_of_csv schema_of_json schema_of_xml smallint spark_partition_id str_to_time str_to_unix "
+    "string struct sysdate time_str_to_time time_to_str timestamp timestamp_from_parts timestamp_trunc "
+    "tinyint to_date to_timestamp to_timestamp_ltz to_timestamp_ntz trim try_cast try_to_timestamp "
+    "ts_or_ds_add ts_or_ds_to_date unix_timestamp unix_to_str unix_to_time upper uuid var_map"
+)
 _VARYING_TEXT = re.compile(r"\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _STATELESS = "a sink's expressions look at one row at a time"
@@ -191,7 +205,12 @@ class _Reader:
         if len(query.expressions) != 1:
             return Parsed("it is several expressions: write each as an item of its own")
         tree = query.args["where"].this if self.where else query.expressions[0]
-        if problem := self._calls_java(tree) or self._stateful(tree) or self._star_within(tree):
+        if problem := (
+            self._calls_java(tree)
+            or self._stateful(tree)
+            or self._star_within(tree)
+            or self._computed_constant(tree)
+        ):
             return Parsed(*problem)
         columns = tuple(self._columns(tree))
         varies = self._varying(tree)
@@ -218,6 +237,29 @@ class _Reader:
         for star in tree.find_all(exp.Star):
             if star is not own:
                 return "`*` stands alone, or with EXCEPT; in a call, name the columns", self._offset(star)
+        return None
+
+    def _computed_constant(self, tree: Any) -> tuple[str, int] | None:
+        """The first call without a column in it, but of what is cheap: Spark computes it while it reads the
+        expression, and nothing ends that (`repeat('a', 1000000000)`; a pattern that is matched for hours)."""
+        from sqlglot import exp
+
+        for node in tree.find_all(exp.Func, exp.Like, exp.ILike):
+            called = node.sql_name() if isinstance(node, exp.Func) else "LIKE"
+            name = str(node.name if isinstance(node, exp.Anonymous) else called).lower()
+            if name in _CHEAP or node.find(exp.Column):
+                continue
+            variables: set[str] = set()  # of the functions around it
+            above = node.parent
+            while above is not None:
+                if isinstance(above, exp.Lambda):
+                    variables.update(variable.name for variable in above.expressions)
+                above = above.parent
+            if not any(word.name in variables for word in node.find_all(exp.Identifier)):
+                written = node.sql(dialect="spark").partition("(")[0].lower()
+                shown = written if written.isidentifier() else name
+                why = f"{shown} computes a constant, which may never end: write its value instead"
+                return why, max(self.text.lower().find(shown), 0)
         return None
 
     def _varying(self, tree: Any) -> tuple[str, int] | None:

@@ -188,3 +188,39 @@ def test_whatever_sqlglot_raises_is_a_finding_beside_the_others(tmp_path: Path, 
     refused = [d for d in found if d.code == "MZ019"]
     assert len(refused) == 3 and all(d.range is not None for d in refused)
     assert sum("amunt" in d.summary for d in refused) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "called"),
+    [
+        ("repeat('a', 1000000000) AS x", "repeat"),
+        ("from_json(note, repeat('a', 9)) AS x", "repeat"),
+        ("aggregate(array(1, 2), 0, (a, x) -> a + x) AS x", "aggregate"),
+        ("transform(tags, x -> from_json(x, space(1000000000))) AS x", "repeat"),
+        ("from_json(note, if('aaaa' rlike '(a+)+$', 'a INT', 'b INT')) AS x", "regexp_like"),
+        ("from_json(note, if('aaaa' LIKE '%a%a%a%b', 'a INT', 'b INT')) AS x", "like"),
+        ("hex(hex('a')) AS x", "hex"),
+        ("format_string('%1000000000d', 1) AS x", "format_string"),
+    ],
+)
+def test_what_spark_would_compute_while_it_reads(text: str, called: str) -> None:
+    """Nothing ends that, and a proposal alone would have it done."""
+    assert parse_select(text).problem.startswith(f"{called} computes a constant, which may never end")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "date_add(current_date(), 7) AS x",
+        "coalesce(at, to_timestamp('2020-01-01')) AS x",
+        "from_csv(note, 'a INT', map('sep', ';')) AS x",
+        "transform(tags, x -> hex(x)) AS x",
+        "repeat(note, 3) AS x",
+        "note LIKE 'a%' AS x",
+        "CAST('1' AS INT) AS x",
+        "named_struct('a', 1, 'b', upper('b')) AS x",
+        "from_json(note, schema_of_json('{\"a\": 1}')) AS x",
+    ],
+)
+def test_constants_that_are_cheap(text: str) -> None:
+    assert parse_select(text).problem == ""
