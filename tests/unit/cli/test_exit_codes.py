@@ -13,12 +13,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from mzplan.controller.executor import CheckResult
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.schema.description import Description
+from mzplan.store import leases
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.unit.cli_runner import following
@@ -192,7 +194,8 @@ def usage(folder: Path) -> tuple[int, str]:
 @means(130, "interrupted")
 def interrupted(folder: Path) -> tuple[int, str]:
     write(folder, "cluster", broker="b")
-    lease = Store(LocalBackend(folder / "state"), "shop").leases.acquire("local", "test")
+    with patch.object(leases, "LEASE_TTL", 120.0):  # however long the command takes to start
+        lease = Store(LocalBackend(folder / "state"), "shop").leases.acquire("local", "test")
     assert lease is not None  # a runner that is alive, and does nothing
     command = [sys.executable, "-m", "mzplan", "-C", str(folder), *YES, "--no-live"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
