@@ -89,6 +89,7 @@ def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
     tail = list(_sections_after(plan))
     if plan.settings_changes:
         lines = [line for field in plan.settings_changes for line in _field(field)]
+        lines = [cut(line, max(80, SETTINGS // len(lines) - 5)) for line in lines]
         text = "\n".join(["! mzplan.yaml: runners take it over; restarts nothing", *lines])
         tail.insert(
             0, folded(many(len(plan.settings_changes), "setting"), fence("diff", [shortened(text, SETTINGS)]))

@@ -244,18 +244,11 @@ class _Reader:
         expression, and nothing ends that (`repeat('a', 1000000000)`; a pattern that is matched for hours)."""
         from sqlglot import exp
 
+        given = _not_constant(tree)
         for node in tree.find_all(exp.Func, exp.Like, exp.ILike):
             called = node.sql_name() if isinstance(node, exp.Func) else "LIKE"
             name = str(node.name if isinstance(node, exp.Anonymous) else called).lower()
-            if name in _CHEAP or node.find(exp.Column):
-                continue
-            variables: set[str] = set()  # of the functions around it
-            above = node.parent
-            while above is not None:
-                if isinstance(above, exp.Lambda):
-                    variables.update(variable.name for variable in above.expressions)
-                above = above.parent
-            if not any(word.name in variables for word in node.find_all(exp.Identifier)):
+            if name not in _CHEAP and id(node) not in given:
                 written = node.sql(dialect="spark").partition("(")[0].lower()
                 shown = written if written.isidentifier() else name
                 why = f"{shown} computes a constant, which may never end: write its value instead"
@@ -348,3 +341,24 @@ def _is_any(node: Any) -> bool:
     from sqlglot import exp
 
     return isinstance(node, exp.Any) and not isinstance(node.parent, exp.Like | exp.ILike)
+
+
+def _not_constant(tree: Any) -> set[int]:
+    """By `id`, what has a column in it, or a variable of a function around it. Each node is passed once."""
+    from sqlglot import exp
+
+    given: set[int] = set()
+
+    def mark(node: Any, end: Any = None) -> None:
+        while node is not None and node is not end and id(node) not in given:
+            given.add(id(node))
+            node = node.parent
+
+    for column in tree.find_all(exp.Column):
+        mark(column)
+    for function in tree.find_all(exp.Lambda):
+        variables = {variable.name for variable in function.expressions}
+        for word in function.this.find_all(exp.Identifier):
+            if word.name in variables:
+                mark(word, function)
+    return given

@@ -19,6 +19,7 @@ from mzplan.store.backends.backend import Backend
 from mzplan.store.formats import canonical, load_as
 
 LIFETIME = 120.0  # seconds; a proposal without an answer by then is removed
+MOST_BYTES = 8 << 20  # of one proposal: descriptions of thousands of queries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ class Proposals:
 
     def __init__(self, backend: Backend):
         self._backend = backend
+        self._seen: dict[str, float] = {}  # since when, monotonic; whatever a proposal says of its time
 
     def make(self, instance: str, descriptions: tuple[Description, ...], id_: str = "") -> Proposal:
         """`id_`: from new_proposal_id, where it had to be known before."""
@@ -85,20 +87,31 @@ class Proposals:
                 if key.replace(".answer.json", ".json") not in keys:  # it came too late
                     self._backend.delete(key)
                 continue
-            blob = self._backend.read(key)
-            if blob is None:
+            if time.monotonic() - self._seen.setdefault(key, time.monotonic()) > LIFETIME:
+                self.withdraw(key.removeprefix("proposals/").removesuffix(".json"))
                 continue
-            try:
-                proposal = Proposal.decode(blob.data, key)
-            except MzplanError:
-                proposal = None
-            if proposal is None or key != f"proposals/{proposal.id}.json":
+            if key.replace(".json", ".answer.json") in keys:
+                continue
+            proposal = self._read(key)
+            if proposal is None:
                 self._backend.delete(key)
-            elif time.time() - proposal.created > LIFETIME:
+            elif abs(time.time() - proposal.created) > LIFETIME:
                 self.withdraw(proposal.id)
-            elif proposal.instance == instance and f"proposals/{proposal.id}.answer.json" not in keys:
+            elif proposal.instance == instance:
                 found.append(proposal)
+        self._seen = {key: since for key, since in self._seen.items() if key in keys}
         return found
+
+    def _read(self, key: str) -> Proposal | None:
+        """None for what is no proposal, or too large to be one: to decode that would hold up the runner."""
+        blob = self._backend.read(key)
+        if blob is None or len(blob.data) > MOST_BYTES:
+            return None
+        try:
+            proposal = Proposal.decode(blob.data, key)
+        except MzplanError:
+            return None
+        return proposal if key == f"proposals/{proposal.id}.json" else None
 
     def answer(self, answer: Answer) -> None:
         self._backend.write(f"proposals/{answer.id}.answer.json", answer.encode(), durable=False)

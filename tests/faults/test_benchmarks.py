@@ -15,14 +15,30 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(1500)  # the first one that asks runs them all
 
 
+IN_A_BROWSER = "pages"
+
+
 @pytest.fixture(scope="module")
 def ran() -> subprocess.CompletedProcess[str]:
-    """All of them, in one process: so they share servers and a Spark session."""
-    command = [sys.executable, "-m", "benchmarks", "--small"]
+    """All of them, in one process: so they share servers and a Spark session. But the one that needs a
+    browser, which only `make programs` has."""
+    return _run(*(name for name in BENCHMARKS if name != IN_A_BROWSER))
+
+
+def _run(*names: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks", *names, "--small"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.programs
+def test_the_one_in_a_browser_prints_its_figures() -> None:
+    shown = _run(IN_A_BROWSER)
+    assert shown.returncode == 0, shown.stderr[-8000:]
+    test_it_prints_its_figures(IN_A_BROWSER, shown)
+    test_the_readme_has_the_table_that_it_prints(IN_A_BROWSER, shown)
+
+
+@pytest.mark.parametrize("name", [name for name in BENCHMARKS if name != IN_A_BROWSER])
 def test_it_prints_its_figures(name: str, ran: subprocess.CompletedProcess[str]) -> None:
     _, rule, *rows = _table(ran.stdout, f"{name} (small)", ran.stderr)
     assert set(rule) <= set("|-: ")
@@ -35,7 +51,7 @@ def test_all_end_well(ran: subprocess.CompletedProcess[str]) -> None:
     assert ran.returncode == 0, ran.stderr[-8000:]
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", [name for name in BENCHMARKS if name != IN_A_BROWSER])
 def test_the_readme_has_the_table_that_it_prints(name: str, ran: subprocess.CompletedProcess[str]) -> None:
     printed = _table(ran.stdout, f"{name} (small)", ran.stderr)
     recorded = _table((ROOT / "benchmarks" / "README.md").read_text(), name, "")

@@ -72,7 +72,7 @@ def test_from_a_reviewed_plan_to_a_rename_and_back(
     drop(project, 0)
     plan, comment = project.folder.parent / "p.plan", project.folder.parent / "p.md"
     project.json("plan", "--out", str(plan), "--markdown", str(comment))
-    assert "**4 to create.**" in comment.read_text()
+    assert "**4 to create, 1 setting to change.**" in comment.read_text()
     applied = project.json("apply", str(plan))
     assert {c["status"] for c in applied["changes"]} == {"applied"}
     eventually("ten rows", lambda: ids() == list(range(10)))

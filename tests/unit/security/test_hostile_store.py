@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -477,3 +478,16 @@ def test_an_answer_that_is_none_is_said(runner: Runner, tmp_path: Path) -> None:
 def test_an_instance_is_never_led_outside(folder: Path) -> None:
     ran: Ran = mzplan(folder, "run", "--instance", "../../x")
     assert ran.code == 64
+
+
+def test_a_proposal_that_is_huge_or_of_tomorrow_is_dropped(tmp_path: Path) -> None:
+    """It would be decoded in each round of a runner."""
+    store = Store(LocalBackend(tmp_path / "state"), "shop")
+    kept = store.proposals.make("local", ())
+    huge = store.proposals.make("local", ())
+    late = store.proposals.make("local", ())
+    folder = tmp_path / "state" / "proposals"
+    (folder / f"{huge.id}.json").write_bytes(huge.encode() + b" " * (8 << 20))
+    (folder / f"{late.id}.json").write_bytes(replace(late, created=9e15).encode())
+    assert [proposal.id for proposal in store.proposals.open("local")] == [kept.id]
+    assert [path.name for path in folder.iterdir()] == [f"{kept.id}.json"]
