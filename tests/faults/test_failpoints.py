@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -23,7 +24,8 @@ from mzplan.controller.memory import InMemoryExecutor
 from mzplan.host.failpoints import Failpoint
 from mzplan.model.observed import Status
 from mzplan.runner.commands import Command
-from mzplan.store.backends.local import LocalBackend
+from mzplan.store.backends.local import STATE_KEY, LocalBackend
+from mzplan.store.formats import encode_state
 from mzplan.store.store import Store
 from tests.stored_steps import StoredSource
 from tests.support import eventually
@@ -179,6 +181,14 @@ def test_alter_killed_anywhere_is_finished_or_undone(
     assert len(starts) == 3  # two at first, and the one restart: never twice
 
 
+def hosted_in_memory(folder: Path) -> None:
+    """The committed state as of a dry instance: a runner goes by what is committed, not by its files."""
+    store = Store(LocalBackend(folder / "state"), "shop")
+    state = store.read_state()
+    dry = {name: replace(instance, type="dry") for name, instance in state.instances.items()}
+    store.backend.write(STATE_KEY, encode_state(replace(state, instances=dry)))
+
+
 def start_runner(folder: Path, failpoint: str = "") -> subprocess.Popen[bytes]:
     log = (folder / "runner.log").open("ab")
     command = [sys.executable, "-m", "mzplan", "-C", str(folder), "run", "--instance", "local"]
@@ -204,6 +214,7 @@ def test_a_runner_killed_anywhere_is_succeeded(tmp_path: Path, point: Failpoint,
     committed = mzplan(tmp_path, "apply", "--auto-approve", "--wait", "1s", *first)
     assert committed.returncode == 8, committed.stderr
     write(tmp_path, "dry", "b")
+    hosted_in_memory(tmp_path)
 
     doomed = start_runner(tmp_path, point.value)
     assert doomed.wait(60) == -signal.SIGKILL, (tmp_path / "runner.log").read_text()
