@@ -69,17 +69,21 @@ XPATH = _words(
 )
 # What may be made of constants alone, by sqlglot's names too: it takes no longer than to read it.
 _CHEAP = _words(
-    "add_months and array bigint binary boolean case cast coalesce concat current_catalog "
-    "current_database current_date current_schema current_time current_timestamp current_timezone "
-    "current_user date date_add date_diff date_from_parts date_sub date_trunc dateadd datediff decimal "
-    "double extract float from_unixtime getdate if ifnull input_file_block_length "
-    "input_file_block_start input_file_name int last_day least length localtimestamp lower make_date "
-    "make_dt_interval make_interval make_timestamp make_timestamp_ltz make_timestamp_ntz "
-    "make_ym_interval map monotonically_increasing_id named_struct now nullif nvl or rand randn random "
-    "schema_of_csv schema_of_json schema_of_xml smallint spark_partition_id str_to_time str_to_unix "
-    "string struct sysdate time_str_to_time time_to_str timestamp timestamp_from_parts timestamp_trunc "
-    "tinyint to_date to_timestamp to_timestamp_ltz to_timestamp_ntz trim try_cast try_to_timestamp "
-    "ts_or_ds_add ts_or_ds_to_date unix_timestamp unix_to_str unix_to_time upper uuid var_map"
+    "abs add_months and array ascii bigint binary boolean btrim case cast chr coalesce concat concat_ws "
+    "contains crc32 current_catalog current_database current_date current_schema current_time "
+    "current_timestamp current_timezone current_user date date_add date_diff date_from_parts "
+    "date_from_unix_date date_sub date_trunc dateadd datediff day decimal double e ends_with exp "
+    "extract float from_unixtime getdate hash hour if ifnull initcap input_file_block_length "
+    "input_file_block_start input_file_name int is_nan isnotnull isnull last_day least left length ln "
+    "localtimestamp log lower make_date make_dt_interval make_interval make_timestamp "
+    "make_timestamp_ltz make_timestamp_ntz make_ym_interval map md5 minute monotonically_increasing_id "
+    "month named_struct now nullif nvl nvl2 or pi power rand randn random reverse right schema_of_csv "
+    "schema_of_json schema_of_xml second sha sha2 sign smallint spark_partition_id sqrt starts_with "
+    "str_to_time str_to_unix string struct substring sysdate time_str_to_time time_to_str timestamp "
+    "timestamp_from_parts timestamp_micros timestamp_millis timestamp_seconds timestamp_trunc tinyint "
+    "to_date to_timestamp to_timestamp_ltz to_timestamp_ntz trim try_cast try_to_timestamp ts_or_ds_add "
+    "ts_or_ds_to_date typeof unhex unix_date unix_timestamp unix_to_str unix_to_time upper uuid var_map "
+    "xxhash64 year"
 )
 _VARYING_TEXT = re.compile(r"\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")

@@ -200,6 +200,7 @@ def test_whatever_sqlglot_raises_is_a_finding_beside_the_others(tmp_path: Path, 
         ("from_json(note, if('aaaa' rlike '(a+)+$', 'a INT', 'b INT')) AS x", "regexp_like"),
         ("from_json(note, if('aaaa' LIKE '%a%a%a%b', 'a INT', 'b INT')) AS x", "like"),
         ("hex(hex('a')) AS x", "hex"),
+        ("round(1.5D, 2147483647) AS x", "round"),
         ("format_string('%1000000000d', 1) AS x", "format_string"),
     ],
 )
@@ -220,6 +221,8 @@ def test_what_spark_would_compute_while_it_reads(text: str, called: str) -> None
         "CAST('1' AS INT) AS x",
         "named_struct('a', 1, 'b', upper('b')) AS x",
         "from_json(note, schema_of_json('{\"a\": 1}')) AS x",
+        "concat(note, char(10), substr('ab', 1, 1)) AS x",
+        "note LIKE concat(left('ab', 1), '%') AS x",
     ],
 )
 def test_constants_that_are_cheap(text: str) -> None:
