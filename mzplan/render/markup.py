@@ -13,7 +13,7 @@ from urllib.parse import quote
 from mzplan.render.text import cut, safe
 
 LIMIT = 65_536  # characters of a comment on GitHub; other forges take more
-_NAME = 140  # characters of a name, or of what stands where one does
+_NAME = 400  # characters of a name, or of the edits that stand where one does
 _OF_A_URL = "%:/?#[]@!$&'*+,;=-._~"  # what stands for itself; what could end the link becomes %XX
 _TICKS = re.compile(r"`+")
 

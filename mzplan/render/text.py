@@ -72,11 +72,19 @@ def cut(text: str, length: int = MAX_VALUE) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
+def elided(text: str, length: int) -> str:
+    """The text, or its beginning and its end around an ellipsis: a host is told by its end."""
+    if len(text) <= length:
+        return text
+    tail = (length - 1) // 2
+    return f"{text[: length - 1 - tail]}…{text[-tail:]}"
+
+
 def value(given: Any, length: int = MAX_VALUE) -> str:
     """A leaf's value on one line. Text is quoted only where it could be mistaken for another type."""
     if isinstance(given, str):
-        return cut(f'"{safe(given)}"' if _needs_quotes(given) else safe(given), length)
-    return cut(safe(json.dumps(given, ensure_ascii=False)), length)
+        return elided(f'"{safe(given)}"' if _needs_quotes(given) else safe(given), length)
+    return elided(safe(json.dumps(given, ensure_ascii=False)), length)
 
 
 def _needs_quotes(text: str) -> bool:

@@ -72,4 +72,5 @@ def _edits(changes: Iterable[tuple[Change, tuple[FieldChange, ...]]]) -> tuple[s
 
 
 def _edit(field: FieldChange) -> str:
-    return cut(f"{safe(field.path)} {edit_of(field, MOST)}", MOST)
+    path = cut(safe(field.path), MOST // 2)
+    return f"{path} {edit_of(field, (MOST - len(path)) // 2)}"

@@ -104,10 +104,10 @@ class Proposals:
 
     def _read(self, key: str) -> Proposal | None:
         """None for what is no proposal, or too large to be one: to decode that would hold up the runner."""
-        blob = self._backend.read(key)
-        if blob is None or len(blob.data) > MOST_BYTES:
-            return None
         try:
+            blob = self._backend.read(key)  # a link or a folder of that name can't be read
+            if blob is None or len(blob.data) > MOST_BYTES:
+                return None
             proposal = Proposal.decode(blob.data, key)
         except MzplanError:
             return None

@@ -435,3 +435,12 @@ def test_no_server_and_no_filter_is_one_of_many_values() -> None:
     servers = [kafka(f"k{n}", brokers=["evil:1" if n == 7 else f"b{n}:9092"]) for n in range(12)]
     text = render_plan(build_plan(project(*servers), State(project="shop")))
     assert "evil:1" in text and "b11:9092" in text and "more" not in text
+
+
+def test_a_long_host_is_told_by_its_end_before_and_after() -> None:
+    long = "eu-west." * 28
+    state = commit(shop(shop_kafka=kafka(brokers=[f"{long}shop.example:9092"])))
+    plan = build_plan(shop(shop_kafka=kafka(brokers=[f"{long}evil.example:9092"])), state)
+    above, _, _ = render_plan_markdown(plan).partition("<details>")
+    for text in (render_plan(plan).partition("\n\n")[0], above):
+        assert "shop.example:9092 → " in text and "evil.example:9092" in text
