@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 
-from mzplan.controller.reconcile import Desired
+from mzplan.controller.reconcile import CHANGED, Desired
 from mzplan.controller.terms import (
     CollectionDescription,
     CollectionState,
@@ -62,8 +62,11 @@ class Catalog:
 
     def desired(self, instance: InstanceId) -> dict[Address, Desired]:
         """What is to run on an instance."""
-        hosted = self.hosted().items()
-        return {a: Desired(description=d.query, paused=d.paused) for a, d in hosted if d.instance == instance}
+        return {
+            address: Desired(description=one.query, paused=one.paused, because=one.because or CHANGED)
+            for address, one in self.hosted().items()
+            if one.instance == instance
+        }
 
     def claimed(self) -> set[Place]:
         """Storage that something here is on, or that is kept."""

@@ -9,6 +9,7 @@ from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 
 from mzplan.controller.executor import Executor
+from mzplan.controller.runs import Notes
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import MzplanError
@@ -28,8 +29,9 @@ class Claims:
     """Which storage the queries of this instance claim; what is no longer claimed is journalled, kept for
     `retain` seconds, and removed."""
 
-    def __init__(self, store: Store, executor: Executor, instance: str, retain: float):
+    def __init__(self, store: Store, executor: Executor, instance: str, retain: float, notes: Notes):
         self.store = store
+        self.notes = notes
         self.executor = executor
         self.instance = instance
         self.retain = retain
@@ -56,6 +58,10 @@ class Claims:
             now = time.time()
             self.dropped += [Dropped.of(address, *place, now) for place, address in sorted(gone.items())]
             self.store.write_journal(self.instance, self.dropped)
+            for (_, generation), address in sorted(gone.items()):
+                self.notes.note(
+                    "generation", address, generation=generation, detail="nothing claims it any more"
+                )
             failpoint(Failpoint.STORAGE_JOURNALED)
         # Of two that change names, the first to run under the other's takes its line.
         self._note_former(before.keys() - after - gone.keys() - known)
@@ -172,6 +178,10 @@ class Claims:
                 self._retry_at = time.monotonic() + RETRY
                 continue
             log.info("storage %s g%d is removed", *place)
+            for entry in self.dropped:
+                if entry.place == place:
+                    address, detail = Address(entry.kind, entry.name), "its storage is removed"
+                    self.notes.note("generation", address, generation=entry.generation, detail=detail)
             failpoint(Failpoint.STORAGE_REMOVED)
             self._keep([entry for entry in self.dropped if entry.place != place])
 

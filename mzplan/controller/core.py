@@ -19,6 +19,7 @@ from mzplan.controller.maintenance import TargetMaintenance
 from mzplan.controller.observations import InstanceOverview, QueryState
 from mzplan.controller.queries import Queries
 from mzplan.controller.reconcile import Decision, Desired, Memory
+from mzplan.controller.runs import Notes, taken_over
 from mzplan.controller.secrets_used import SecretsInUse
 from mzplan.controller.storage import Storage
 from mzplan.controller.terms import (
@@ -33,8 +34,9 @@ from mzplan.controller.terms import (
 )
 from mzplan.controller.work import Switcher, WorkPool
 from mzplan.model.address import Address
+from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.observed import Counters, Lease, Versions
+from mzplan.model.observed import Counters, Lease, Status, Versions
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.store.claims import recorded_places, unclaimed
@@ -75,6 +77,8 @@ class Controller(Hosting):
         )
         self.queries: Queries | None = None
         self.decisions: dict[Address, Decision] = {}
+        self.notes = Notes()
+        self._before: Status | None = None
         self._initialized = False
 
     # --- initialization
@@ -103,14 +107,27 @@ class Controller(Hosting):
         """Lead an instance under a lease that somebody has taken (see connect_replica)."""
         self.instances.attached = (id_, lease)
         before = self.store.read_status(id_)
-        claims = self.claims = Claims(self.store, self.executor, id_, self.parameters.retain_dropped)
+        claims = self.claims = Claims(
+            self.store, self.executor, id_, self.parameters.retain_dropped, self.notes
+        )
+        self._before = before
         known = before.secrets if before is not None else {}
         behind = {a: one.lag for a, one in before.observations.items() if one.lag} if before else {}
         secrets = SecretsInUse(self.secrets, known, self.pool, self.clock)
         switcher = Switcher(
-            self.store, self.executor, self.secrets, claims, secrets.used, self.gates, self.wake, lease.epoch
+            self.store,
+            self.executor,
+            self.secrets,
+            claims,
+            secrets.used,
+            self.gates,
+            self.wake,
+            lease.epoch,
+            self.notes,
         )
-        self.queries = Queries(switcher, self.catalog, secrets, self.pool, self.clock, behind)
+        seen = before.observations.items() if before is not None else ()
+        paused = {address for address, one in seen if one.condition == "paused"}
+        self.queries = Queries(switcher, self.catalog, secrets, self.pool, self.clock, behind, paused)
         self._configure(self.queries)
         for entry in self.store.read_prepared(id_):
             self.catalog.adopt(CreateExportToken(id=entry.id, from_id=entry.from_id, step=entry.step))
@@ -192,6 +209,8 @@ class Controller(Hosting):
         if not self.is_open():
             self.decisions = {}
             return
+        if queries.taken_over is None:
+            queries.taken_over = self._taken_over()
         wanted = queries.desired()
         self.decisions = queries.round(wanted)
         self._observe(wanted)
@@ -267,6 +286,13 @@ class Controller(Hosting):
         log.error("the lease is lost: %s; stopping every query", self.instances.lost)
         self.close_engine()
         self.wake()
+
+    def _taken_over(self) -> Cause:
+        lease, versions = self.instances.lease, self.versions()
+        assert lease is not None
+        cause = taken_over(self.store.leases.former, self._before, lease.epoch, versions)
+        self.notes.note("runner", cause=cause, detail=cause.detail, versions=versions)
+        return cause
 
     def _configure(self, queries: Queries) -> None:
         queries.claims.retain = self.parameters.retain_dropped

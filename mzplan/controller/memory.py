@@ -74,6 +74,7 @@ class InMemoryExecutor:
                     active=True,
                     triggered=True,
                     backfilled=seen.backfilled,
+                    started_because=seen.started_because,
                 )
 
     def open(self) -> None:

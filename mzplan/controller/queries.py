@@ -26,6 +26,7 @@ from mzplan.controller.reconcile import (
     Memory,
     Stop,
     Switch,
+    begun,
     decide,
     fallback_failed,
     forgiven,
@@ -33,10 +34,14 @@ from mzplan.controller.reconcile import (
     rejected,
     start_failed,
 )
+from mzplan.controller.runs import Runs
 from mzplan.controller.secrets_used import SecretsInUse
+from mzplan.controller.terms import Step
 from mzplan.controller.work import LONG, Attempts, Done, Lane, Switcher, WorkPool
 from mzplan.model.address import Address
+from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import sentence
+from mzplan.model.events import EventKind
 from mzplan.schema.description import Description
 
 log = logging.getLogger("mzplan.runner")
@@ -45,7 +50,7 @@ log = logging.getLogger("mzplan.runner")
 class Queries:
     """Keeps the queries of one instance as the catalog says, or as the first gate that holds one says.
     `clock` gives seconds, monotonic. `behind`: what each had not read yet when it was last seen, where that
-    is known."""
+    is known; `paused`: those that were paused then."""
 
     def __init__(
         self,
@@ -55,6 +60,7 @@ class Queries:
         pool: Pool,
         clock: Callable[[], float],
         behind: Mapping[Address, int],
+        paused: Set[Address] = frozenset(),
     ):
         self.switcher = switcher
         self.executor = switcher.executor
@@ -69,13 +75,17 @@ class Queries:
         self.behind = behind
         self.pace = DEFAULT_PACE
         self.memories: dict[Address, Memory] = {
-            a: Memory(accepted=d) for a, d in self.claims.accepted.items()
+            a: Memory(accepted=d, begun=a in paused) for a, d in self.claims.accepted.items()
         }
         self.under_way: dict[Address, Future[Done]] = {}
         self._starting: dict[Address, str] = {}  # the ids of those of them that are starts
         self.upstreams: dict[Address, Any] = {}
         self.reports: tuple[QueryReport, ...] = ()  # those of the last round
         self.attempts = Attempts()
+        self.notes = switcher.notes
+        self.runs = Runs(switcher.claims.store.project, self.notes, self._reached)
+        self.taken_over: Cause | None = None
+        """Why what another runner has run is started; None until the engine is open."""
         self._accepted_changed = False
         self._outdated: set[Address] = set()  # under way, with values of secrets that are others now
 
@@ -98,7 +108,7 @@ class Queries:
     def round(self, wanted: Mapping[Address, Desired]) -> dict[Address, Decision]:
         """Look at each query, and do its next step."""
         reports: dict[Address, list[QueryReport]] = {}
-        self.reports = tuple(self.executor.reports())
+        self.reports = self.runs.look(self.executor.reports(), self.under_way)
         for report in self.reports:
             reports.setdefault(report.name.address, []).append(report)
         now = self.clock()
@@ -127,7 +137,13 @@ class Queries:
                     decision = replace(decision, condition="starting")
             else:
                 self.memories[address] = decision.memory
-                self._log_failure(address, memory, decision.memory)
+                self._note_failure(address, memory, decision.memory)
+                if (
+                    memory.verdict is not None
+                    and decision.condition == "running"
+                    and not decision.memory.verdict
+                ):
+                    self.notes.note("healed", address)
                 # Of another resource that had this name: to be forgotten in the store, too.
                 self._accepted_changed |= memory.accepted is not None and decision.memory.accepted is None
                 if decision.command is not None:
@@ -171,16 +187,29 @@ class Queries:
         holds = (gate.hold(desired.description, memory.accepted) for gate in self.gates)
         held = next((one for one in holds if one is not None), None)
         if held is None:
-            return decide(address, desired, reports, memory, now, self.pace)
+            decision = decide(address, desired, reports, memory, now, self.pace, self._taken_over())
+            return self._with_cause(decision, desired, memory)
         if held.description is None:
             shown = next((report for report in reports if report.active), None)
             condition = "running" if shown is not None else held.condition
             return Decision(command=None, memory=memory, condition=condition, shown=shown)
         instead = replace(desired, description=held.description)
-        decision = decide(address, instead, reports, memory, now, self.pace)
+        decision = decide(address, instead, reports, memory, now, self.pace, self._taken_over())
         if isinstance(decision.command, Switch):
-            return replace(decision, command=replace(decision.command, check=held.check, makes=False))
-        return decision
+            decision = replace(decision, command=replace(decision.command, check=held.check, makes=False))
+        return self._with_cause(decision, desired, memory)
+
+    def _with_cause(self, decision: Decision, desired: Desired, memory: Memory) -> Decision:
+        """A start that a gate has had its part in is for what the gate says, unless it is a retry."""
+        switch = decision.command
+        if not isinstance(switch, Switch) or switch.cause.cause == "retry":
+            return decision
+        causes = (gate.cause(desired.description, memory.accepted) for gate in self.gates)
+        found = next((one for one in causes if one is not None), None)
+        return decision if found is None else replace(decision, command=replace(switch, cause=found))
+
+    def _taken_over(self) -> Cause:
+        return self.taken_over or Cause(cause="runner")
 
     def look_at_secrets(self) -> None:
         """See which references have other values by now. Nothing is restarted for it: that is planned."""
@@ -190,13 +219,16 @@ class Queries:
     def forgive(self, references: Set[str]) -> None:
         """These references have other values now: what has failed, and uses one, is tried again at once, as
         if it had not. A start that is under way may still have the former values."""
+        text = f"another value of {', '.join(sorted(references))}"
+        self.notes.note("secret", detail=text)
+        called = Cause(cause="secret", detail=text)
         for address, one in self.desired().items():
             if self.secrets_in_use.references_of(address, one.description).isdisjoint(references):
                 continue
             if address in self.under_way:
                 self._outdated.add(address)
             if (memory := self.memories.get(address)) is not None:
-                self.memories[address] = forgiven(memory)
+                self.memories[address] = forgiven(memory, called if memory.failures else None)
 
     def reclaim(self, wanted: Mapping[Address, Desired], decisions: Mapping[Address, Decision]) -> None:
         """Remove storage that nothing claims or reads any more, once it is due."""
@@ -214,6 +246,7 @@ class Queries:
                 dropped = self.memories.pop(command.address, Memory())
                 self._accepted_changed |= dropped.accepted is not None
             case Stop() | Switch():
+                self.runs.commanded(command)
                 if isinstance(command, Switch):
                     self._starting[command.address] = command.description.id
                 self.under_way[command.address] = (lane or self.short).submit(self.switcher.do, command)
@@ -231,17 +264,32 @@ class Queries:
             self.claims.record(self._accepted(), claimed)
             self._accepted_changed = False
 
-    def _log_failure(self, address: Address, before: Memory, after: Memory) -> None:
-        """One line for each attempt that has failed, with all that a person needs: a trace is Spark's."""
+    def _reached(self, address: Address) -> Step:
+        desired = self.desired().get(address)
+        return self.catalog.reached(desired.description) if desired is not None else -1
+
+    def _note_failure(self, address: Address, before: Memory, after: Memory) -> None:
+        """Each attempt that has failed, with all that a person needs: a trace is Spark's."""
         if after.failures > before.failures and after.error:
             attempt = f" (attempt {after.failures})" if after.failures > 1 else ""
             log.error("%s: [%s] %s%s", address, after.error_code, after.error, attempt)
+            kind: EventKind = "refused" if after.verdict == "rejected" else "failed"
+            self.notes.note(kind, address, code=after.error_code or "", detail=f"{after.error}{attempt}")
 
     def _remember(self, address: Address, switch: Switch, done: Done) -> None:
         memory = self.memories.get(address) or Memory()
         if done.problem is None:
-            self.attempts.started(address)
-            log.info("%s g%d started", address, switch.description.generation)
+            self.attempts.started(address, switch.cause.cause)
+            self.memories[address] = begun(memory)
+            log.info(
+                "%s g%d started: %s",
+                address,
+                switch.description.generation,
+                switch.cause.detail or "committed",
+            )
+            if memory.accepted is None or memory.accepted.place != switch.description.place:
+                generation = switch.description.generation
+                self.notes.note("generation", address, generation=generation, detail="its first start here")
             return
         text, code, now = sentence(done.problem), done.problem.code, self.clock()
         if memory.target != key_of(switch.description):
@@ -249,7 +297,7 @@ class Queries:
             self.memories[address] = fallback_failed(memory, now, self.pace)
             return
         failed = (start_failed if done.checked else rejected)(memory, text, code, now, self.pace)
-        self._log_failure(address, memory, failed)
+        self._note_failure(address, memory, failed)
         self.memories[address] = failed
 
 

@@ -7,15 +7,21 @@ Nothing here does I/O, so every rule can be tested in microseconds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.model.address import Address
+from mzplan.model.cause import Cause
 from mzplan.model.observed import Condition
 from mzplan.schema.description import Description
+from mzplan.secrets.resolved import shortened
 
 PATIENCE = 10.0  # times longer, while a fallback runs that a retry would have to stop
 STABLE = 60.0  # seconds after which a query that runs is forgiven its failures
+
+_MAX_ERROR = 300  # characters of it in a cause
+CHANGED = Cause(cause="change")
+_TAKEN_OVER = Cause(cause="runner", detail="its runner began")
 
 Key = tuple[str, int, str]  # id, generation, digest
 
@@ -48,16 +54,20 @@ DEFAULT_PACE = Pace()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """A committed query of this instance."""
+    """A committed query of this instance. `because`: why it is to start or stop, as its commit says."""
 
     description: Description
     paused: bool
+    because: Cause = CHANGED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """What was tried for an address. It only paces retries and remembers errors: losing it (a restart of
-    the runner) costs nothing but patience. `accepted` is also kept in the store."""
+    the runner) costs nothing but patience. `accepted` is also kept in the store. `begun`: this runner has
+    started it, or has found it paused: what starts it next is committed. `called`: why it is tried again at
+    once, where a failure is forgiven.
+    """
 
     target: Key | None = None
     accepted: Description | None = None
@@ -68,14 +78,17 @@ class Memory:
     error: str | None = None
     error_code: str | None = None
     healthy_since: float | None = None
+    begun: bool = False
+    called: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Stop these queries, and forget them."""
+    """Stop these queries, and forget them. `cause`: None where they have ended, or nothing wants them."""
 
     address: Address
     names: tuple[QueryName, ...]
+    cause: Cause | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +101,7 @@ class Switch:
     stop: tuple[QueryName, ...]
     check: bool
     makes: bool = True
+    cause: Cause = field(default=CHANGED, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,33 +145,41 @@ def decide(
     memory: Memory,
     now: float,
     pace: Pace = DEFAULT_PACE,
+    taken_over: Cause = _TAKEN_OVER,
 ) -> Decision:
-    """The next step for one address. `now` in seconds, monotonic."""
+    """The next step for one address. `now` in seconds, monotonic. `taken_over`: why this runner starts what
+    another one has run."""
     active = [r for r in reports if r.active]
     if desired is None:
         return _unwanted(address, reports, memory)
     if memory.accepted is not None and memory.accepted.id != desired.description.id:
-        memory = Memory()  # of another resource, which had this name
+        memory = Memory(begun=True)  # of another resource, which had this name
     target = key_of(desired.description)
     if memory.target != target:
-        memory = Memory(target=target, accepted=memory.accepted)
+        memory = Memory(target=target, accepted=memory.accepted, begun=memory.begun)
     current = next((r for r in active if runs(r, target)), None)
     others = tuple(r for r in reports if r is not current)
     if desired.paused:
-        command = Stop(address=address, names=_names(reports)) if reports else None
-        shown, kept = active[0] if active else None, forgiven(memory)
+        stop = Stop(address=address, names=_names(reports), cause=desired.because)
+        command = stop if reports else None
+        shown, kept = active[0] if active else None, replace(forgiven(memory), begun=True)
         return Decision(command=command, memory=kept, condition="running" if shown else "paused", shown=shown)
     if current is not None:
         return _current(address, desired.description, current, others, memory, now)
     dead = next((r for r in reports if not r.active and runs(r, target)), None)
     if dead is not None:
         return _ended(address, dead, reports, memory, now, pace)
-    return _absent(address, desired.description, reports, memory, now, pace)
+    return _absent(address, desired, reports, memory, now, pace, taken_over)
 
 
-def forgiven(memory: Memory) -> Memory:
-    """Without failures: it is tried again at once."""
-    return replace(memory, failures=0, retry_at=0.0, verdict=None, error=None, error_code=None)
+def forgiven(memory: Memory, called: Cause | None = None) -> Memory:
+    """Without failures: it is tried again at once. `called`: why."""
+    return replace(memory, failures=0, retry_at=0.0, verdict=None, error=None, error_code=None, called=called)
+
+
+def begun(memory: Memory) -> Memory:
+    """This runner has started it."""
+    return replace(memory, begun=True, called=None)
 
 
 def rejected(memory: Memory, error: str, code: str, now: float, pace: Pace = DEFAULT_PACE) -> Memory:
@@ -224,20 +246,25 @@ def _ended(
 
 def _absent(
     address: Address,
-    description: Description,
+    desired: Desired,
     reports: list[QueryReport],
     memory: Memory,
     now: float,
     pace: Pace,
+    taken_over: Cause,
 ) -> Decision:
     """The wanted query does not run; an older one may."""
+    description = desired.description
     running = next((r for r in reports if r.active), None)
     if running is None and reports:  # an older one is ending (a switch under way), or has ended by itself
         waits = replace(memory, fallback_at=now + pace.delay(memory.failures + 1))
         stop = Stop(address=address, names=_names(reports))
         return Decision(command=stop, memory=waits, condition=memory.verdict or "starting", shown=None)
     if now >= memory.retry_at:
-        switch = Switch(address=address, description=description, stop=_names(reports), check=True)
+        cause = _cause(desired, memory, pace, taken_over)
+        switch = Switch(
+            address=address, description=description, stop=_names(reports), check=True, cause=cause
+        )
         return Decision(command=switch, memory=memory, condition=memory.verdict or "starting", shown=running)
     fallback = memory.accepted
     can_fall_back = (
@@ -249,14 +276,34 @@ def _absent(
     )
     back: Switch | None = None
     if can_fall_back and fallback is not None:
-        back = Switch(address=address, description=fallback, stop=_names(reports), check=False)
+        why = replace(_retry(desired), detail=f"back to what it ran before, after {_failure(memory)}")
+        back = Switch(address=address, description=fallback, stop=_names(reports), check=False, cause=why)
     return Decision(command=back, memory=memory, condition=memory.verdict or "failed", shown=running)
+
+
+def _cause(desired: Desired, memory: Memory, pace: Pace, taken_over: Cause) -> Cause:
+    """Why the wanted query is started now."""
+    if memory.called is not None:
+        return memory.called
+    if memory.failures:
+        waited = pace.delay(memory.failures) * _patience(memory)
+        detail = f"attempt {memory.failures + 1}, {waited:g} s after {_failure(memory)}"
+        return replace(_retry(desired), detail=detail)
+    ran = memory.accepted is not None and key_of(memory.accepted) == memory.target
+    return taken_over if ran and not memory.begun else desired.because
+
+
+def _retry(desired: Desired) -> Cause:
+    return Cause(cause="retry", serial=desired.because.serial)
+
+
+def _failure(memory: Memory) -> str:
+    return f"[{memory.error_code}] {shortened(memory.error or 'it ended', _MAX_ERROR)}"
 
 
 def _failed(memory: Memory, verdict: Condition, error: str, code: str, now: float, pace: Pace) -> Memory:
     failures = memory.failures + 1
-    falls_back = verdict == "failed" and memory.accepted and key_of(memory.accepted) != memory.target
-    patience = PATIENCE if falls_back else 1.0
+    patience = _patience(replace(memory, verdict=verdict))
     if pace.gives_up(failures):
         until = "until it is changed or `mzplan restart` asks for it"
         error = f"Given up after {failures} failures, {until}. {error}"
@@ -268,7 +315,13 @@ def _failed(memory: Memory, verdict: Condition, error: str, code: str, now: floa
         failures=failures,
         retry_at=now + pace.wait(failures) * patience,
         healthy_since=None,
+        called=None,
     )
+
+
+def _patience(memory: Memory) -> float:
+    falls_back = memory.verdict == "failed" and memory.accepted and key_of(memory.accepted) != memory.target
+    return PATIENCE if falls_back else 1.0
 
 
 def runs(report: QueryReport, key: Key) -> bool:

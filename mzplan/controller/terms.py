@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias, assert_never
 
 from mzplan.controller.reconcile import DEFAULT_PACE, Pace
 from mzplan.model.address import Address, Place
+from mzplan.model.cause import Cause
 from mzplan.model.observed import Condition, Lease
 from mzplan.schema.description import Description
 
@@ -71,11 +72,13 @@ class NotAttachedError(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionDescription:
-    """A source: the query that feeds the collection, as it is to run. `instance` hosts it."""
+    """A source: the query that feeds the collection, as it is to run. `instance` hosts it. `because`: why it
+    last had to start or stop."""
 
     query: Description
     instance: InstanceId
     paused: bool = False
+    because: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,7 @@ class ExportDescription:
     query: Description
     instance: InstanceId
     paused: bool = False
+    because: Cause | None = None
 
     @property
     def from_id(self) -> GlobalId:
@@ -265,6 +269,9 @@ class Gate(Protocol):
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         """What holds for a committed query, of which `accepted` has run last; None: it may pass."""
+
+    def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
+        """Why a query is started now, where this gate has held it, or holds it; None: its commit says."""
 
     def started(self, address: Address) -> None:
         """A query was started (called from the pool)."""

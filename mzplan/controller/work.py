@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,10 +14,12 @@ from mzplan.controller.claims import Claims
 from mzplan.controller.executor import CheckResult, Executor, QueryName
 from mzplan.controller.identity import RunningIds
 from mzplan.controller.reconcile import Command, Decision, Stop, Switch, key_of
+from mzplan.controller.runs import Notes
 from mzplan.controller.secrets_used import SecretsUsed
 from mzplan.controller.terms import Gate
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
+from mzplan.model.cause import CauseKind
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Counters
 from mzplan.schema.description import Description
@@ -76,7 +79,7 @@ class Attempts:
     """Of the queries of one instance, by address."""
 
     def __init__(self) -> None:
-        self._starts: dict[Address, int] = {}
+        self._starts: dict[Address, Counter[CauseKind]] = {}
         self._retries: dict[Address, int] = {}
 
     def carries_out(self, decision: Decision) -> None:
@@ -86,14 +89,16 @@ class Attempts:
         if isinstance(command, Switch) and memory.failures and memory.target == key_of(command.description):
             self._retries[command.address] = self._retries.get(command.address, 0) + 1
 
-    def started(self, address: Address) -> None:
+    def started(self, address: Address, cause: CauseKind) -> None:
         """A query was started."""
-        self._starts[address] = self._starts.get(address, 0) + 1
+        self._starts.setdefault(address, Counter())[cause] += 1
 
     def added_to(self, counted: Counters, address: Address) -> Counters:
-        """With its restarts and retries."""
-        restarts = max(0, self._starts.get(address, 0) - 1)
-        return replace(counted, restarts=restarts, retries=self._retries.get(address, 0))
+        """With its starts, restarts and retries."""
+        starts: Counter[CauseKind] = self._starts.get(address, Counter())
+        restarts = max(0, starts.total() - 1)
+        retries = self._retries.get(address, 0)
+        return replace(counted, restarts=restarts, retries=retries, starts=dict(starts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +125,9 @@ class Switcher:
         gates: Sequence[Gate],
         wake: Callable[[], None],
         epoch: int,
+        notes: Notes,
     ):
+        self.notes = notes
         self.executor = executor
         self.claims = claims
         self.gates = gates
@@ -164,6 +171,8 @@ class Switcher:
             errors = [d for d in result.diagnostics if d.severity == "error"]
             if not errors and result.makes and command.makes:
                 errors = list(self.executor.prepare(command.description, self._secrets))
+                if not errors:
+                    self.notes.note("ddl", command.address, detail="what its target lacked was made")
             if errors:
                 return Done(command=command, problem=errors[0], checked=False, upstream=result.upstream)
         failpoint(Failpoint.RUNNER_CHECKED)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
 from mzplan.model.address import Address
+from mzplan.model.cause import Cause, CauseKind
 from mzplan.model.stored import (
     KEY,
     OPTIONAL,
@@ -58,6 +59,7 @@ class RunFacts:
       the offset log after that; None of one that has begun anew. `run_rows`: rows since.
     - `written_with`: with what its checkpoint was last written, where this run has others and no step yet.
     - `backfilled`: the serial of the newest backfill that is done; 0 for none.
+    - `started_because`: why this run was started; None where another runner has started it.
     - `batch_seconds`: how long the last micro-batch of this run has taken. `latency_seconds`: how long the
       oldest record of it was on its way when it ended (docs/how-to/watch-a-runner.md); None where that is
       not known.
@@ -71,6 +73,7 @@ class RunFacts:
     run_rows: int | None = None
     written_with: Versions | None = field(default=None, metadata=SPARSE)
     backfilled: int = field(default=0, metadata=SPARSE)
+    started_because: Cause | None = field(default=None, metadata=SPARSE)
     batch_seconds: float | None = field(
         default=None, metadata=measure("Batch took", "What the last micro-batch has taken.")
     )
@@ -122,12 +125,13 @@ class Counters:
     """What a runner has counted of a query since it began to lead, over all of its runs: they never go back,
     and another runner begins at 0. `batches`: micro-batches that have ended. `rows`: those that they have
     written to the collection (source) or the target (sink), where that is known. `restarts`: starts but for
-    the first. `retries`: attempts after one that has failed."""
+    the first. `retries`: attempts after one that has failed. `starts`: all of them, by cause."""
 
     rows: int = field(default=0, metadata=OPTIONAL)
     batches: int = field(default=0, metadata=OPTIONAL)
     restarts: int = field(default=0, metadata=OPTIONAL)
     retries: int = field(default=0, metadata=OPTIONAL)
+    starts: Mapping[CauseKind, int] = field(default_factory=dict, compare=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

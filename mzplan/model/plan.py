@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mzplan.model.address import Address, natural_item
+from mzplan.model.cause import Cause, CauseKind
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import Instance, RunnerSettings
 from mzplan.model.state import Canary, ResourceState
@@ -51,7 +52,8 @@ class FieldChange:
 class Change:
     """One planned step. `before_digest` is what the plan assumed (staleness), `after` the committed
     record to be (None for a delete; its id is filled in at commit for a create). `ways`: of each cause that
-    it does not name itself, the connections in between, from its own on."""
+    it does not name itself, the connections in between, from its own on. `cause`: what its query is started
+    or stopped for, where that is no change of the configuration."""
 
     address: Address
     action: Action
@@ -64,6 +66,7 @@ class Change:
     )
     before: ResourceState | None = None
     after: ResourceState | None = None
+    cause: CauseKind | None = field(default=None, metadata=SPARSE)
 
     @property
     def fate(self) -> Fate:
@@ -116,6 +119,7 @@ class Plan:
     canary: applying the plan lets them go. `environment`: of which of the project's environments it is, and
     no other takes it; "" in a project without any. `settings`: how runners are to work, None where the state
     says so already; `settings_changes`: what of mzplan.yaml changes for them, declared instances included.
+    `started`: why that runs which its changes stop, where a runner has said so.
     """
 
     format_version: str = PLAN_FORMAT_VERSION
@@ -138,6 +142,7 @@ class Plan:
     environment: str = field(default="", metadata=SPARSE)
     settings: RunnerSettings | None = field(default=None, metadata=SPARSE)
     settings_changes: tuple[FieldChange, ...] = field(default=(), metadata=SPARSE)
+    started: Mapping[Address, Cause] = field(default_factory=dict, metadata=SPARSE)
 
     @property
     def is_empty(self) -> bool:

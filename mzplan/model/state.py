@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
 from mzplan.model.address import Address, Place, is_valid_name
+from mzplan.model.cause import Cause
 from mzplan.model.history import CommitRecord
 from mzplan.model.observed import Awaited, Condition, Observation, Verdict, Versions
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource, RunnerSettings
@@ -81,7 +82,8 @@ class ResourceState:
     counts replacements; a new one has its own checkpoint and collection. `digest` is that of its inlined
     description (see mzplan.schema.description): a running query whose digest differs must restart. `override`
     and `restart_token` come from `pause`, `resume` and `restart`. `backfills`: what was asked for, each
-    with a restart, before which it is done; the next one takes those out that are done.
+    with a restart, before which it is done; the next one takes those out that are done. `because`: why the
+    query last had to start, stop or move, as the commit that wanted it says; no part of what is wanted.
     """
 
     address: Address = field(metadata=KEY)
@@ -97,6 +99,7 @@ class ResourceState:
     override: Literal["paused", "resumed"] | None = None
     restart_token: int = field(default=0, metadata=OPTIONAL)
     backfills: tuple[Backfill, ...] = field(default=(), metadata=SPARSE)
+    because: Cause | None = field(default=None, compare=False, metadata=SPARSE)
 
     @property
     def own_backfills(self) -> tuple[Backfill, ...]:

@@ -135,6 +135,7 @@ def plan_configuration(
     from mzplan.operations.rotation import find_rotations
     from mzplan.plan import build_plan
     from mzplan.plan.canaries import with_canaries
+    from mzplan.plan.drift import started_because
 
     configuration = configuration or validate(work.project, work.reporter)
     statuses = work.store.read_statuses()
@@ -151,6 +152,7 @@ def plan_configuration(
         if with_drift:
             plan = replace(plan, drift=find_drift(work.project, state, statuses, rotations.queries))
         plan = with_canaries(plan, state, canary)
+        plan = replace(plan, started=started_because(plan.changes, statuses))
     plan = replace(with_stored_data(plan, work.project, state), environment=work.project.settings.environment)
     work.reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
     notices = tuple(filter(None, (rotations.notice(), *version_notices(work.project, state, statuses))))

@@ -12,6 +12,7 @@ from mzplan.model.plan import Plan
 from mzplan.model.resources import Resource
 from mzplan.model.state import Forgotten, ResourceState, State, needed_by
 from mzplan.plan.canaries import canaries_after
+from mzplan.plan.starts import causes_of
 
 
 def new_id() -> str:
@@ -39,13 +40,17 @@ def apply_changes(
     applied: see mzplan.plan.freshness, and the plan's diagnostics.
     """
     resources = dict(state.resources)
+    causes = causes_of(plan, state.serial + 1)
     for change in plan.changes:
         if change.after is None:
             resources.pop(change.address, None)
         else:
             after = change.after
+            former = None
             if change.before is not None:
-                resources.pop(change.before.address, None)  # another one, where it was moved
+                former = resources.pop(change.before.address, None)  # another one, where it was moved
+            because = causes.get(change.address) or (former.because if former is not None else None)
+            after = dataclasses.replace(after, because=because)
             resources[change.address] = after if after.id else dataclasses.replace(after, id=make_id())
     return State(
         format_version=state.format_version,

@@ -3,12 +3,13 @@ because the state is not reached yet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from mzplan.model.address import Address, natural, natural_item
+from mzplan.model.cause import Cause
 from mzplan.model.observed import Observation, Status
-from mzplan.model.plan import DriftItem, Pending
+from mzplan.model.plan import Change, DriftItem, Pending
 from mzplan.model.state import ResourceState, State
 from mzplan.model.times import seconds
 from mzplan.schema.description import DIGEST_VERSION, digest_of
@@ -62,6 +63,18 @@ def drift_between(
         if kind:
             found.append(DriftItem(address=str(resource.address), kind=kind, detail=detail))
     return tuple(sorted(found, key=lambda item: (natural(item.address), item.kind)))
+
+
+def started_because(changes: Iterable[Change], statuses: Mapping[str, Status]) -> dict[Address, Cause]:
+    """Why each query runs that these changes are of, where its runner says so."""
+    found = {}
+    for change in changes:
+        record = change.before
+        status = statuses.get(record.instance) if record is not None else None
+        seen = status.observations.get(record.address) if record is not None and status else None
+        if seen is not None and seen.started_because is not None:
+            found[change.address] = seen.started_because
+    return found
 
 
 def drift_of_instance(state: State, status: Status, now: float) -> tuple[DriftItem, ...]:

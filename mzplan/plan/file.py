@@ -30,7 +30,7 @@ Fields = Mapping[str, Any]
 # What a plan shows beside what it would commit. It may differ where the same changes are planned again: on a
 # later serial, on another machine, while queries come and go.
 _BESIDE = frozenset(
-    {"serial", "variables", "downstream", "feeds", "unaffected", "pending", "drift", "diagnostics"}
+    {"serial", "variables", "downstream", "feeds", "unaffected", "pending", "drift", "diagnostics", "started"}
 )
 
 
@@ -155,6 +155,8 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
     content["instances"] = {name: instance.type for name, instance in sorted(plan.instances.items())}
     for change, fields in zip(plan.changes, content["changes"], strict=True):
         records = {name: fields.pop(name) for name in ("before", "after")}
+        for record in filter(None, records.values()):
+            record.pop("because", None)  # the commit says it anew, or takes over what is committed
         former = None if change.before is None else str(change.before.address)
         fields.update(former=former, **records)
     return content

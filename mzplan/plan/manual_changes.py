@@ -57,6 +57,7 @@ def plan_restart(
                 reason="restarted by hand",
                 before=before,
                 after=after,
+                cause="hand",
             )
         )
         if before.paused:
@@ -117,6 +118,7 @@ def _plan_paused(
                 reason="paused by hand" if paused else "resumed by hand",
                 before=before,
                 after=declared if declared.paused == paused else override,
+                cause="hand",
             )
         )
     return plan_of(state, changes, statuses)
@@ -228,7 +230,12 @@ def plan_between(before: State, after: State) -> Plan:
             configuration, before, moves=moves, replace=replaced, rotated=dict.fromkeys(restarted, ())
         )
     committed = {new.address: (old, new) for old, new in pairs}
-    changes = {c.address: _by_hand(c, *committed.get(c.address, (None, None))) for c in plan.changes}
+    changes = {
+        change.address: _unexplained(change, *committed[change.address], after.serial)
+        if change.address in committed
+        else change
+        for change in plan.changes
+    }
     for earlier, later in pairs:
         if earlier.paused != later.paused and earlier.override != later.override:
             changes[later.address] = _paused(changes.get(later.address), earlier, later)
@@ -257,14 +264,17 @@ def _begins_anew(before: ResourceState, after: ResourceState) -> bool:
     return after.address.kind != "connection" and before.place != after.place
 
 
-def _by_hand(change: Change, before: ResourceState | None, after: ResourceState | None) -> Change:
-    if before is None or after is None or change.fields or change.triggered_by:
+def _unexplained(change: Change, before: ResourceState, after: ResourceState, serial: int) -> Change:
+    """A restart that no difference of the bodies explains: for a secret, as its record says, or by hand."""
+    if change.fields or change.triggered_by:
         return change
+    if (because := after.because) is not None and (because.cause, because.serial) == ("secret", serial):
+        return dataclasses.replace(change, reason=because.detail, cause="secret")
     if before.backfills != after.backfills:
-        return dataclasses.replace(change, reason=backfill_reason(before, after))
+        return dataclasses.replace(change, reason=backfill_reason(before, after), cause="hand")
     if before.restart_token != after.restart_token:
-        return dataclasses.replace(change, reason="restarted by hand")
-    return change
+        return dataclasses.replace(change, reason="restarted by hand", cause="hand")
+    return dataclasses.replace(change, cause=None)
 
 
 def _paused(change: Change | None, before: ResourceState, after: ResourceState) -> Change:
@@ -281,4 +291,5 @@ def _paused(change: Change | None, before: ResourceState, after: ResourceState) 
         reason="paused by hand" if after.paused else "resumed by hand",
         before=before,
         after=after,
+        cause="hand",
     )

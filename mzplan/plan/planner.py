@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from mzplan.model.address import Address, natural
+from mzplan.model.cause import NEW, CauseKind
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
@@ -207,7 +208,7 @@ class _Planner:
         before, after = self.before.get(address), self.after[address]
         if before is None:
             created = dataclasses.replace(after, digest=self._digest(after))
-            self._record(Change(address=address, action="create", effect="none", reason="new", after=created))
+            self._record(Change(address=address, action="create", effect="none", reason=NEW, after=created))
             return
         reached = self.dependencies.of(before, after)
         fields: tuple[FieldChange, ...] = ()
@@ -228,6 +229,7 @@ class _Planner:
         forced = after.address in self.forced
         own = heaviest([change.effect for change in fields])
         effect: Effect
+        by: CauseKind | None = None
         if _runs(before) and (forced or "replace" in (own, reached.effect)):
             effect = "replace"
             after = dataclasses.replace(after, generation=before.generation + 1)
@@ -239,7 +241,7 @@ class _Planner:
             after = dataclasses.replace(after, digest=before.digest if same else digest)
             if same and after.address in self.rotated:
                 # As a restart by hand: the description is as before, and the query is started anew.
-                effect = "restart"
+                effect, by = "restart", "secret"
                 after = dataclasses.replace(after, restart_token=before.restart_token + 1)
                 after = dataclasses.replace(after, digest=self._digest(after))
         original = self.originals.get(after.address)
@@ -263,6 +265,7 @@ class _Planner:
             ways=ways,
             before=before,
             after=after,
+            cause=by,
         )
 
     def _holds(self, address: Address, references: Collection[str]) -> bool:

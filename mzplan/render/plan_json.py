@@ -8,6 +8,7 @@ from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.leads import restarting_elsewhere
+from mzplan.render.cause_text import cause_to_json
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.secrets.references import REFERENCE, placed_references, written
 
@@ -25,7 +26,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "serial": plan.serial,
         "digest": digest_of_plan(plan),
         "summary": plan.summary(),
-        "changes": [change_to_json(change) for change in plan.changes],
+        "changes": [change_to_json(change) | _started(change, plan) for change in plan.changes],
         "unaffected": plan.unaffected,
         "downstream": [str(address) for address in plan.downstream],
         "pending": [
@@ -45,6 +46,12 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 def _elsewhere(plan: Plan) -> dict[str, int]:
     away = len(restarting_elsewhere(plan))
     return {"elsewhere": away} if away else {}
+
+
+def _started(change: Change, plan: Plan) -> dict[str, Any]:
+    """Why that runs which the change stops; {} where no runner says so."""
+    cause = plan.started.get(change.address)
+    return {"started_because": cause_to_json(cause)} if cause is not None else {}
 
 
 def _canaries(plan: Plan) -> dict[str, Any]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.address import natural, natural_item
+from mzplan.model.cause import NEW
 from mzplan.model.codec import encode
 from mzplan.model.observed import MEASURES, Condition, Observation, Verdict
 from mzplan.model.state import Canary, DroppedStorage, InstanceStatus, ProjectStatus, QueryStatus
 from mzplan.model.words import count, size
+from mzplan.render.cause_text import cause_in_words, cause_to_json
 from mzplan.render.text import Paint, paragraph, safe
 
 if TYPE_CHECKING:
@@ -125,7 +128,9 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         **({"fault_fix": seen.fault_fix} if seen and seen.fault_fix else {}),
         "written_with": encode(seen.written_with) if seen and seen.written_with else None,
         **{name: getattr(seen, name) if seen else None for name in MEASURES},
-        "counters": encode(seen.counters) if seen and seen.counters else None,
+        "counters": encode(replace(seen.counters, starts={})) if seen and seen.counters else None,
+        "starts": dict(seen.counters.starts) if seen and seen.counters else {},
+        "started_because": cause_to_json(seen.started_because) if seen and seen.started_because else None,
         **({"backfills": _backfills_to_json(query)} if resource.own_backfills else {}),
     }
 
@@ -320,7 +325,14 @@ def _fault(query: QueryStatus) -> str:
     )
 
 
-_NOTES = (_error, _fault, _backlog, _held, _warning, _left_out, _written_with, _backfills)
+def _started(query: QueryStatus) -> str:
+    """Why it was last started, but for the first time."""
+    seen = query.observation
+    cause = seen.started_because if seen is not None and query.condition in ("running", "starting") else None
+    return f"started for {cause_in_words(cause)}" if cause is not None and cause.detail != NEW else ""
+
+
+_NOTES = (_error, _fault, _backlog, _held, _warning, _left_out, _written_with, _backfills, _started)
 
 
 def notes(query: QueryStatus) -> list[str]:

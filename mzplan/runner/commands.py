@@ -83,11 +83,17 @@ def wanted_of(state: State, instance: str) -> WantedQueries:
         source = resource.references.get("from")
         if source is None and (resource.address in here or resource.address in read):
             collections[resource.id] = CollectionDescription(
-                query=describe(resource, state.resources), instance=resource.instance, paused=resource.paused
+                query=describe(resource, state.resources),
+                instance=resource.instance,
+                paused=resource.paused,
+                because=resource.because,
             )
         elif source is not None and (resource.address in here or source in here):
             exports[resource.id] = ExportDescription(
-                query=describe(resource, state.resources), instance=resource.instance, paused=resource.paused
+                query=describe(resource, state.resources),
+                instance=resource.instance,
+                paused=resource.paused,
+                because=resource.because,
             )
     return WantedQueries(collections=collections, exports=exports)
 

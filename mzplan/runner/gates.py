@@ -23,10 +23,13 @@ from mzplan.controller.reconcile import Key, key_of, runs
 from mzplan.controller.terms import HeldQuery, InstanceId
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
+from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Verdict
 from mzplan.model.state import Canary, State
+from mzplan.model.words import count
 from mzplan.schema.description import Description
+from mzplan.secrets.resolved import shortened
 from mzplan.store.store import Store
 
 _THEN = "`mzplan apply` goes on with all of them, `mzplan state rollback` goes back."
@@ -68,6 +71,8 @@ class Handover:
         self._here: Mapping[Address, str] = {}
         self.waiting: Mapping[Address, str] = {}
         """Queries that are new here, and for whom they wait, in words."""
+        self._came: Mapping[Address, InstanceId] = {}
+        """Those of them that another instance had before, until they are started."""
 
     def comes(self, state: State) -> bool:
         """Whether a serial brings queries here that a runner of another instance may have run."""
@@ -75,7 +80,9 @@ class Handover:
 
     def take_in(self, state: State) -> None:
         """A new serial."""
-        come = self._coming(state) if self.comes(state) else ()
+        come = self._coming(state) if self.comes(state) else []
+        came = {a: name for a, name in self._came.items() if a in state.resources}
+        self._came = came | (self._from(state, come) if come else {})
         self._state, self._here = state, self._queries(state)
         waiting = {a: text for a, text in self.waiting.items() if a in self._here}
         self.waiting = waiting | dict.fromkeys(come, "waits for the runners of other instances")
@@ -103,8 +110,26 @@ class Handover:
         """A query that waits is not started yet; what runs stays."""
         return HeldQuery() if wanted.address in self.waiting else None
 
+    def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
+        """A query that has not run here before came from elsewhere."""
+        former = self._came.get(wanted.address)
+        if former is None or (accepted is not None and accepted.id == wanted.id):
+            return None
+        detail = f"came from instance {former}"
+        return Cause(cause="hand-over", serial=self._state.serial, detail=detail)
+
     def started(self, address: Address) -> None:
-        pass
+        self._came = {a: name for a, name in self._came.items() if a != address}
+
+    def _from(self, state: State, come: list[Address]) -> dict[Address, InstanceId]:
+        """Which instance each of these had in the serial before."""
+        before = self._state if self._state.serial else self._store.read_serial(state.serial - 1)
+        had = {one.id: one.instance for one in before.resources.values()} if before is not None else {}
+        return {
+            a: name
+            for a in come
+            if (name := had.get(state.resources[a].id, self._instance)) != self._instance
+        }
 
     def _queries(self, state: State) -> dict[Address, str]:
         resources = state.resources.items()
@@ -223,6 +248,18 @@ class Canaries:
             return HeldQuery(condition="stopped")  # nothing of it has run yet: it waits with its first start
         # What failed must stop in any case, whether or not the servers of the former answer.
         return HeldQuery(description=accepted, check=waits is not None)
+
+    def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
+        """Of a canary that goes first, or back; of what has waited for it, its commit says why."""
+        failed, canary = self.failed(wanted.address), self._canaries.get(wanted.address)
+        if failed is not None:
+            return Cause(
+                cause="canary", serial=failed.serial, detail=f"back: {shortened(failed.reason, 300)}"
+            )
+        if canary is None or wanted.address in self.verdicts:
+            return None
+        detail = f"goes first, before {count(len(canary.holds), 'other query', 'other queries')}"
+        return Cause(cause="canary", serial=canary.serial, detail=detail)
 
     def started(self, address: Address) -> None:
         if address in self._waiting and self.reason(address) is None:

@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from mzplan.model.address import MAX_NAME, Address
+from mzplan.model.cause import Cause
 from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.history import CommitOutcome, CommitRecord
@@ -201,11 +202,17 @@ def _scrubbed(status: Status) -> Status:
             held=one.held and scrub(one.held),
             fault=one.fault and scrub(one.fault),
             fault_fix=one.fault_fix and scrub(one.fault_fix),
+            started_because=one.started_because and scrubbed_cause(one.started_because),
         )
         for address, one in status.observations.items()
     }
     canaries = {address: replace(one, reason=scrub(one.reason)) for address, one in status.canaries.items()}
     return replace(status, observations=observations, canaries=canaries)
+
+
+def scrubbed_cause(cause: Cause) -> Cause:
+    """Without secrets in what servers and libraries have said."""
+    return replace(cause, detail=scrub(cause.detail))
 
 
 def _finite(value: Any) -> Any:

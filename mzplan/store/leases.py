@@ -73,9 +73,11 @@ def is_blank(data: bytes) -> bool:
 
 
 class Leases:
-    """The leases of a project's runners, one for each instance. Safe for several processes at once."""
+    """The leases of a project's runners, one for each instance. Safe for several processes at once. `former`:
+    the lease before the one that was acquired here last, None where there was none."""
 
     def __init__(self, backend: Backend, sightings: Sightings):
+        self.former: Lease | None = None
         self._backend = backend
         self._sightings = sightings
 
@@ -122,6 +124,7 @@ class Leases:
             self._backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
         except ConflictError:
             return None
+        self.former = decode_lease(blob.data, key) if blob and not is_blank(blob.data) else None
         return lease
 
     def take(self, instance: str, owner: str) -> Lease:

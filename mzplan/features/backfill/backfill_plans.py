@@ -94,6 +94,7 @@ def _plan(
         reason=backfill_reason(before, after),
         before=before,
         after=after,
+        cause="hand",
     )
     downstream = DependencyGraph.of(state.resources).reach([before.address]) - {before.address}
     appends: dict[bool, list[Address]] = {True: [], False: []}

@@ -43,6 +43,7 @@ def plan_move(state: State, old: Address, new: Address) -> Plan:
                 triggered_by=() if is_it else (new,),
                 before=before,
                 after=after,
+                cause="hand",
             )
         )
     return plan_of(state, changes, {})
@@ -161,7 +162,13 @@ def _back(
         assert there is not None
         action: Any = "delete" if after is None else "create"
         return Change(
-            address=there.address, action=action, effect="none", reason=reason, before=before, after=after
+            address=there.address,
+            action=action,
+            effect="none",
+            reason=reason,
+            before=before,
+            after=after,
+            cause="hand",
         )
     effect: Effect = "restart" if before.digest != after.digest else "in-place"
     fields = compare_resources(before, after)
@@ -175,6 +182,7 @@ def _back(
         ways=shown.ways if shown is not None else {},
         before=before,
         after=after,
+        cause="hand",
     )
 
 

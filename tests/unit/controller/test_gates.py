@@ -46,6 +46,9 @@ class Gate:
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         return self.held
 
+    def cause(self, wanted: Description, accepted: Description | None) -> None:
+        """What it holds is not started."""
+
     def started(self, address: Address) -> None:
         self.seen.append(address)
 

@@ -30,7 +30,10 @@ def serial(folder: Path) -> int:
 
 
 def record(folder: Path, address: str) -> dict[str, object]:
-    return dict(json.loads((folder / STATE).read_text())["resources"][address])
+    """But for why it was committed."""
+    found = dict(json.loads((folder / STATE).read_text())["resources"][address])
+    assert address.startswith("connection.") or found.pop("because")["detail"]
+    return found
 
 
 def test_list_and_show(folder: Path) -> None:

@@ -1,0 +1,124 @@
+"""Which runs of queries begin and end, and why: each report gets the cause of its run, and what happens is
+noted as events, which somebody takes and writes down."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from typing import Any
+
+from mzplan.controller.executor import QueryName, QueryReport
+from mzplan.controller.reconcile import Stop, Switch
+from mzplan.controller.terms import Step
+from mzplan.model.address import Address
+from mzplan.model.cause import Cause
+from mzplan.model.events import Event, EventKind
+from mzplan.model.observed import Lease, Status, Versions
+from mzplan.model.times import instant_text
+from mzplan.store.leases import is_of_here
+
+MAX_WAITING = 20_000  # events that nobody has taken: the oldest go
+
+
+class Notes:
+    """Events that are to be written down; any thread may note one. `clock` gives seconds since the epoch."""
+
+    def __init__(self, clock: Callable[[], float] = time.time):
+        self._clock = clock
+        self._waiting: deque[Event] = deque(maxlen=MAX_WAITING)
+
+    def note(self, kind: EventKind, address: Address | None = None, **more: Any) -> None:
+        """Something has happened now. `more`: further fields of the Event."""
+        self._waiting.append(Event(at=self.now(), kind=kind, address=address, **more))
+
+    def now(self) -> str:
+        """The time, as events have it."""
+        return instant_text(round(self._clock() * 1000))
+
+    def take(self) -> list[Event]:
+        """What was noted since the last call."""
+        taken = []
+        while self._waiting:
+            taken.append(self._waiting.popleft())
+        return taken
+
+
+class Runs:
+    """Of the queries of one instance. `reached`: the last step that is known of a query, -1 for none."""
+
+    def __init__(self, project: str, notes: Notes, reached: Callable[[Address], Step]):
+        self._project = project
+        self._notes = notes
+        self._reached = reached
+        self._causes: dict[QueryName, Cause] = {}
+        self._stops: dict[Address, Cause | None] = {}
+        self._known: dict[str, QueryReport] = {}  # by run
+
+    def commanded(self, command: Stop | Switch) -> None:
+        """A command is about to be carried out."""
+        self._stops[command.address] = command.cause
+        if isinstance(command, Switch) and command.cause is not None:
+            name = QueryName.of(self._project, command.description)
+            self._causes[name] = replace(command.cause, at=self._notes.now())
+
+    def look(self, reports: Iterable[QueryReport], under_way: Collection[Address]) -> tuple[QueryReport, ...]:
+        """The reports of a round, each with the cause of its run."""
+        causes = self._causes
+        given = tuple(
+            replace(one, started_because=causes[one.name]) if one.name in causes else one for one in reports
+        )
+        now = {one.run_id: one for one in given}
+        for run_id in self._known.keys() - now.keys():
+            self._ended(self._known[run_id])
+        for run_id in now.keys() - self._known.keys():
+            if now[run_id].name in causes:  # else nobody here has started it
+                self._note("started", now[run_id], now[run_id].started_because)
+        self._known = now
+        named = {one.name for one in given}
+        self._causes = {n: c for n, c in causes.items() if n in named or n.address in under_way}
+        return given
+
+    def _ended(self, run: QueryReport) -> None:
+        if run.active:  # one that has ended by itself has failed, and is noted as that
+            self._note("stopped", run, self._stops.get(run.name.address))
+
+    def _note(self, kind: EventKind, run: QueryReport, cause: Cause | None) -> None:
+        address = run.name.address
+        step = run.step if run.step >= 0 else self._reached(address)
+        self._notes.note(
+            kind,
+            address,
+            run_id=run.run_id,
+            generation=run.name.generation,
+            step=step if step >= 0 else None,
+            cause=cause,
+        )
+
+
+def taken_over(former: Lease | None, before: Status | None, epoch: int, versions: Versions | None) -> Cause:
+    """Why a runner that now leads starts what has run already. `former`: the lease before its own; `before`:
+    the Status that it has found."""
+    known = before.versions if before is not None else None
+    if known is not None and versions is not None and known != versions:
+        return Cause(cause="upgrade", detail=f"its runner was upgraded: {_differences(known, versions)}")
+    return Cause(cause="runner", detail=f"its runner began (epoch {epoch}){_end_of(former)}")
+
+
+def _end_of(former: Lease | None) -> str:
+    if former is None:
+        return ""
+    who = f"; the one before it (epoch {former.epoch}, process {former.pid} on {former.host})"
+    if former.released:
+        return f"{who} was stopped"
+    how = "was killed" if is_of_here(former) else "was killed, or cut off from the store"
+    return f"{who} {how}: it has not given its lease back"
+
+
+def _differences(before: Versions, now: Versions) -> str:
+    pairs = [
+        (title, getattr(before, name), getattr(now, name))
+        for name, title in (("mzplan", "mzplan"), ("spark", "Spark"), ("delta", "Delta"), ("kafka", "Kafka"))
+    ]
+    return ", ".join(f"{title} {old} → {new}" for title, old, new in pairs if old != new)

@@ -1,0 +1,84 @@
+"""Why a commit starts or stops queries: the Cause that it writes into the record of each that it reaches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from mzplan.model.address import Address
+from mzplan.model.cause import Cause
+from mzplan.model.plan import Change, FieldChange, Plan
+from mzplan.model.state import ResourceState
+from mzplan.model.words import one_line
+
+MAX_DETAIL = 300  # characters: it is in the state once for each query
+_MAX_FIELDS = 5  # of a resource
+_MAX_VALUE = 60
+
+
+def causes_of(plan: Plan, serial: int) -> Mapping[Address, Cause]:
+    """The cause of each query that starts, stops or moves when the plan is committed as this serial."""
+    changes = {change.address: change for change in plan.changes}
+    edits: dict[Address, str] = {}
+    return {
+        change.address: _cause(change, serial, changes, edits)
+        for change in plan.changes
+        if change.after is not None and _acts(change.before, change.after)
+    }
+
+
+def _acts(before: ResourceState | None, after: ResourceState) -> bool:
+    """Whether a runner has something to do for it."""
+    if after.address.kind == "connection":
+        return False
+    return before is None or _run_of(before) != _run_of(after)
+
+
+def _run_of(record: ResourceState) -> tuple[Any, ...]:
+    return (record.address, record.place, record.digest, record.paused, record.instance)
+
+
+def _cause(
+    change: Change, serial: int, changes: Mapping[Address, Change], edits: dict[Address, str]
+) -> Cause:
+    own = _edits(change.fields)
+    if change.cause is not None or change.before is None:
+        text = change.reason
+    else:
+        alone = not own and len(change.triggered_by) == 1
+        for one in change.triggered_by:
+            if one not in edits:
+                edits[one] = _edits(changes[one].fields) if one in changes else ""
+        others = [
+            edits[one] if alone else f"{one}: {edits[one]}" for one in change.triggered_by if edits[one]
+        ]
+        text = "; ".join(filter(None, (own, *others))) or change.reason
+    return Cause(
+        cause=change.cause or "change",
+        serial=serial,
+        through=change.triggered_by[0] if change.triggered_by else None,
+        detail=one_line(text, MAX_DETAIL),
+    )
+
+
+def _edits(fields: tuple[FieldChange, ...]) -> str:
+    shown = [_edit(one) for one in fields[:_MAX_FIELDS]]
+    more = [f"{len(fields) - _MAX_FIELDS} more"] if len(fields) > _MAX_FIELDS else []
+    return ", ".join((*shown, *more))
+
+
+def _edit(field: FieldChange) -> str:
+    """`brokers[0] a:9092 → b:9092`; of what is sensitive only that it has changed."""
+    if field.sensitive:
+        return f"{field.path} changed"
+    if field.before is None:
+        return f"{field.path} added: {_value(field.after)}"
+    if field.after is None:
+        return f"{field.path} removed"
+    return f"{field.path} {_value(field.before)} → {_value(field.after)}"
+
+
+def _value(given: Any) -> str:
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    return one_line(text, _MAX_VALUE)
