@@ -41,9 +41,9 @@ class LocalRunners:
         instance: Instance,
         packages: Mapping[str, tuple[str, ...]] = _NOTHING,
         wait: float = math.inf,
-    ) -> None:
+    ) -> bool:
         if not self._is_to_start(instance):
-            return
+            return False
         require_extra(RUNNER)
         from mzplan.host.local_folder import runtime_file
         from mzplan.runner.embedded import start
@@ -58,6 +58,14 @@ class LocalRunners:
         if lease is not None:
             leads = f"it is process {lease.pid}, epoch {lease.epoch}"
             self.reporter.detail(f"{leads}; Spark takes some seconds more")
+        return True
+
+    def stop(self, instance: Instance) -> None:
+        from mzplan.runner.embedded import stop
+
+        self.reporter.stage(f"Stopping the runner of instance {instance.name}, which was started for this")
+        with self.reporter.working("the runner ends"):
+            stop(self.settings, self.store, instance.name)
 
     def wake(self, instance: Instance, handed: Handed) -> int | None:
         if instance.type != "embedded":

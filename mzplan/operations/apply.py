@@ -7,8 +7,8 @@ state or the new one, and a runner that converges to it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 from mzplan.host.failpoints import Failpoint, failpoint
@@ -28,6 +28,7 @@ from mzplan.operations.status import find_drift
 from mzplan.schema.description import packages_of
 from mzplan.secrets.command_guards import AsWritten
 from mzplan.secrets.policy import Guard, Handed
+from mzplan.store.backends.backend import CommittedError, UnknownWriteError
 from mzplan.store.limits import limiting
 from mzplan.store.store import digest_of_state
 
@@ -55,13 +56,15 @@ class ApplyOptions:
 class CommitRequest:
     """What a command wants to commit. `planned`: makes its plan of the state, under the lock. `approve`:
     raises where the plan is not approved. `around`: surrounds the commit of a state with what must be done
-    together with it, or not at all."""
+    together with it, or not at all. `leaves_validation`: to a cluster's runner that is not alive, once it is;
+    else that takes `live=False`."""
 
     command: str
     planned: Callable[[State], Plan]
     approve: Callable[[Plan], None]
     options: ApplyOptions
     around: Callable[[State], AbstractContextManager[None]] = lambda new: nullcontext()
+    leaves_validation: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +104,7 @@ def apply_configuration(
         ensure_digest(plan, options.digest)
         return plan
 
-    return carry_out(work, CommitRequest(command="apply", planned=planned, approve=approve, options=options))
+    return carry_out(work, _request(planned, approve, options))
 
 
 def apply_saved(
@@ -136,7 +139,15 @@ def apply_saved(
         ensure_as_observed(fresh, find_drift(work.project, state))
         return with_canaries(fresh, state, options.canary)
 
-    return carry_out(work, CommitRequest(command="apply", planned=planned, approve=approve, options=options))
+    return carry_out(work, _request(planned, approve, options))
+
+
+def _request(
+    planned: Callable[[State], Plan], approve: Callable[[Plan], None], options: ApplyOptions
+) -> CommitRequest:
+    return CommitRequest(
+        command="apply", planned=planned, approve=approve, options=options, leaves_validation=False
+    )
 
 
 def carry_out(work: Workbench, request: CommitRequest) -> Applied:
@@ -196,7 +207,7 @@ def refuse(plan: Plan, allow_replace: bool) -> None:
 
 def _commit(work: Workbench, request: CommitRequest, plan: Plan, state: State, record: CommitRecord) -> State:
     """Validate live, then commit. The caller holds the lock."""
-    from mzplan.operations.validation import reach_changed
+    from mzplan.operations.validation import ensure_validated, reach_changed
     from mzplan.plan import apply_changes
     from mzplan.plan.canaries import without_passed
 
@@ -207,28 +218,49 @@ def _commit(work: Workbench, request: CommitRequest, plan: Plan, state: State, r
     needed, touched, handed = _instances_used(new), _touched(plan, new), _handed(new)
     for name in sorted(needed, key=natural):  # also those that `_follow` starts after the commit
         work.runners.require(_instance(new, name))
-    for name in sorted(needed & touched, key=natural):  # no Spark is started just to find nothing to stop
-        work.runners.ensure(_instance(new, name), packages_of(new.resources))
-    if options.live is not False:
-        # The plan was approved: where secrets go is its user's decision, unless a policy says otherwise.
-        here = (options.chosen or AsWritten()) if options.live else None
-        found = reach_changed(work, plan, new, handed, here=here)
-        if any(d.severity == "error" for d in found):
-            raise MzplanError(found)
-        for notice in found:
-            work.reporter.stage(f"{notice.severity}: {notice.summary}")
-    failpoint(Failpoint.APPLY_VALIDATED)
-    # Before the commit, as a runner may see that before it hears of it; taken over only with this very state.
-    for name in sorted(needed | touched, key=natural):
-        work.runners.wake(_instance(new, name), replace(handed, state=digest_of_state(new)))
-    with (
-        limiting(store, new.serial, options.parallelism),
-        request.around(new),
-        committing(work.reporter, new.serial),
-    ):
-        store.commit(new, state)
+    if options.live is None and not request.leaves_validation:
+        ensure_validated(work.store, plan, new)
+    # No Spark is started just to find nothing to stop.
+    with _started(work, new, sorted(needed & touched, key=natural)):
+        if options.live is not False:
+            # The plan was approved: where secrets go is its user's decision, unless a policy says otherwise.
+            here = (options.chosen or AsWritten()) if options.live else None
+            found = reach_changed(work, plan, new, handed, here=here)
+            if any(d.severity == "error" for d in found):
+                raise MzplanError(found)
+            for notice in found:
+                work.reporter.stage(f"{notice.severity}: {notice.summary}")
+        failpoint(Failpoint.APPLY_VALIDATED)
+        # Before the commit, as a runner may see that before it hears of it; taken over only with this very
+        # state.
+        for name in sorted(needed | touched, key=natural):
+            work.runners.wake(_instance(new, name), replace(handed, state=digest_of_state(new)))
+        with (
+            limiting(store, new.serial, options.parallelism),
+            request.around(new),
+            committing(work.reporter, new.serial),
+        ):
+            store.commit(new, state)
     failpoint(Failpoint.APPLY_COMMITTED)
     return new
+
+
+@contextmanager
+def _started(work: Workbench, new: State, instances: Sequence[str]) -> Iterator[None]:
+    """With the runners of these instances, started where none leads. Where `new` is not committed then, what
+    was started is stopped again: its process has the values of what was refused."""
+    started: list[Instance] = []
+    try:
+        for instance in (_instance(new, name) for name in instances):
+            if work.runners.ensure(instance, packages_of(new.resources)):
+                started.append(instance)
+        yield
+    except BaseException as problem:
+        if not isinstance(problem, CommittedError | UnknownWriteError):
+            for instance in started:
+                with suppress(MzplanError):  # what was refused is what to say
+                    work.runners.stop(instance)
+        raise
 
 
 def _hand_over(work: Workbench, state: State, touched: set[str]) -> dict[str, tuple[int, int]]:

@@ -54,10 +54,13 @@ class Runners(Protocol):
 
     def ensure(
         self, instance: Instance, packages: Mapping[str, tuple[str, ...]] = ..., wait: float = ...
-    ) -> None:
+    ) -> bool:
         """Start the embedded runner of an instance unless one leads, its Spark with these jars (see
-        schema.description.packages_of), and wait at most so many seconds until it leads. Does nothing for
-        other types."""
+        schema.description.packages_of), and wait at most so many seconds until it leads, and hears. Whether
+        it was started. Does nothing for other types."""
+
+    def stop(self, instance: Instance) -> None:
+        """Stop the embedded runner of an instance, which `ensure` has started."""
 
     def wake(self, instance: Instance, handed: Handed) -> int | None:
         """Wake a local runner, and hand this to it. Returns what its Status will have as `handed` once values

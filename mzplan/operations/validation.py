@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, natural, natural_item
-from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
 from mzplan.operations.checks_here import by_cause, check_here
-from mzplan.operations.reached import unused
+from mzplan.operations.reached import Reach, reached, unused
 from mzplan.plan.stages import is_validated
 from mzplan.schema.description import Description, as_description, describe, references_of
 from mzplan.schema.kinds import resource_kind
@@ -44,6 +44,39 @@ def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
     return [new.resources[address] for address in (*changed, *going_on)]
 
 
+def ensure_validated(store: Store, plan: Plan, new: State) -> None:
+    """Raise MZ149 (exit 7) where nobody would validate queries of a plan before it is committed: no runner of
+    their cluster is alive. It is about those with a connection of a type that is validated by default."""
+    unvalidated: dict[str, list[ResourceState]] = {}
+    for query in queries_to_validate(plan, new):
+        instance = new.instances.get(query.instance)
+        if instance is not None and instance.type == "cluster":
+            unvalidated.setdefault(query.instance, []).append(query)
+    found = []
+    for name, queries in sorted(unvalidated.items(), key=natural_item):
+        if store.leases.leader(name) is None:
+            by_connection = [
+                one
+                for one in reached(new, queries)
+                if one.queries and resource_kind("connection", new.resources[one.address].type).validates_live
+            ]
+            found += [_unvalidated(name, by_connection)] if by_connection else []
+    if found:
+        raise MzplanError(found)
+
+
+def _unvalidated(instance: str, connections: Sequence[Reach]) -> Diagnostic:
+    lines = [f"{one.address}, for {', '.join(map(str, one.queries))}" for one in connections]
+    return Diagnostic(
+        code="MZ149",
+        summary=f"No runner of instance {instance} is alive to validate this before it is committed",
+        detail="\n".join(["Nothing was changed. What is not validated:", *lines]),
+        hint=f"start the runner (mzplan run --instance {instance}) and run this again; --live validates from "
+        "here; with --no-live the runner does once it is there, before it stops anything.",
+        exit_code=ExitCode.REFUSED,
+    )
+
+
 def reach(
     work: Workbench,
     state: State,
@@ -54,8 +87,8 @@ def reach(
 ) -> list[Diagnostic]:
     """Have queries of a state validated by the runners of their instances. Returns all their findings.
 
-    Where no runner is alive: by this process, if `here` says which secrets it may send, else not at all (the
-    runner will do it before it stops anything). `handed`: to runners of this machine, for these questions; by
+    Where no runner is alive: by this process, if `here` says which secrets it may send, else not at all (see
+    ensure_validated). `handed`: to runners of this machine, for these questions; by
     default the values that are known here.
     """
     handed = handed or values_here(state)

@@ -85,8 +85,8 @@ def _validate(plan: Plan) -> Stage | None:
     return Stage(
         name="validate",
         summary="have each instance's runner reach, authenticate and find what these queries need",
-        on_failure="nothing is committed and every query runs on: exit 1, or 7 for another upstream. Where "
-        "no runner is alive this is left to it: it looks before it stops anything",
+        on_failure="nothing is committed and every query runs on: exit 1, or 7 for another upstream. An "
+        "embedded runner is started for this; where one of a cluster is not alive, that is exit 7",
         instances=tuple(
             (name, tuple(addresses)) for name, addresses in sorted(instances.items(), key=natural_item)
         ),

@@ -41,8 +41,8 @@ def start(
     policy: str | None = None,
     wait: float = math.inf,
 ) -> Lease | None:
-    """Start a runner detached, unless one leads; returns once it leads (Spark may still be starting), None
-    where it lives and does not within so many seconds.
+    """Start a runner detached, unless one leads; returns once it leads and listens (Spark may still be
+    starting), None where it lives and does not lead within so many seconds.
     `packages`: what its Spark will need (see schema.description.packages_of), beside what the state needs.
     `policy`: the file of its policy, by default the one that the environment names.
 
@@ -61,6 +61,7 @@ def start(
     while time.monotonic() < until:
         lease = store.leases.leader(instance)
         if lease is not None:
+            _await_listening(settings, store, lease, process)
             return lease
         if process.poll() is not None and store.leases.leader(instance) is None:
             raise failure(settings, instance)
@@ -68,6 +69,19 @@ def start(
     if wait < LEASE_WAIT and process.poll() is None:
         return None
     raise failure(settings, instance)
+
+
+def _await_listening(
+    settings: ProjectSettings, store: Store, lease: Lease, process: subprocess.Popen[bytes]
+) -> None:
+    """What a command hands to a runner that does not listen yet never arrives."""
+    until = time.monotonic() + LISTEN_WAIT
+    while listening(settings, lease.instance) is None and time.monotonic() < until:
+        if process.poll() is not None:
+            if store.leases.leader(lease.instance) is None:
+                raise failure(settings, lease.instance)
+            return  # another command has started one elsewhere
+        time.sleep(0.02)
 
 
 def _launch(

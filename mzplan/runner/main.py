@@ -198,10 +198,10 @@ def _serve(
         log.info("stopping")
         beside.close_server()
         unwatch()
-        opener.join(timeout=60.0)
         pool.shutdown(wait=False, cancel_futures=True)
         runner.answering.close()
-        controller.close_engine()  # first the queries: a slow check must not delay them
+        if controller.is_open():  # else nothing runs, and Java, which still starts, ends with this process
+            controller.close_engine()  # first the queries: a slow check must not delay them
         pool.shutdown(wait=True)
         listener.close()
         controller.release()

@@ -99,7 +99,7 @@ def test_what_is_refused_is_7(folder: Path) -> None:
 
 def test_committed_but_not_converged_is_8(tmp_path: Path) -> None:
     write(tmp_path, "cluster")
-    ran = mzplan(tmp_path, "apply", "--auto-approve", "--wait", "0s", "--json")
+    ran = mzplan(tmp_path, "apply", "--auto-approve", "--no-live", "--wait", "0s", "--json")
     assert ran.code == 8
     assert ran.json()["serial"] == 1
     assert {p["condition"] for p in ran.json()["pending"]} == {"pending"}

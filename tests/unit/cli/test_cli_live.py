@@ -183,13 +183,33 @@ def test_a_check_that_breaks_down_hides_no_other(servers: Path, monkeypatch: pyt
     assert "a secret perhaps" not in ran.out + ran.err
 
 
-def test_without_live_and_a_runner_nothing_is_reached(servers: Path) -> None:
+def test_without_a_runner_nothing_is_committed_that_nobody_validates(servers: Path) -> None:
     assert mzplan(servers, "plan").code == 0
-    ran = mzplan(servers, "apply", "--auto-approve", "--wait", "0s", "--json")
+    ran = mzplan(servers, "apply", "--auto-approve", "--wait", "0s")
+    assert ran.code == 7 and "error[MZ149]" in ran.err and "connection.spare" not in ran.err
+    assert [line.strip() for line in ran.err.splitlines() if ", for " in line] == [
+        "connection.here, for source.lines",
+        "connection.k, for source.orders",
+        "connection.pg, for sink.orders_pg",
+    ]
+    assert not (servers / "state" / "mzplan.state.json").exists()
+    ran = mzplan(servers, "apply", "--auto-approve", "--no-live", "--wait", "0s", "--json")
     assert ran.code == 8  # committed: the runner will look before it acts
     assert {c["status"] for c in ran.json()["changes"] if c["address"].startswith(("source", "sink"))} == {
         "pending"
     }
+
+
+def test_alter_commits_nothing_that_nobody_validates(servers: Path) -> None:
+    assert mzplan(servers, "apply", "--auto-approve", "--no-live", "--wait", "0s").code == 8
+    before, text = files_of(servers), (servers / "pipeline.yaml").read_text()
+    statement = ("alter", "ALTER CONNECTION pg SET PORT = 1", "--auto-approve", "--wait", "0s")
+    ran = mzplan(servers, *statement, "--json")
+    assert ran.code == 7 and ran.error()["code"] == "MZ149"
+    assert files_of(servers) == before and (servers / "pipeline.yaml").read_text() == text
+    # What is described in another way only starts nothing, so there is nothing to validate.
+    assert mzplan(servers, "alter", "ALTER CONNECTION pg SET DESCRIPTION = 'x'", *statement[2:]).code == 8
+    assert mzplan(servers, *statement, "--no-live").code == 8
 
 
 def test_a_dry_instance_reaches_nothing(tmp_path: Path) -> None:
@@ -231,7 +251,7 @@ def test_from_here_a_checkpoint_on_this_machine_is_looked_at(
         "connections:\n  k: {type: kafka, brokers: ['a:9092']}\n"
         "sources:\n  orders: {connection: k, topic: t, format: {type: json, schema: id BIGINT}}\n"
     )
-    assert mzplan(servers, "apply", "--auto-approve", "--wait", "0s").code == 8
+    assert mzplan(servers, "apply", "--auto-approve", "--no-live", "--wait", "0s").code == 8
     state = json.loads((servers / "state" / "mzplan.state.json").read_text())
     checkpoint = servers / "warehouse" / "checkpoints" / state["resources"]["source.orders"]["id"] / "g1"
     (checkpoint / "spark" / "offsets").mkdir(parents=True)

@@ -159,10 +159,18 @@ def upstream(folder: Path) -> tuple[int, str]:
     return led(folder, lambda description: CheckResult(diagnostics=(other,)))
 
 
+@means(7, "refused: no runner is alive to validate it")
+def unvalidated(folder: Path) -> tuple[int, str]:
+    write(folder, "cluster", broker="b")
+    code, said = process(folder, *YES)
+    assert "MZ149" in said
+    return code, said
+
+
 @means(8, "committed, and no runner is alive")
 def no_runner(folder: Path) -> tuple[int, str]:
     write(folder, "cluster", broker="b")
-    return process(folder, *YES, "--wait", "1s")
+    return process(folder, *YES, "--no-live", "--wait", "1s")
 
 
 @means(8, "committed, and rejected")

@@ -405,7 +405,7 @@ def test_status_says_what_a_server_keeps_for_a_source(folder: Path) -> None:
 @pytest.fixture
 def runner(tmp_path: Path) -> Iterator[Runner]:
     write(tmp_path, "cluster")
-    assert mzplan(tmp_path, *APPLY, "--wait", "0s").code == 8  # nobody runs it yet
+    assert mzplan(tmp_path, *APPLY, "--no-live", "--wait", "0s").code == 8  # nobody runs it yet
     store = Store(LocalBackend(tmp_path / "state"), "shop")
     lease = store.leases.acquire("local", "test")
     assert lease is not None

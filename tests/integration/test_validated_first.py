@@ -1,0 +1,65 @@
+"""Nothing is committed that was not validated, also where no runner is alive: the command that starts one
+hands it what it has, and a refusal leaves everything as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import Project, execute, postgres_connection
+
+if TYPE_CHECKING:
+    from examples.servers import PostgresServer
+
+WRONG = {"TEST_PG_PASSWORD": "wrong"}
+
+
+@pytest.fixture
+def shop(tmp_path: Path, postgres: PostgresServer, database: Callable[..., str]) -> Iterator[Project]:
+    """A project with a runner of its own, which is not started yet."""
+    name = database("validated")
+    execute(postgres.dsn(name), "CREATE TABLE rows (id bigint)")
+    project = Project(tmp_path / "shop", "shop", {"TEST_PG_PASSWORD": postgres.password})
+    project.write(
+        "pipeline",
+        "connections:\n" + postgres_connection("pg", postgres, name) + "sources:\n  made: {type: local, "
+        "schema: id BIGINT, trigger: {interval: 500ms}}\nsinks:\n"
+        "  out: {from: made, connection: pg, table: public.rows, mode: append, trigger: {interval: 500ms}}\n",
+    )
+    yield project
+    project.down()
+
+
+def is_down(project: Project) -> bool:
+    return not any(one["alive"] for one in project.json("status")["instances"])
+
+
+def test_what_is_refused_leaves_everything_as_it_was(
+    shop: Project, postgres: PostgresServer, database: Callable[..., str]
+) -> None:
+    def refused(*arguments: str, code: str, **more: object) -> None:
+        found = shop.json(*arguments, "--auto-approve", code=1, **more)["diagnostics"]
+        assert [one["code"] for one in found] == [code]
+
+    # The first apply of a laptop: it starts the runner, which validates.
+    refused("apply", code="MZ051", environment=WRONG)
+    assert not (shop.folder / "state" / "mzplan.state.json").exists() and is_down(shop)
+    applied = shop.run("apply", "--auto-approve")
+    assert applied.returncode == 0 and "was not validated" not in applied.stdout + applied.stderr
+    run_ids = shop.run_ids()
+
+    # With a runner that is alive: it goes on with the values of the last good commit.
+    refused("apply", code="MZ051", environment=WRONG)
+    assert shop.run_ids() == run_ids
+    assert {q["condition"] for q in shop.queries().values()} == {"running"}
+
+    # With one that is down: it is down again, and files and state are as they were.
+    shop.down()
+    state, text = shop.state_bytes(), (shop.folder / "pipeline.yaml").read_bytes()
+    refused("alter", "ALTER CONNECTION pg SET PORT = 1", code="MZ050")
+    refused("apply", code="MZ051", environment=WRONG)
+    assert is_down(shop) and shop.state_bytes() == state
+    assert (shop.folder / "pipeline.yaml").read_bytes() == text
