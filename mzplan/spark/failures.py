@@ -26,6 +26,7 @@ _KNOWN = (
     ),
     ("MZ054", re.compile(r"TopicAuthorizationException|GroupAuthorizationException|permission denied for")),
     ("MZ052", re.compile(r"UnknownTopicOrPartitionException|This server does not host this topic-partition")),
+    ("MZ287", re.compile(r"DELTA_SOURCE_IGNORE_DELETE|DELTA_SOURCE_TABLE_IGNORE_CHANGES")),
     (
         "MZ050",
         re.compile(
@@ -44,6 +45,7 @@ _HELP = {
     "MZ052": "the topic does not exist",
     "MZ054": "the server denies access",
     "MZ067": "records were deleted from the topic before they were read",
+    "MZ287": "rows of the table were updated or deleted, and without a key the source only adds rows",
 }
 # What mends it, where what failed does not say so itself.
 _FIXES = {
@@ -55,6 +57,8 @@ _FIXES = {
     "of Kafka dead-letter keeps them aside.",
     "MZ067": "say where to go on (on_upstream_change), or begin anew: mzplan apply --replace SOURCE "
     "--allow-replace; and give the topic a longer retention.",
+    "MZ287": "on_change: skip passes over such commits; with `key` (a new generation) the source follows "
+    "them.",
 }
 _OF_FILE = "correct or remove that file, or correct format and schema of the source."
 _CAST = (

@@ -1,4 +1,4 @@
-"""Delta tables as a sink: Spark's own Delta stream for append, MERGE for upsert."""
+"""Delta tables: a source by Spark's Delta stream; a sink by that for append, by MERGE for upsert."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.connector import Connector
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.connector import SinkConnector
+    from mzplan.connectors.api.connector import SinkConnector, SourceConnector
     from mzplan.connectors.api.lineage_names import Ends
     from mzplan.connectors.api.queries import ResolvedQuery
+
+
+def _source() -> SourceConnector:
+    from mzplan.connectors.delta.source import DeltaSource
+
+    return DeltaSource()
 
 
 def _sink() -> SinkConnector:
@@ -22,7 +28,8 @@ def _ends(query: ResolvedQuery) -> Ends:
     from mzplan.connectors.api.lineage_names import Ends, at_path
     from mzplan.connectors.network.folders import folder_of
 
-    return Ends(writes=(at_path(folder_of(query)),))
+    name = at_path(folder_of(query))
+    return Ends(reads=(name,)) if query.address.kind == "source" else Ends(writes=(name,))
 
 
-CONNECTOR = Connector(type="delta", sink=_sink, ends=_ends)
+CONNECTOR = Connector(type="delta", source=_source, sink=_sink, ends=_ends)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.connector import SinkConnector
-from mzplan.connectors.api.outputs import canonical_type
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded, lacking_steps
+from mzplan.connectors.delta.column_types import column_types, holds
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.merges import count_files, is_no_table, merge, merge_small_files
@@ -31,12 +29,6 @@ from mzplan.warehouse.paths import local_path
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-_DELTA_TYPES = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
-_WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")  # each holds those before it
-_HELD = {**{type_: _WHOLE[:end] for end, type_ in enumerate(_WHOLE)}, "FLOAT": _WHOLE[:2]}
-_HELD["DOUBLE"] = (*_WHOLE[:3], "FLOAT")
-_INTEGER_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
 
 
 class DeltaSink(SinkConnector):
@@ -146,7 +138,7 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
 
     try:
         ensure_plain(f"{folder}/_delta_log")
-        fields = DeltaTable(str(local)).schema().fields
+        named = column_types(DeltaTable(str(local)))
     except (
         DeltaError,
         UnfitError,
@@ -155,14 +147,14 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
     if empties_target(query) and query.checkpoint is not None and not query.checkpoint.log.has_begun():
         return []  # it gets the sink's own columns
     # As Spark resolves names: ignoring case.
-    types = {field.name.lower(): _spark_type(field.type) for field in fields}
+    types = {name.lower(): type_ for name, type_ in named.items()}
     missing = [key for key in query.body.get("key", ()) if key.lower() not in types]
     if missing:
         return [
             Diagnostic(
                 code="MZ053",
                 summary=f"Table {folder} lacks the key of {query.address}",
-                detail=f"{query.link.address}: it has {', '.join(field.name for field in fields)}, and not "
+                detail=f"{query.link.address}: it has {', '.join(named)}, and not "
                 f"{', '.join(missing)}: rows are found by the key. Does another sink write this table?",
                 hint="name a path of its own for the sink, or correct `key`.",
                 address=query.address,
@@ -186,36 +178,6 @@ def _of_other_types(query: ResolvedQuery, folder: str, retyped: Sequence[str]) -
         "name a path of its own for the sink.",
         address=query.address,
     )
-
-
-def _spark_type(type_: Any) -> str | None:
-    """A simple type of a Delta table in Spark DDL; None for a nested one, whose fields Spark compares."""
-    name = getattr(type_, "type", None)
-    if not isinstance(name, str) or name in ("struct", "array", "map"):
-        return None
-    return canonical_type(_DELTA_TYPES.get(name, name))
-
-
-def holds(there: str, written: str) -> bool:
-    """Whether a column of the type `there` holds every value of the type `written` unchanged, as Spark casts
-    it on its own; both in canonical DDL. True for nested types, which are not compared."""
-    if there == written or "<" in there + written:
-        return True
-    if there == "STRING":
-        return written not in ("BINARY", "VARIANT")
-    if there in _HELD:
-        return written in _HELD[there]
-    if there in ("TIMESTAMP", "TIMESTAMP_NTZ"):
-        return written == "DATE"
-    into, value = _digits(there), _digits(written)
-    return there.startswith("DECIMAL") and all(had <= has for had, has in zip(value, into, strict=True))
-
-
-def _digits(type_: str) -> tuple[float, float]:
-    """How many digits a number has before and behind the point, at most."""
-    if match := re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", type_):
-        return int(match[1]) - int(match[2]), int(match[2])
-    return _INTEGER_DIGITS.get(type_, math.inf), 0
 
 
 def _empty(rows: DataFrame, path: str) -> None:

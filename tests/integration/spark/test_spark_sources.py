@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,3 +214,69 @@ def test_files_are_read_line_by_line_in_order(lab: Lab, tmp_path: Path, database
     assert ended.error_code == "MZ066"
     assert "b.json" in str(ended.error)
     lab.stop(source, sink)
+
+
+def test_a_delta_table_is_read_as_it_grows(lab: Lab, tmp_path: Path) -> None:
+    """What it holds, then what is added; a commit that changes rows ends the query, or is passed over."""
+    spark, table = lab.executor._spark, f"delta.`{tmp_path}/lake/orders`"
+    assert spark is not None
+    spark.sql(f"CREATE TABLE {table} (id INT, Name STRING, x INT) USING DELTA")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 'a', 0), (2, 'b', 0)")
+    lake = {"type": "files", "path": str(tmp_path / "lake")}
+    source = lab.source("delta", lake, path="orders", schema="id BIGINT NOT NULL, name STRING")
+    assert lab.check(source).ok and lab.check(source).upstream is not None
+    lab.start(source)
+    until("what it holds is read", lambda: lab.count(source) == 2)
+    spark.sql(f"INSERT INTO {table} VALUES (3, 'c', 0)")
+    until("what is added is read", lambda: lab.count(source) == 3)
+    assert sorted((row["id"], row["name"]) for row in lab.read(source)) == [(1, "a"), (2, "b"), (3, "c")]
+    assert all("orders/" in row["_position"]["file"] for row in lab.read(source))
+
+    spark.sql(f"DELETE FROM {table} WHERE id = 2")
+    ended = lab.ended(source)
+    assert ended.error_code == "MZ287" and "on_change: skip" in str(ended.error)
+    lab.stop(source)
+    skips = replace(lab.retried(source), body={**source.body, "on_change": "skip"})
+    lab.start(skips)
+    spark.sql(f"INSERT INTO {table} VALUES (4, 'd', 0)")
+    until("it goes on behind that", lambda: lab.count(source) == 4)
+
+    spark.sql(f"INSERT INTO {table} VALUES (NULL, 'e', 0)")
+    ended = lab.ended(skips)
+    assert ended.error_code == "MZ066" and "id is missing (NOT NULL)" in str(ended.error)
+    lab.stop(skips)
+
+
+def test_a_delta_table_with_a_key_is_followed(lab: Lab, tmp_path: Path, database: Make) -> None:
+    """Updates, deletes and changes of the key itself reach the collection, and a target."""
+    spark, table = lab.executor._spark, f"delta.`{tmp_path}/lake/customers`"
+    assert spark is not None
+    feed = "USING DELTA TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+    spark.sql(f"CREATE TABLE {table} (id BIGINT, name STRING) {feed}")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    lake = {"type": "files", "path": str(tmp_path / "lake")}
+    source = lab.source("delta", lake, path="customers", schema="id BIGINT, name STRING", key=["id"])
+    shop = database()
+    lab.execute(shop, "CREATE TABLE c (id bigint PRIMARY KEY, name text)")
+    sink = lab.postgres_sink(source, shop, "c", mode="upsert", key=["id"])
+    assert lab.check(source).ok
+
+    def holds(*rows: tuple[int, str]) -> None:
+        until(f"the target has {rows}", lambda: lab.rows(shop, "SELECT * FROM c ORDER BY id") == list(rows))
+
+    lab.start(source, sink)
+    holds((1, "a"), (2, "b"), (3, "c"))
+    spark.sql(f"UPDATE {table} SET name = 'A' WHERE id = 1")
+    spark.sql(f"DELETE FROM {table} WHERE id = 2")
+    spark.sql(f"UPDATE {table} SET id = 5 WHERE id = 3")
+    holds((1, "A"), (5, "c"))
+    lab.finish(source)
+    spark.sql(f"DELETE FROM {table} WHERE id = 1")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 'again')")
+    lab.start(lab.retried(source))
+    holds((1, "again"), (5, "c"))
+    lab.stop(source, sink)
+
+    shutil.rmtree(tmp_path / "lake" / "customers")
+    spark.sql(f"CREATE TABLE {table} (id BIGINT, name STRING) {feed}")
+    assert lab.codes(source) == ["MZ043"]

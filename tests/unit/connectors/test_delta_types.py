@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mzplan.connectors.delta.sink import holds
+from mzplan.connectors.delta.column_types import holds
 
 
 @pytest.mark.parametrize(

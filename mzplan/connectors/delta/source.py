@@ -1,0 +1,212 @@
+"""The delta source: Spark's own stream of a table that other programs write, or of its change feed.
+
+The table is known by its id: Delta's offsets are versions of one table. What is checked before a start is
+read from the table's log without Spark. Where the connection has credentials of its own, only Spark reads
+the log, and refuses another table itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.api.connector import SourceConnector
+from mzplan.connectors.api.outputs import canonical_type
+from mzplan.connectors.api.queries import Probe, ResolvedQuery
+from mzplan.connectors.api.upstreams import another_upstream, begin_anew
+from mzplan.connectors.delta.column_types import column_types, holds
+from mzplan.connectors.formats.parsers import already_columns
+from mzplan.connectors.formats.records import Records, checked
+from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.changes import CHANGE_FEED
+from mzplan.connectors.frames.types import quoted, spark_type
+from mzplan.connectors.network.aws import ROLE as AWS
+from mzplan.connectors.network.aws_spark import use_s3
+from mzplan.connectors.network.folders import folder_of, folder_problems, route
+from mzplan.host.files import UnfitError
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.schema.columns import CHANGE, DELETE, POSITION, UPSERT
+from mzplan.schema.source_columns import record_columns
+from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.folder import ensure_plain
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+_PLACE = "_mzplan_place"
+_FEED = "delta.enableChangeDataFeed"
+_REMOVED = ("delete", "update_preimage")
+
+
+class DeltaSource(SourceConnector):
+    """Reads what the table holds, then what is added to it; with a key, then what changes in it."""
+
+    position = "STRUCT<version: BIGINT, is_there: INT, file: STRING, row: BIGINT>"
+    """With a key, the version of the change, and 0 for a row that is removed by it, 1 for one that is there
+    afterwards: an update removes the old row. Without one, the file; `row` grows along its rows."""
+
+    def probe(self, query: ResolvedQuery) -> Probe:
+        """Whether the table is there, has the declared columns and, with a key, a change feed."""
+        folder = folder_of(query)
+        problems = folder_problems(query, folder)
+        if problems or AWS in query.link.connections:
+            return Probe(diagnostics=tuple(problems))
+        table = _open(folder)
+        if table is None:
+            return Probe(diagnostics=_without_table(query, folder))
+        found = tuple(_unfit(query, folder, table))
+        return Probe(diagnostics=found, upstream={"type": "delta", "table": str(table.metadata().id)})
+
+    def compare(
+        self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
+    ) -> Diagnostic | None:
+        if recorded.get("table") == found.get("table"):
+            return None
+        why = f"{route(query)}: the table's id is {found.get('table')} instead of {recorded.get('table')}"
+        return another_upstream(query, "table", f"{why}: it was made anew")
+
+    def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
+        """MZ067 where the table's log no longer reaches back to what comes next; MZ043 where it does not
+        reach as far as what was read: an older copy of the table."""
+        if AWS in query.link.connections:
+            return None
+        folder = folder_of(query)
+        try:
+            version, has_begun = _next_version(json.loads(position))
+            versions = CollectionLog(folder).versions()
+        except (OSError, ValueError, KeyError, TypeError):  # the start says what is wrong with it
+            return None
+        if not versions or version is None:
+            return None
+        if versions[-1] + (0 if has_begun else 1) < version:
+            why = f"{route(query)}: version {version - 1} was read, and the newest is {versions[-1]}"
+            return another_upstream(query, "table", f"{why}: an older copy was put in its place")
+        if versions[0] > version:
+            return Diagnostic(
+                code="MZ067",
+                summary=f"{folder} no longer has the changes that come next for {query.address}",
+                detail=f"The checkpoint is at version {version}; the table's log begins at {versions[0]}.",
+                hint=f"{begin_anew(query)}; and give the table a longer delta.logRetentionDuration.",
+                address=query.address,
+            )
+        return None
+
+    def route(self, query: ResolvedQuery) -> str:
+        return route(query)
+
+    def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
+        body, folder = query.body, folder_of(query)
+        use_s3(spark, query, folder)
+        reader = spark.readStream.format("delta").option("maxFilesPerTrigger", body["max_files_per_trigger"])
+        if query.keys:
+            reader = reader.options(**CHANGE_FEED)
+        elif body.get("on_change") == "skip":
+            reader = reader.option("skipChangeCommits", "true")
+        columns = record_columns(query.description.type, body)
+        own = [f.col(quoted(c.name)).cast(spark_type(c.type)).alias(c.name) for c in columns]
+        rows = reader.load(folder).select(*own, _place(is_feed=bool(query.keys)).alias(_PLACE))
+        records = Records(rows=rows, value="value", position=f.col(_PLACE), where=_where)
+        made = checked(records, already_columns(columns, None, {}), columns, body["on_error"])
+        if not query.keys:
+            return made
+        is_there = f.col(f"{POSITION}.is_there") == 1
+        return made.withColumn(CHANGE, f.when(is_there, f.lit(UPSERT)).otherwise(f.lit(DELETE)))
+
+
+def _place(*, is_feed: bool) -> Any:
+    """The position of a row: see DeltaSource.position."""
+    version, is_there = f.lit(None), f.lit(None)
+    if is_feed:
+        version = f.col("_commit_version")
+        is_there = f.when(f.col("_change_type").isin(*_REMOVED), f.lit(0)).otherwise(f.lit(1))
+    # A clock that never goes back orders the rows that a task reads: a stream has no number of a row.
+    row = f.reflect(f.lit("java.lang.System"), f.lit("nanoTime"))
+    return f.struct(
+        version.cast("bigint").alias("version"),
+        is_there.cast("int").alias("is_there"),
+        f.input_file_name().alias("file"),
+        row.cast("bigint").alias("row"),
+    )
+
+
+def _where(position: Any) -> Any:
+    return f.concat(f.lit("file "), position["file"])
+
+
+def _next_version(position: Any) -> tuple[int | None, bool]:
+    """By Delta's offset, the version that is read next, and whether it has been begun; None while what the
+    table held at the start is still read."""
+    if position.get("isStartingVersion"):
+        return None, False
+    return int(position["reservoirVersion"]), int(position.get("index", -1)) >= 0
+
+
+def _open(folder: str) -> DeltaTable | None:
+    """None where there is no table, or one with a feature that only Spark knows."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        ensure_plain(f"{folder}/_delta_log")
+        return DeltaTable(folder.replace("s3a://", "s3://", 1))
+    except (DeltaError, UnfitError, OSError):
+        return None
+
+
+def _without_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
+    """MZ052 for a folder without a table; nothing for a table that only Spark can read."""
+    try:
+        if CollectionLog(folder).versions():
+            return ()
+    except OSError:
+        pass
+    return (
+        Diagnostic(
+            code="MZ052",
+            summary=f"There is no Delta table in {folder}",
+            detail=f"{query.link.address}: the folder has no _delta_log with a commit, where the query runs.",
+            hint="correct `path`, or let the program that writes the table make it first.",
+            address=query.address,
+        ),
+    )
+
+
+def _unfit(query: ResolvedQuery, folder: str, table: DeltaTable) -> Sequence[Diagnostic]:
+    """MZ285 for a table without the declared columns, or MZ286 for one without a change feed that a key
+    needs."""
+    there = {name.lower(): (name, type_) for name, type_ in column_types(table).items()}
+    columns = record_columns(query.description.type, query.body)
+    missing = [column.name for column in columns if column.name.lower() not in there]
+    differing = [
+        f"{column.name} is {type_} there, and {column.type} here"
+        for column in columns
+        if (type_ := there.get(column.name.lower(), ("", None))[1])
+        and (declared := canonical_type(spark_type(column.type)))
+        and not holds(declared, type_)
+    ]
+    lacking = [f"it has no column {', '.join(missing)}"] if missing else []
+    has = ", ".join(f"{name} {type_ or '(nested)'}" for name, type_ in there.values())
+    if lacking or differing:
+        return [
+            Diagnostic(
+                code="MZ285",
+                summary=f"Table {folder} does not have the columns of {query.address}",
+                detail=f"{query.link.address}: {'; '.join([*lacking, *differing])}. It has {has}.",
+                hint="declare in `schema` columns that it has, with types that hold its values.",
+                address=query.address,
+            )
+        ]
+    if query.keys and table.metadata().configuration.get(_FEED) != "true":
+        return [
+            Diagnostic(
+                code="MZ286",
+                summary=f"Table {folder} has no change feed",
+                detail=f"{query.address} has a key: it follows updates and deletes, which only that tells.",
+                hint=f"turn it on, in Spark SQL: ALTER TABLE delta.`{folder}` SET TBLPROPERTIES "
+                f"({_FEED} = true); or remove `key`, where rows are only added.",
+                address=query.address,
+            )
+        ]
+    return []

@@ -1,0 +1,129 @@
+"""The delta source without Spark: whether a table is there, is fit, and is still the one that was read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
+from mzplan.connectors.delta.source import DeltaSource
+from mzplan.model.address import Address
+from mzplan.schema.columns import parse_columns
+from mzplan.schema.description import Description
+from tests.unit.cli_runs import mzplan
+
+SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(12,2)"
+ROWS = pa.table(
+    {
+        "id": [1, 2],
+        "Name": ["a", "b"],
+        "amount": pa.array(["1.5", "2"]).cast(pa.decimal128(10, 2)),
+        "x": [1, 2],
+    }
+)
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+def query(table: Path, **body: Any) -> ResolvedQuery:
+    body = {"path": table.name, "schema": SCHEMA, **body}
+    lake = ResolvedConnection(
+        address=Address("connection", "lake"), type="files", body={"path": str(table.parent)}, connections={}
+    )
+    return ResolvedQuery(
+        description=Description(
+            address=Address("source", "orders"), id="o", generation=1, digest="1:a", type="delta", body=body
+        ),
+        body=body,
+        connection=lake,
+        columns=parse_columns(body["schema"]),
+        directory=str(table.parent),
+        connections={"connection": lake},
+        keys=tuple(body.get("key", ())),
+    )
+
+
+def found(table: Path, **body: Any) -> list[tuple[str, str]]:
+    return [(d.code, d.detail) for d in DeltaSource().probe(query(table, **body)).diagnostics]
+
+
+def test_a_table_is_known_by_its_id(tmp_path: Path) -> None:
+    table, source = tmp_path / "orders", DeltaSource()
+    assert [code for code, _ in found(table)] == ["MZ057"]
+    table.mkdir()
+    assert [code for code, _ in found(table)] == ["MZ052"]
+    write_deltalake(table, ROWS)
+    before = source.probe(query(table))
+    assert before.ok and before.upstream == {"type": "delta", "table": str(DeltaTable(table).metadata().id)}
+    assert source.compare(query(table), before.upstream, before.upstream) is None
+    shutil.rmtree(table)
+    write_deltalake(table, ROWS)
+    other = source.probe(query(table)).upstream
+    assert other is not None and before.upstream is not None
+    refused = source.compare(query(table), before.upstream, other)
+    assert refused is not None and refused.code == "MZ043" and "made anew" in refused.detail
+
+
+def test_the_columns_are_those_that_the_table_has(tmp_path: Path) -> None:
+    table = tmp_path / "orders"
+    write_deltalake(table, ROWS)
+    ((code, detail),) = found(table, schema="id INT, customer STRING, amount DECIMAL(9,2), name VARCHAR(9)")
+    assert code == "MZ285"
+    assert "it has no column customer; id is BIGINT there, and INT here; amount is DECIMAL(10,2)" in detail
+    assert "It has id BIGINT, Name STRING, amount DECIMAL(10,2), x BIGINT." in detail
+
+
+def test_a_key_needs_the_change_feed(tmp_path: Path) -> None:
+    table = tmp_path / "orders"
+    write_deltalake(table, ROWS)
+    assert [code for code, _ in found(table, key=["id"])] == ["MZ286"]
+    write_deltalake(tmp_path / "fed", ROWS, configuration=FEED)
+    assert found(tmp_path / "fed", key=["id"]) == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "code"),
+    [
+        ({"reservoirVersion": 3, "index": -1}, None),  # all was read
+        ({"reservoirVersion": 2, "index": 0}, None),
+        ({"reservoirVersion": 4, "index": -1}, "MZ043"),  # more than there is: an older copy
+        ({"reservoirVersion": 3, "index": 0}, "MZ043"),
+        ({"reservoirVersion": 0, "index": -1}, "MZ067"),  # the log no longer reaches back
+        ({"reservoirVersion": 0, "index": 5, "isStartingVersion": True}, None),
+    ],
+)
+def test_whether_the_log_has_what_comes_next(
+    tmp_path: Path, offset: dict[str, Any], code: str | None
+) -> None:
+    table = tmp_path / "orders"
+    for _ in range(3):
+        write_deltalake(table, ROWS, mode="append")
+    (table / "_delta_log" / f"{0:020}.json").unlink()
+    said = DeltaSource().check_position(query(table), json.dumps({"sourceVersion": 1, **offset}))
+    assert (said.code if said is not None else None) == code
+
+
+LAKE = """
+version: 1
+project: shop
+connections: {lake: {type: files, path: ./lake}}
+sources:
+  orders: {connection: lake, type: delta, path: orders, schema: "id BIGINT, name STRING"%s}
+sinks:
+  out: {from: orders, connection: lake, path: out, mode: %s}
+"""
+
+
+def test_a_plan_of_one(tmp_path: Path) -> None:
+    file, upsert = tmp_path / "mzplan.yaml", "upsert, key: [id]"
+    for more, mode in (("", "append"), (", on_change: skip", "append"), (", key: [id]", upsert)):
+        file.write_text(LAKE % (more, mode))
+        assert mzplan(tmp_path, "validate").code == 0
+    file.write_text(LAKE % (", key: [id], on_change: skip", upsert))
+    ran = mzplan(tmp_path, "validate")
+    assert ran.code == 1 and "on_change of a source with a key" in ran.err
