@@ -29,6 +29,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.policy import Guard
 
 if TYPE_CHECKING:
+    from mzplan.config import FilesRead
     from mzplan.config.edits import FileEdit
 
 
@@ -115,7 +116,7 @@ class _Alteration:
     def planned(self, state: State) -> Plan:
         """The plan. All is read again, now that the locks are held: another command's edit is kept."""
         self.wanted = self._read(state)
-        plan, self.left_out = _plan(self.work, state, self.wanted, self.options.canary)
+        plan, self.left_out = _plan(self.work, state, self.wanted, self.options)
         if self.wanted.edits and plan.is_empty and not _errors(plan):
             self.approve(plan)
             write(self.wanted.edits)  # they change nothing in the state, so nothing is committed
@@ -148,7 +149,7 @@ def preview(work: Workbench, text: str, options: ApplyOptions) -> Altered:
     wanted = transaction(work.project, state, _edits_of(statements), text, options.live)
     if not wanted.wanted:
         return Altered(notices=wanted.notices)
-    plan, left_out = _plan(work, state, wanted, options.canary)
+    plan, left_out = _plan(work, state, wanted, options)
     if wanted.live and wanted.rotated:
         work.reporter.stage("Nothing is validated: the new keys are made only when the change is applied")
     elif wanted.live:
@@ -185,11 +186,7 @@ def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen:
     state = read_state(work.store, work.reporter)
     new = apply_changes(state, build_plan(configuration, state))
     users = users_of(new, address)
-    here = guard_to_look(work.project, state, chosen, "error")
-    if users:
-        problems = by_cause(reach(work, new, users, here=here))
-    else:
-        problems = by_cause(reach_alone(work, new, [address], here=here))
+    problems = _reached_through(work, state, new, [address], chosen)
     if any(d.severity == "error" for d in problems):
         raise MzplanError(problems)
     shown = tuple(r for r in reached(new, users) if r.address == address)
@@ -198,19 +195,46 @@ def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen:
     return Altered(reached=shown, notices=tuple(problems))
 
 
+def _findings(
+    work: Workbench, state: State, files: FilesRead, addresses: Sequence[Address], chosen: Guard | None
+) -> list[Diagnostic]:
+    """What validation finds of resources as the files have them. Raises MzplanError for mistakes in these."""
+    if files.configuration is None:
+        raise MzplanError(files.mistakes)
+    new = apply_changes(state, build_plan(files.configuration, state))
+    return _reached_through(work, state, new, addresses, chosen)
+
+
+def _reached_through(
+    work: Workbench, state: State, new: State, addresses: Sequence[Address], chosen: Guard | None
+) -> list[Diagnostic]:
+    """What validation finds of resources of a state that is not committed: of queries, and of connections,
+    through all that use them, or by themselves where nothing does."""
+    here = guard_to_look(work.project, state, chosen, "error")
+    queries = {a: new.resources[a] for a in addresses if a.kind != "connection"}
+    connections = {a: users_of(new, a) for a in addresses if a.kind == "connection"}
+    queries |= {user.address: user for users in connections.values() for user in users}
+    alone = [address for address, users in connections.items() if not users]
+    found = reach(work, new, queries.values(), here=here)
+    return by_cause([*found, *reach_alone(work, new, alone, here=here)])
+
+
 def _edits_of(statements: Sequence[Edit | ValidateConnection]) -> list[Edit]:
     return [one for one in statements if not isinstance(one, ValidateConnection)]
 
 
 def _plan(
-    work: Workbench, state: State, wanted: Transaction, canary: float | None
+    work: Workbench, state: State, wanted: Transaction, options: ApplyOptions
 ) -> tuple[Plan, tuple[Address, ...]]:
-    """The plan of the transaction, and what else of the files it leaves out."""
+    """The plan of the transaction, and what else of the files it leaves out. Where validation is asked for,
+    its findings about what is not committed, and so not planned, are among the plan's diagnostics."""
     if wanted.targets:
-        plan = plan_configuration(work, state, wanted.targets, (), wanted.committed, canary=canary)
+        plan = plan_configuration(work, state, wanted.targets, (), wanted.committed, canary=options.canary)
     else:
         plan = build_plan(wanted.committed, state)
     found = list(wanted.notices)
+    if wanted.live and wanted.uncommitted and not wanted.rotated:
+        found += _findings(work, state, wanted.files, wanted.uncommitted, options.chosen)
     left_out = wanted.left_out(apply_changes(state, plan))
     if left_out:
         found.append(_left_out_notice(left_out))

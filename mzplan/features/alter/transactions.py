@@ -54,6 +54,11 @@ class Transaction:
         return [w.after for w in self.wanted if w.after in self.committed.resources]
 
     @property
+    def uncommitted(self) -> list[Address]:
+        """The addresses that only the files have: they are edited, and not planned."""
+        return [w.after for w in self.wanted if w.after not in self.committed.resources]
+
+    @property
     def rotated(self) -> tuple[PropertyEdit, ...]:
         """The edits that name key files which are still to be made."""
         return tuple(edit for w in self.wanted if w.rotates for edit in w.edits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,27 @@ def test_what_is_not_committed_is_only_edited(folder: Path) -> None:
         "connection.new": "create",
         "source.second": "update",
     }
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_what_is_not_committed_is_validated_where_that_is_asked_for(folder: Path, used: bool) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        closed = server.getsockname()[1]
+    draft = "connections:\n  new: {type: postgres, host: 127.0.0.1, port: 5432, database: d, user: u}\n"
+    if used:
+        draft += "sinks: {new_out: {from: orders, connection: new, table: public.t}}\n"
+        replaced(folder / "mzplan.yaml", "{type: dry}", "{type: cluster}")
+    (folder / "new.yaml").write_text(draft)
+    statement = f"ALTER CONNECTION new SET PORT = {closed}"
+    for asked in (f"{statement} WITH (VALIDATE)", "--dry-run"), (f"{statement} WITH (VALIDATE = true)",):
+        ran = alter(folder, *asked, "--auto-approve", "--json")
+        assert ran.code == 1, ran
+        (found,) = [d for d in ran.json()["diagnostics"] if d["severity"] == "error"]
+        assert (found["code"], found["address"]) == ("MZ050", "sink.new_out" if used else "connection.new")
+        assert (folder / "new.yaml").read_text() == draft
+    assert alter(folder, statement, "--auto-approve").code == 0
+    assert str(closed) in (folder / "new.yaml").read_text()
 
 
 # --- several statements
