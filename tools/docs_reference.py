@@ -20,7 +20,7 @@ import click
 from mzplan.cli.main import COMMANDS, cli
 from mzplan.model.diagnostics import ExitCode
 from mzplan.schema.dialect import words
-from mzplan.schema.kinds import load_schema, schema_names
+from mzplan.schema.loading import load_schema, schema_names
 
 if TYPE_CHECKING:
     from mkdocs.structure.pages import Page

@@ -88,7 +88,7 @@ def command_schema(invocation: Invocation, kind: str | None, editor: bool, out: 
     if out is not None:
         raise click.UsageError("--out goes with --editor.")
     from mzplan.schema.editor import written_schema
-    from mzplan.schema.kinds import schema_names
+    from mzplan.schema.loading import schema_names
 
     names = (*schema_names(), "project")
     if kind is None:

@@ -42,7 +42,7 @@ def example_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 def schemas(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """The schemas whose name begins so."""
-    from mzplan.schema.kinds import schema_names
+    from mzplan.schema.loading import schema_names
 
     return _items((*schema_names(), "project"), incomplete)
 

@@ -15,7 +15,8 @@ from mzplan.config.declared import MAX_NODES, Declared, Document, size_of, value
 from mzplan.config.files import SECTIONS
 from mzplan.config.findings import EnoughError, Findings, Location, Path, SourceFile, kind_of, listed, shown
 from mzplan.model.address import Address, Kind
-from mzplan.schema.kinds import resource_kind, types_of
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.loading import types_of
 
 # What a resource is, and what it uses: taken only by one that says neither.
 _TOGETHER = ("type", "connection")

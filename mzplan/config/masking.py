@@ -13,7 +13,9 @@ from functools import cache
 from mzplan.config.files import SECTIONS
 from mzplan.config.findings import LIKE_A_REFERENCE, Path
 from mzplan.config.yaml.positions import scalars_on
-from mzplan.schema.kinds import resource_kind, types_of, walk_properties
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.loading import types_of
+from mzplan.schema.properties import walk_properties
 from mzplan.secrets.references import is_reference
 
 _SOUNDS_SECRET = re.compile(r"(?i)pass|pwd|secret|token|jaas|credential|private|api.?key")

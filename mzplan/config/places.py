@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from mzplan.schema.kinds import load_schema
+from mzplan.schema.loading import load_schema
 from mzplan.warehouse.paths import absolute, local_path
 
 Setting = Literal["state", "warehouse"]

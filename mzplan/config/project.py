@@ -31,7 +31,7 @@ from mzplan.model.resources import (
     RunnerSettings,
 )
 from mzplan.model.times import seconds
-from mzplan.schema.kinds import load_schema
+from mzplan.schema.loading import load_schema
 
 _SCHEMA = "project"
 _PLACE = ("backend", "path", "host", "port", "database", "schema", "url")  # of a state

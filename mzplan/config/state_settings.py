@@ -14,7 +14,7 @@ from mzplan.config.findings import Findings, Location, Path, SourceFile, listed,
 from mzplan.config.references import fill
 from mzplan.config.variables import read_variables
 from mzplan.config.yaml.parser import load
-from mzplan.schema.kinds import load_schema
+from mzplan.schema.loading import load_schema
 from mzplan.schema.validators import is_valid
 
 _SCHEMA = "project"

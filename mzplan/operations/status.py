@@ -122,17 +122,18 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
 def repair_of(state: State, connection: Address | None) -> str | None:
     """The ALTER statement that moves a connection to another server; None for a type that has no place."""
     from mzplan.schema.kinds import resource_kind
+    from mzplan.schema.statement_options import StatementOptions
 
     committed = state.resources.get(connection) if connection is not None else None
     if connection is None or committed is None:
         return None
-    options = resource_kind("connection", committed.type).located_by
+    options = StatementOptions(resource_kind("connection", committed.type)).locating
     if not options:
         return None
     values = [
-        f"{one.name} = " + (f"('{new}')" if one.schema.get("type") == "array" else f"'{new}'")
-        for one in options
-        if (new := one.schema["x-locates"])
+        f"{option.name} = " + (f"('{new}')" if option.schema.get("type") == "array" else f"'{new}'")
+        for option in options
+        if (new := option.schema["x-locates"])
     ]
     return f"ALTER CONNECTION {connection.name} SET {', '.join(values)}"
 

@@ -22,7 +22,7 @@ from mzplan.model.plan import PLAN_FORMAT_VERSION, Change, Plan
 from mzplan.model.resources import Instance, InstanceType
 from mzplan.model.state import ResourceState
 from mzplan.model.stored import InstanceName
-from mzplan.schema.kinds import is_type
+from mzplan.schema.loading import is_type
 
 FORMAT_VERSION = 1
 Fields = Mapping[str, Any]

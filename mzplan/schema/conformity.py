@@ -16,7 +16,8 @@ from mzplan.model.words import unusable_character
 from mzplan.schema.columns import DdlError
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.expressions import parse_select, parse_where
-from mzplan.schema.kinds import ResourceKind, is_type, resource_kind
+from mzplan.schema.kinds import ResourceKind, resource_kind
+from mzplan.schema.loading import is_type
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.validators import Path, validator
 

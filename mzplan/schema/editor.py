@@ -12,7 +12,9 @@ import copy
 from typing import Any
 
 from mzplan.model.address import KINDS, Kind
-from mzplan.schema.kinds import Json, load_schema, resource_kind, types_of
+from mzplan.schema.dialect import Json
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.loading import load_schema, types_of
 
 PIPELINE, PROJECT = "pipeline.json", "project.json"
 DRAFT = "http://json-schema.org/draft-07/schema#"

@@ -1,138 +1,28 @@
 """What the JSON Schemas under schemas/ declare of each kind and type of resource.
 
 The schemas are the single source: validation, the planner (`x-change`), secrets (`x-sensitive`), ALTER
-option names (`x-sql`) and references (`x-reference`) all come from them, through this module. So no other
-module needs `if type == "kafka"` to find the effect of a change.
-
-Files are standard JSON Schema (draft 2020-12) in mzplan's dialect of it (mzplan.schema.dialect); `allOf:
-[{$ref}]` and `$ref` between files are resolved at load, so that a loaded schema stands alone.
+option names (`x-sql`, mzplan.schema.statement_options) and references (`x-reference`) all come from them.
+So no other module needs `if type == "kafka"` to find the effect of a change.
 """
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal, cast
 
 from mzplan.host.network import is_loopback
-from mzplan.model.address import KINDS, Kind
+from mzplan.model.address import Kind
 from mzplan.model.plan import Effect
 from mzplan.model.resources import Body
 from mzplan.schema.columns import canonical
-from mzplan.schema.dialect import fault_of, schema_folder
-from mzplan.schema.plugins import all_plugins, broken_schema, find_plugin
+from mzplan.schema.dialect import Json
+from mzplan.schema.loading import load_schema
+from mzplan.schema.properties import is_sensitive, takes_secret, walk_properties
 from mzplan.secrets.references import placed_references
 
 EditKind = Literal["added", "removed", "changed"]
-Json = dict[str, Any]
-
-_TYPE = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
-_COMMON = {"type", "description", "labels", "lifecycle"}
-
-
-@cache
-def load_schema(name: str) -> Json:
-    """`"source.kafka"` → its JSON Schema with every reference to another file filled in.
-
-    Raises KeyError when there is no such schema, MzplanError MZ080 when it is of a broken plug-in, ValueError
-    when it is one of mzplan's own that violates the dialect of schemas.
-    """
-    path = schema_folder() / f"{name}.json"
-    if not path.is_file():
-        return _of_plugin(name)
-    schema = json.loads(path.read_text(encoding="utf-8"))
-    if fault := fault_of(schema, own=True):
-        raise ValueError(f"{path.name} {fault}")
-    return _standalone(schema)
-
-
-def _of_plugin(name: str) -> Json:
-    kind, _, type_ = name.partition(".")
-    plugin = find_plugin(type_) if kind in KINDS and type_ else None
-    if plugin is None or name not in plugin.schemas:
-        raise KeyError(name)
-    try:
-        schema = _standalone(copy.deepcopy(plugin.schemas[name]))
-    except KeyError as missing:
-        raise broken_schema(plugin, name, f"refers to {missing}, which is no schema of mzplan's") from None
-    if not set(schema["properties"]) >= _COMMON:
-        raise broken_schema(plugin, name, "lacks the keys that every resource has: refer to their schema")
-    return schema
-
-
-def _standalone(schema: Json) -> Json:
-    """The schema with its `allOf` bases merged in (own properties win) and `$ref`s replaced.
-
-    The rest of `allOf` are rules between properties (`if`/`then`, with messages); they stay.
-    """
-    all_of = schema.pop("allOf", [])
-    bases = [load_schema(base["$ref"].removesuffix(".json")) for base in all_of if "$ref" in base]
-    rules = [rule for base in bases for rule in base.get("allOf", [])]
-    rules += [rule for rule in all_of if "$ref" not in rule]
-    if rules:
-        schema["allOf"] = rules
-    properties: Json = {}
-    required: list[str] = []
-    for base in bases:
-        properties |= base.get("properties", {})
-        required += base.get("required", [])
-    for key, value in schema.get("properties", {}).items():
-        properties[key] = (
-            _referred(value["$ref"]) if "$ref" in value else properties.get(key, {}) | _inner(value)
-        )
-        if "const" in value and "type" in properties[key]:
-            del properties[key]["type"]
-    if properties:
-        schema["properties"] = properties
-        schema["additionalProperties"] = False
-    if required:
-        schema["required"] = sorted({*required, *schema.get("required", [])})
-    return schema
-
-
-def _referred(reference: str) -> Json:
-    schema = dict(load_schema(reference.removesuffix(".json")))
-    for key in ("$schema", "$id", "title"):
-        schema.pop(key, None)
-    return schema
-
-
-def _inner(schema: Json) -> Json:
-    free = schema.get("additionalProperties")
-    if isinstance(free, dict) and "properties" in free:
-        schema = {**schema, "additionalProperties": _standalone(dict(free))}
-    return _standalone(dict(schema)) if "properties" in schema else schema
-
-
-@cache
-def schema_names() -> tuple[str, ...]:
-    """Every resource schema, as `kind.type`, sorted. Includes plug-ins, so it is slow."""
-    names = {path.stem for path in schema_folder().glob("*.json")}
-    names |= {name for plugin in all_plugins() for name in plugin.schemas}
-    return tuple(sorted(name for name in names if name.partition(".")[0] in KINDS and "." in name))
-
-
-@cache
-def types_of(kind: Kind) -> tuple[str, ...]:
-    """The types that a kind has, sorted: `types_of("connection") == ("files", "kafka", …)`. Loads every
-    plug-in; to check one type, use `is_type`."""
-    return tuple(name.partition(".")[2] for name in schema_names() if name.startswith(f"{kind}."))
-
-
-def is_type(kind: Kind, type_: Any) -> bool:
-    """Whether a kind has this type. Raises MzplanError MZ080 when the plug-in that brings it is broken."""
-    if not isinstance(type_, str) or not _TYPE.match(type_):
-        return False
-    try:
-        load_schema(f"{kind}.{type_}")
-    except KeyError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -142,17 +32,6 @@ class Reference:
     property: str
     kind: Kind
     types: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SqlOption:
-    """An option of ALTER statements: the property that it sets, and that property's schema. `one`: it sets
-    a list of one item. Two options of the same property exclude each other."""
-
-    name: str
-    path: tuple[str, ...]
-    one: bool
-    schema: Json
 
 
 @dataclass(frozen=True)  # no slots: cached_property needs a __dict__
@@ -289,65 +168,6 @@ class ResourceKind:
         """The properties of a sink that decide which rows a step makes (`x-rows`)."""
         return tuple(name for name, inner in self.schema["properties"].items() if inner.get("x-rows"))
 
-    @cached_property
-    def exclusive(self) -> dict[str, tuple[str, ...]]:
-        """The properties whose value only one source may have, each with the properties of the connection
-        that must be equal for that (`x-exclusive`)."""
-        properties = self.schema["properties"].items()
-        return {name: tuple(inner["x-exclusive"]) for name, inner in properties if "x-exclusive" in inner}
-
-    @cached_property
-    def channels(self) -> dict[str, str]:
-        """The properties by which a sink can feed a source of the same type, each with the property of the
-        connection that lists the servers (`x-channel`)."""
-        properties = self.schema["properties"].items()
-        return {name: str(inner["x-channel"]) for name, inner in properties if "x-channel" in inner}
-
-    @property
-    def takes_deletes(self) -> dict[str, tuple[Any, ...]] | None:
-        """The values of a sink's properties with which it applies updates and deletes of a keyed collection
-        (`x-deletes`); None for one that only adds rows."""
-        return cast("dict[str, tuple[Any, ...]] | None", self.schema.get("x-deletes"))
-
-    @cached_property
-    def located_by(self) -> tuple[SqlOption, ...]:
-        """The options of ALTER statements that say where a connection's server is (`x-locates`)."""
-        return tuple(one for one in self.sql_options.values() if "x-locates" in one.schema and not one.one)
-
-    @cached_property
-    def sql_options(self) -> dict[str, SqlOption]:
-        """The options of ALTER statements, by name (`x-sql`; `x-sql-one` for one item of a list)."""
-        found: dict[str, SqlOption] = {}
-        for path, schema in walk_properties(self.schema):
-            for word, one in (("x-sql", False), ("x-sql-one", True)):
-                if (name := schema.get(word)) is not None:
-                    found[name] = SqlOption(name=name, path=path, one=one, schema=schema)
-        return found
-
-    @cached_property
-    def sql_entries(self) -> dict[str, SqlOption]:
-        """The options of ALTER statements for one entry of a mapping with free keys, by name
-        (`x-sql-entry`); the path is that of the mapping, the schema that of an entry."""
-        return {
-            inner["x-sql-entry"]: SqlOption(
-                name=inner["x-sql-entry"], path=path, one=False, schema=inner["additionalProperties"]
-            )
-            for path, inner in walk_properties(self.schema)
-            if "x-sql-entry" in inner
-        }
-
-    def sql_option(self, name: str, key: str | None) -> SqlOption | None:
-        """The option `name`, or with a key the entry `name "key"`; None where there is no such option."""
-        if key is None:
-            return self.sql_options.get(name)
-        entry = self.sql_entries.get(name)
-        return entry and dataclasses.replace(entry, name=f'{name} "{key}"', path=(*entry.path, key))
-
-    @property
-    def sql_names(self) -> list[str]:
-        """The names of all options, sorted, as a person writes them."""
-        return sorted([*self.sql_options, *(f'{name} "…"' for name in self.sql_entries)])
-
 
 @cache
 def resource_kind(kind: Kind, type_: str) -> ResourceKind:
@@ -355,42 +175,6 @@ def resource_kind(kind: Kind, type_: str) -> ResourceKind:
     found = ResourceKind(kind, type_)
     _ = found.schema
     return found
-
-
-def walk_properties(schema: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Json]]:
-    """Every property of a schema at any depth, with its path."""
-    for name, inner in schema.get("properties", {}).items():
-        yield (*path, name), inner
-        yield from walk_properties(inner, (*path, name))
-
-
-def is_sensitive(schema: Json, path: tuple[str | int, ...]) -> bool:
-    """Whether the value at a path is a secret, by `x-sensitive` of what it is in, or `x-sensitive-keys`."""
-    for inner in _along(schema, path):
-        pattern = inner.get("x-sensitive-keys")
-        if inner.get("x-sensitive"):
-            return True
-        if pattern and any(isinstance(key, str) and re.search(pattern, key) for key in path):
-            return True
-    return False
-
-
-def takes_secret(schema: Json, path: tuple[str | int, ...]) -> bool:
-    """Whether a secret reference may stand at a path: the value is a secret, or `x-reference-allowed`."""
-    return is_sensitive(schema, path) or any(s.get("x-reference-allowed") for s in _along(schema, path))
-
-
-def _along(schema: Json, path: tuple[str | int, ...]) -> Iterator[Json]:
-    """The schemas along a path, outermost first, through the items of lists and what free keys hold too."""
-    for key in path:
-        if isinstance(key, int):
-            inner = schema.get("items")
-        else:
-            inner = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
-        if not isinstance(inner, dict):
-            return
-        yield inner
-        schema = inner
 
 
 def _holds(body: Any, path: tuple[str, ...]) -> bool:

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.address import KINDS
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.schema.dialect import fault_of
+from mzplan.schema.dialect import Json, fault_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "mzplan.connectors"
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

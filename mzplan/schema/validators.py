@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from mzplan.schema.kinds import Json, load_schema
+from mzplan.schema.dialect import Json
+from mzplan.schema.loading import load_schema
 
 Path = tuple[str | int, ...]
 _PORTION = 1000  # items of a list, or keys of a free map, looked at together when something is wrong

@@ -27,7 +27,7 @@ from mzplan.model.resources import Instance
 from mzplan.model.state import FORMAT_VERSION, ResourceState, State
 from mzplan.model.stored import Positive
 from mzplan.schema.description import Description
-from mzplan.schema.kinds import is_type
+from mzplan.schema.loading import is_type
 from mzplan.secrets.resolved import scrub
 
 T = TypeVar("T")

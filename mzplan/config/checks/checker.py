@@ -18,7 +18,8 @@ from mzplan.model.address import MAX_NAME, Address, is_valid_name, natural
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import DEFAULT_INSTANCE, Instance, PropertyEdit, Resource, edited
 from mzplan.model.words import did_you_mean, nearest
-from mzplan.schema.kinds import ResourceKind, is_type, resource_kind, types_of
+from mzplan.schema.kinds import ResourceKind, resource_kind
+from mzplan.schema.loading import is_type, types_of
 from mzplan.schema.validators import is_valid
 
 

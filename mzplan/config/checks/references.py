@@ -12,7 +12,8 @@ from mzplan.model.address import KINDS, Address, Kind, is_valid_name, natural
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import Resource
 from mzplan.model.words import did_you_mean, nearest
-from mzplan.schema.kinds import Reference, ResourceKind, resource_kind, types_of
+from mzplan.schema.kinds import Reference, ResourceKind, resource_kind
+from mzplan.schema.loading import types_of
 
 
 class References:
@@ -187,12 +188,13 @@ def check_exclusive(
         link = checked.get(resource.references["connection"]) if "connection" in resource.references else None
         if address.kind != "source" or link is None:
             continue
-        for name, server in resource_kind("source", resource.type).exclusive.items():
+        for name, schema in resource_kind("source", resource.type).schema["properties"].items():
             value = resource.body.get(name)
-            if value is None:
+            if value is None or "x-exclusive" not in schema:
                 continue
-            there = resource_kind("connection", link.type).with_defaults(link.body)
-            other = first.setdefault((link.type, *(there.get(one) for one in server), name, value), address)
+            connection = resource_kind("connection", link.type).with_defaults(link.body)
+            server = tuple(connection.get(property_) for property_ in schema["x-exclusive"])
+            other = first.setdefault((link.type, *server, name, value), address)
             if other == address:
                 continue
             findings.add(

@@ -6,7 +6,7 @@ from typing import Any
 
 from mzplan.config.findings import shown
 from mzplan.model.words import did_you_mean
-from mzplan.schema.kinds import Json
+from mzplan.schema.dialect import Json
 from mzplan.secrets.references import is_reference, references_in
 
 _TYPES = {

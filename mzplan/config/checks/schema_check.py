@@ -9,7 +9,8 @@ from typing import Any
 from mzplan.config.checks.requirements import in_words, requirement, type_hint, type_words, value_hint
 from mzplan.config.findings import Findings, Location, Path, kind_of, listed, shown
 from mzplan.model.words import did_you_mean, nearest
-from mzplan.schema.kinds import Json, load_schema
+from mzplan.schema.dialect import Json
+from mzplan.schema.loading import load_schema
 from mzplan.schema.validators import errors_of, schema_at, value_at
 from mzplan.secrets.logins import has_login, holds_login
 

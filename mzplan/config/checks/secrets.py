@@ -8,7 +8,7 @@ from typing import Any
 
 from mzplan.config.declared import texts_in
 from mzplan.config.findings import LIKE_A_REFERENCE, Findings, Location, Path, listed, shown
-from mzplan.schema.kinds import is_sensitive, takes_secret, walk_properties
+from mzplan.schema.properties import is_sensitive, takes_secret, walk_properties
 from mzplan.secrets.logins import holds_login
 from mzplan.secrets.references import is_reference, placed_references, written
 

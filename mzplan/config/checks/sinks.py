@@ -47,7 +47,7 @@ def _check_deletes(resource: Declared, source: Declared | None, findings: Findin
     if not keys or source is None or resource.type is None:
         return
     kind = resource_kind("sink", resource.type)
-    needed = kind.takes_deletes
+    needed: dict[str, list[Any]] | None = kind.schema.get("x-deletes")
     body = kind.with_defaults(resource.body)
     if needed is not None and all(body.get(name) in values for name, values in needed.items()):
         return
@@ -78,10 +78,11 @@ def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findin
         return
     if resource.type is None or source.type != resource.type:
         return
-    for name, servers in resource_kind("sink", resource.type).channels.items():
+    for name, schema in resource_kind("sink", resource.type).schema["properties"].items():
         written = resource.body.get(name)
-        if written is None or written != source.body.get(name):
+        if "x-channel" not in schema or written is None or written != source.body.get(name):
             continue
+        servers = schema["x-channel"]  # the property of the connection that lists them
         if not _meet(source, resource, servers, declared):
             continue
         findings.add(

@@ -21,7 +21,9 @@ from mzplan.model.address import Address, Kind, is_valid_name
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.resources import Body, PropertyEdit, Resource, edited
 from mzplan.model.words import did_you_mean
-from mzplan.schema.kinds import ResourceKind, resource_kind, types_of
+from mzplan.schema.kinds import ResourceKind, resource_kind
+from mzplan.schema.loading import types_of
+from mzplan.schema.statement_options import StatementOptions
 
 if TYPE_CHECKING:
     pass
@@ -134,18 +136,18 @@ def _repointed(
     resources: Resources, text: str, statement: SetConnection, resource: Resource, live: bool | None
 ) -> Requested:
     kind = resource_kind(statement.kind, resource.type)
-    path = next((o.path for name, o in kind.sql_options.items() if name == "CONNECTION"), None)
-    if path is None:
+    option = StatementOptions(kind).find("CONNECTION", None)
+    if option is None:
         detail = f"A {statement.kind} of type {resource.type} has no connection."
         raise MzplanError(
             point(text, statement.name.at, "MZ073", f"{resource.address} has no connection", detail)
         )
     other = find_named(resources, text, "connection", statement.connection)
-    _check_type(resources, text, resource, path[0], statement.connection)
+    _check_type(resources, text, resource, option.path[0], statement.connection)
     return Requested(
         text=text,
         address=resource.address,
-        edits=(PropertyEdit(path=path, value=other.address.name),),
+        edits=(PropertyEdit(path=option.path, value=other.address.name),),
         locations=(statement.connection.at,),
         name=statement.name,
         live=_live(text, statement.validate, live, resource_kind("connection", other.type)),

@@ -19,7 +19,8 @@ from mzplan.host.processes import is_alive, pid_space
 from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.stored import SPARSE
-from mzplan.schema.kinds import load_schema, takes_secret
+from mzplan.schema.loading import load_schema
+from mzplan.schema.properties import takes_secret
 from mzplan.secrets.references import Secrets
 
 

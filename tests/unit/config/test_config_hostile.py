@@ -17,7 +17,7 @@ from mzplan.config.files import MAX_FILE_BYTES
 from mzplan.config.yaml import builder, positions
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema import validators
-from mzplan.schema.kinds import load_schema
+from mzplan.schema.loading import load_schema
 from tests.unit.config_files import PROJECT, SHOP, brief, errors, write
 
 SECONDS = 30  # of processor time: far above what is needed, far below forever

@@ -17,8 +17,9 @@ from mzplan.connectors.adapter.sink import EndpointSink
 from mzplan.connectors.adapter.source import EndpointSource
 from mzplan.connectors.catalogue import Connectors
 from mzplan.model.diagnostics import MzplanError
-from mzplan.schema import kinds, plugins
-from mzplan.schema.kinds import is_type, load_schema, resource_kind, schema_names, types_of
+from mzplan.schema import kinds, loading, plugins
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.loading import is_type, load_schema, schema_names, types_of
 from tests.unit.cli_runs import run
 
 EXAMPLE = Path(__file__).parents[3] / "examples/connector"
@@ -26,9 +27,9 @@ CACHES: tuple[Any, ...] = (
     plugins._entries,
     plugins.find_plugin,
     plugins.all_plugins,
-    kinds.load_schema,
-    kinds.schema_names,
-    kinds.types_of,
+    loading.load_schema,
+    loading.schema_names,
+    loading.types_of,
     kinds.resource_kind,
 )
 
@@ -224,7 +225,7 @@ def test_a_broken_one_is_told_at_its_place(site: Path, tmp_path: Path) -> None:
 
 def test_plug_ins_cost_nothing_where_no_type_of_theirs_is_met(tmp_path: Path) -> None:
     program = (
-        "import sys; from mzplan.schema.kinds import is_type; "
+        "import sys; from mzplan.schema.loading import is_type; "
         "assert is_type('source', 'kafka') and is_type('sink', 'postgres'); "
         "sys.exit('importlib.metadata' in sys.modules)"
     )

@@ -16,7 +16,7 @@ import pytest
 from mzplan.model.diagnostics import ExitCode
 from mzplan.model.resources import Configuration, Resource
 from mzplan.plan import build_plan
-from mzplan.schema import kinds
+from mzplan.schema import dialect, kinds, loading
 from tests.unit.small_projects import (
     actions,
     at,
@@ -59,14 +59,14 @@ TUNNEL = {
 @pytest.fixture(autouse=True)
 def extra_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     folder = tmp_path / "schemas"
-    shutil.copytree(kinds.schema_folder(), folder)
+    shutil.copytree(dialect.schema_folder(), folder)
     (folder / "connection.tunnel.json").write_text(json.dumps(TUNNEL))
     path = folder / "connection.kafka.json"
     schema = json.loads(path.read_text())
     schema["properties"]["tunnel"] = told("restart", type="string", **{"x-reference": "connection"})
     path.write_text(json.dumps(schema))
-    monkeypatch.setattr(kinds, "schema_folder", lambda: folder)
-    caches = (kinds.load_schema, kinds.schema_names, kinds.types_of, kinds.resource_kind)
+    monkeypatch.setattr(loading, "schema_folder", lambda: folder)
+    caches = (loading.load_schema, loading.schema_names, loading.types_of, kinds.resource_kind)
     for cached in caches:
         cached.cache_clear()
     yield

@@ -14,7 +14,7 @@ import pytest
 
 from mzplan.cli.main import COMMANDS
 from mzplan.schema.dialect import words
-from mzplan.schema.kinds import schema_names
+from mzplan.schema.loading import schema_names
 from tests.docs_commands import DOCS, commands, matches, run_page
 from tests.unit.small_projects import at, commit, shop
 

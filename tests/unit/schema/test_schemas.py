@@ -12,9 +12,11 @@ import pytest
 
 from mzplan.model.address import KINDS, Kind
 from mzplan.model.plan import EFFECTS, Effect
-from mzplan.schema import kinds
+from mzplan.schema import loading
 from mzplan.schema.dialect import dialect, fault_of, schema_folder, words
-from mzplan.schema.kinds import load_schema, resource_kind, schema_names, walk_properties
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.loading import load_schema, schema_names
+from mzplan.schema.properties import walk_properties
 
 FILES = sorted(schema_folder().glob("*.json"), key=lambda path: path.name)
 EDITS = {"added", "removed", "changed"}
@@ -172,7 +174,7 @@ def test_a_schema_is_held_against_the_dialect_when_it_is_loaded(
     schema = json.loads((schema_folder() / "source.kafka.json").read_text(encoding="utf-8"))
     _drop(*TOPIC, "x-change")(schema)
     (tmp_path / "source.new.json").write_text(json.dumps(schema))
-    monkeypatch.setattr(kinds, "schema_folder", lambda: tmp_path)
+    monkeypatch.setattr(loading, "schema_folder", lambda: tmp_path)
     with pytest.raises(ValueError, match=r"source\.new\.json is wrong at /properties/topic: 'x-change'"):
         load_schema("source.new")
 

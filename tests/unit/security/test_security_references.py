@@ -18,7 +18,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, InlinedConnection, references_of
 from mzplan.schema.dialect import fault_of
-from mzplan.schema.kinds import takes_secret
+from mzplan.schema.properties import takes_secret
 from mzplan.secrets.files import MAX_SECRET
 from mzplan.secrets.references import Secrets
 from tests.unit.cli_runs import run

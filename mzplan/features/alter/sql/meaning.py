@@ -11,7 +11,8 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.resources import PropertyEdit
 from mzplan.model.words import did_you_mean
-from mzplan.schema.kinds import ResourceKind, SqlOption
+from mzplan.schema.kinds import ResourceKind
+from mzplan.schema.statement_options import SqlOption, StatementOptions
 from mzplan.secrets.logins import has_login
 from mzplan.secrets.references import is_reference
 
@@ -41,13 +42,14 @@ def meaning_of(text: str, statement: Alter, address: Address, kind: ResourceKind
 
 def clear_locations(statement: Alter, kind: ResourceKind) -> tuple[At, ...]:
     """The locations of values that hold no secret, nor are said to, and may be shown in an excerpt."""
+    options = StatementOptions(kind)
     return tuple(
         action.value.at
         for action in statement.actions
         if action.value is not None
         and not action.value.secret
         and not action.value.word
-        and (option := kind.sql_option(action.option.text, action.option.key)) is not None
+        and (option := options.find(action.option.text, action.option.key)) is not None
         and not kind.is_sensitive(option.path)
         and not has_login(action.value.value)
         and not action.value.secret
@@ -62,6 +64,7 @@ def type_name(type_: str) -> str:
 class _ClauseReader:
     def __init__(self, text: str, statement: Alter, address: Address, kind: ResourceKind):
         self.text, self.statement, self.address, self.kind = text, statement, address, kind
+        self.options = StatementOptions(kind)
         self.shown = clear_locations(statement, kind)
         # Words where an option takes none: perhaps a secret whose quotes were forgotten.
         self.hidden = tuple(
@@ -92,16 +95,16 @@ class _ClauseReader:
             yield self.point(wanted.at, "MZ073", "Another type of connection", detail, f"write AS {is_}.")
 
     def option(self, action: Action) -> SqlOption | None:
-        return self.kind.sql_option(action.option.text, action.option.key)
+        return self.options.find(action.option.text, action.option.key)
 
     def unknown(self) -> Iterator[Diagnostic]:
-        names = self.kind.sql_names
+        names = self.options.names
         for action in self.statement.actions:
             if self.option(action) is not None:
                 continue
             whole = f"{action.option.text} {action.value.value}".upper() if _is_word(action.value) else ""
             start = next((n for n in sorted(names, key=len, reverse=True) if _begins(action.option, n)), "")
-            if whole in self.kind.sql_options:
+            if whole in self.options.single:
                 summary, detail, hint = f"{whole} needs a value", "", f"write SET {whole} = …"
             elif start and action.value is not None:
                 # What follows is no part of the option, and may be a secret.

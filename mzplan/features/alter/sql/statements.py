@@ -13,7 +13,9 @@ from typing import Any, Literal, NamedTuple
 
 from mzplan.model.address import Address, Kind
 from mzplan.model.diagnostics import Diagnostic, ExitCode, SourceRange
-from mzplan.schema.kinds import resource_kind, types_of
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.loading import types_of
+from mzplan.schema.statement_options import StatementOptions
 from mzplan.secrets.references import is_reference
 
 
@@ -227,8 +229,8 @@ def _unknown(match: re.Match[str]) -> str:
 def _known_words() -> frozenset[str]:
     words = set(_KEYWORDS.split())
     for type_ in types_of("connection"):
-        kind = resource_kind("connection", type_)
-        for name in (*kind.sql_options, *kind.sql_entries):
+        options = StatementOptions(resource_kind("connection", type_))
+        for name in (*options.single, *options.entries):
             words.update(name.split())
     return frozenset(words)
 

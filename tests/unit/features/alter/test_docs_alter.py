@@ -13,7 +13,9 @@ from mzplan.features.alter.sql.parser import parse_statements
 from mzplan.model.address import Kind
 from mzplan.model.diagnostics import MzplanError
 from mzplan.operations.project import open_project
-from mzplan.schema.kinds import resource_kind, types_of
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.loading import types_of
+from mzplan.schema.statement_options import StatementOptions
 from tests.unit.config_files import write
 from tests.unit.reporters import SilentReporter
 
@@ -37,7 +39,7 @@ def test_there_are_examples_of_all_that_edits() -> None:
 def test_the_options_are_those_of_the_schemas() -> None:
     rows = re.findall(r"^\| ([A-Z ]+) \| ?(.*?) ?\|$", PAGE, re.M)
     assert dict(rows) == {
-        type_name(t): ", ".join(sorted(resource_kind("connection", t).sql_options))
+        type_name(t): ", ".join(sorted(StatementOptions(resource_kind("connection", t)).single))
         for t in types_of("connection")
     }
 
@@ -45,7 +47,12 @@ def test_the_options_are_those_of_the_schemas() -> None:
 def test_the_options_of_sources_and_sinks_are_those_of_the_schemas() -> None:
     (said,) = re.findall(r"^`ALTER SOURCE` and `ALTER SINK` take ([^:]*):", PAGE, re.M)
     kinds: tuple[Kind, ...] = ("source", "sink")
-    found = {name for kind in kinds for t in types_of(kind) for name in resource_kind(kind, t).sql_names}
+    found = {
+        name
+        for kind in kinds
+        for t in types_of(kind)
+        for name in StatementOptions(resource_kind(kind, t)).names
+    }
     assert set(re.findall(r"[A-Z]{2,}(?: [A-Z]+)*", said)) == found
 
 

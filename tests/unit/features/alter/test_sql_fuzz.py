@@ -12,7 +12,8 @@ from mzplan.features.alter.sql.statements import Alter
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.render.diagnostics import render_diagnostics
-from mzplan.schema.kinds import resource_kind, types_of
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.loading import types_of
 
 KEYWORDS = """
     ALTER CONNECTION SOURCE SINK VALIDATE IF EXISTS AS SET DROP RESET WITH ROTATE KEYS TRUE FALSE SECRET

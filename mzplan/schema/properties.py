@@ -1,0 +1,44 @@
+"""The properties of a schema: all of them, and what is annotated along the path to one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from mzplan.schema.dialect import Json
+
+
+def walk_properties(schema: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Json]]:
+    """Every property of a schema at any depth, with its path."""
+    for name, inner in schema.get("properties", {}).items():
+        yield (*path, name), inner
+        yield from walk_properties(inner, (*path, name))
+
+
+def is_sensitive(schema: Json, path: tuple[str | int, ...]) -> bool:
+    """Whether the value at a path is a secret, by `x-sensitive` of what it is in, or `x-sensitive-keys`."""
+    for inner in _along(schema, path):
+        pattern = inner.get("x-sensitive-keys")
+        if inner.get("x-sensitive"):
+            return True
+        if pattern and any(isinstance(key, str) and re.search(pattern, key) for key in path):
+            return True
+    return False
+
+
+def takes_secret(schema: Json, path: tuple[str | int, ...]) -> bool:
+    """Whether a secret reference may stand at a path: the value is a secret, or `x-reference-allowed`."""
+    return is_sensitive(schema, path) or any(s.get("x-reference-allowed") for s in _along(schema, path))
+
+
+def _along(schema: Json, path: tuple[str | int, ...]) -> Iterator[Json]:
+    """The schemas along a path, outermost first, through the items of lists and what free keys hold too."""
+    for key in path:
+        if isinstance(key, int):
+            inner = schema.get("items")
+        else:
+            inner = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
+        if not isinstance(inner, dict):
+            return
+        yield inner
+        schema = inner

@@ -1,0 +1,60 @@
+"""What ALTER statements can set of a resource: their options, as the schema of its type names them."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from mzplan.schema.dialect import Json
+from mzplan.schema.kinds import ResourceKind
+from mzplan.schema.properties import walk_properties
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlOption:
+    """An option of ALTER statements: the property that it sets, and that property's schema. `one`: it sets
+    a list of one item. Two options of the same property exclude each other."""
+
+    name: str
+    path: tuple[str, ...]
+    one: bool
+    schema: Json
+
+
+class StatementOptions:
+    """The options of one kind and type of resource.
+
+    `single` are those that stand for themselves, by name (`x-sql`; `x-sql-one` for one item of a list).
+    `entries` are those of one entry of a mapping with free keys, by name (`x-sql-entry`); the path is that
+    of the mapping, the schema that of an entry.
+    """
+
+    def __init__(self, kind: ResourceKind):
+        self.single: dict[str, SqlOption] = {}
+        self.entries: dict[str, SqlOption] = {}
+        for path, schema in walk_properties(kind.schema):
+            for word, one in (("x-sql", False), ("x-sql-one", True)):
+                if (name := schema.get(word)) is not None:
+                    self.single[name] = SqlOption(name=name, path=path, one=one, schema=schema)
+            if (name := schema.get("x-sql-entry")) is not None:
+                entry = schema["additionalProperties"]
+                self.entries[name] = SqlOption(name=name, path=path, one=False, schema=entry)
+
+    def find(self, name: str, key: str | None) -> SqlOption | None:
+        """The option `name`, or with a key the entry `name "key"`; None where there is no such option."""
+        if key is None:
+            return self.single.get(name)
+        entry = self.entries.get(name)
+        return entry and dataclasses.replace(entry, name=f'{name} "{key}"', path=(*entry.path, key))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all options, sorted, as a person writes them."""
+        return sorted([*self.single, *(f'{name} "…"' for name in self.entries)])
+
+    @property
+    def locating(self) -> tuple[SqlOption, ...]:
+        """The options that say where a connection's server is (`x-locates`)."""
+        return tuple(
+            option for option in self.single.values() if "x-locates" in option.schema and not option.one
+        )
