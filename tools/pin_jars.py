@@ -17,7 +17,8 @@ from pathlib import Path
 from mzplan.host.spark_lines import LINES, line_of
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark import jars
-from mzplan.spark.session import _configuration, _launch
+from mzplan.spark.session import _launch
+from mzplan.spark.settings import configuration_of
 
 HEADER = """\
 # SHA-256 of each jar that Ivy resolves for mzplan's packages; written by python -m tools.pin_jars.
@@ -43,7 +44,7 @@ def main() -> None:
 
 def _resolve(line: str, folder: str, packages: list[str], excluded: list[str]) -> None:
     further = {"spark.jars.packages": tuple(packages), "spark.jars.excludes": tuple(excluded)}
-    _launch(_configuration("pin", {"spark.jars.ivy": folder}, {}, further, line_of(line)))
+    _launch(configuration_of("pin", {"spark.jars.ivy": folder}, {}, further, line_of(line)))
 
 
 if __name__ == "__main__":

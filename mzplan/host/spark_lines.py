@@ -88,7 +88,7 @@ class SparkLine:
     for and are not to bring. `before_spark`: which of them is to be loaded before Spark's own copy. `aws`:
     the versions of what a schema names for AWS, which belong to the Hadoop that Spark has, by
     `organisation:name`. `features`: of tables, those that its Delta can read and write. `settings`: of Spark,
-    defaults as those of spark/session.py. `local_checkpoints`: the class that writes a checkpoint to a local
+    defaults as those of spark/settings.py. `local_checkpoints`: the class that writes a checkpoint to a local
     disk. `tested`: the releases of PySpark that were tried, the newest last."""
 
     spark: str

@@ -8,9 +8,8 @@ Both sides become hashes of rows, which are counted: that needs no order, and no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial, reduce
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SinkConnector
@@ -18,40 +17,26 @@ from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.api.targets import PLACE, Compared, Content, HoldsContent, incomparable
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.row_hash import row_hash
-from mzplan.connectors.frames.types import ddl, quoted, spark_type
+from mzplan.connectors.frames.types import quoted
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
-from mzplan.spark.projection import analysed_outputs, project
-from mzplan.warehouse.checkpoints import Begun
-from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.spark.projection import analysed_outputs
+from mzplan.spark.wanted_content import MUST, ORDER, WantedContent
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.file_steps import OLDEST, FileSteps, steps_of_files
-from mzplan.warehouse.replay import files_of, versions_of
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
 
 _EXAMPLES = 5
-_HASH, _MUST, _MAY, _THERE = "_hash", "_must", "_may", "_there"
+_HASH, _MAY, _THERE = "_hash", "_may", "_there"
 _WHERE = "_where"  # of a row, for people
-# The first fields of `_position`: the last and the first step that the row may have come with.
-_STEP, _NOT_BEFORE, _ORDER = "_step", "_not_before", "_order"
 _KINDS = ("missing", "doubled", "more")
-
-
-@dataclass(frozen=True, slots=True)
-class _Description:
-    """What a sink was from a step on."""
-
-    first: int
-    query: ResolvedQuery
 
 
 class ContentComparison:
@@ -133,10 +118,13 @@ class ContentComparison:
         upto = [record for record in records if record.step <= content.frontier]
         first = _first_complete(upto, content)
         found = content.rows(self._spark)
+        collection = WantedContent(
+            self._query, self._resolve, self._history.collection, self._position, self._spark
+        )
         if upto:
-            wanted = self._wanted(upto, content, first if first is not None else content.frontier + 1)
+            wanted = collection.rows(upto, content, first if first is not None else content.frontier + 1)
         else:
-            wanted = self._nothing(content)
+            wanted = collection.none(content)
         counted = _counted(wanted, found, content.keys)
         return Compared(
             address=self._query.address,
@@ -150,129 +138,6 @@ class ContentComparison:
             examples={kind: _examples(counted, kind) for kind in _KINDS},
             unseen=tuple(content.unseen),
         )
-
-    # ── what the target should hold
-
-    def _nothing(self, content: Content) -> DataFrame:
-        return content.held(project(_positioned(self._empty(), None), self._query), self._query)
-
-    def _empty(self) -> DataFrame:
-        return self._spark.createDataFrame([], f"{ddl(self._query.columns)}, {POSITION} {self._position}")
-
-    def _wanted(self, records: Sequence[StepRecord], content: Content, first: int) -> DataFrame:
-        """The sink's rows as the target should hold them, with `_position`, and _MUST: whether it must (it
-        may have lost those of the steps before `first`)."""
-        from pyspark.sql import functions as f
-
-        descriptions = self._descriptions(records[-1].step)
-        boundaries = [one.first for one in descriptions[1:]]
-        if self._query.keys:
-            rows = self._latest_of_collection(records[-1], boundaries, first)
-        else:
-            steps = steps_of_files(self._history.collection, records)
-            self._require_told_apart(steps, boundaries)
-            rows = self._added(records[-1], steps)
-        made = []
-        for i, one in enumerate(descriptions):
-            part = rows
-            if i > 0:
-                part = part.where(f.col(f"{POSITION}.{_STEP}") >= one.first)
-            if i + 1 < len(descriptions):
-                part = part.where(f.col(f"{POSITION}.{_STEP}") < descriptions[i + 1].first)
-            made.append(content.held(project(part, one.query), one.query))
-        held = reduce(lambda all_, part: all_.unionByName(part), made)
-        if content.keys:
-            held = _last_of_each(held, content.keys)
-        return held.withColumn(_MUST, f.col(f"{POSITION}.{_NOT_BEFORE}") >= first)
-
-    def _descriptions(self, last: int) -> list[_Description]:
-        """What the sink was while it wrote the steps up to the last one, in order."""
-        names = resource_kind("sink", self._description.type).row_properties
-        begun = self._query.checkpoint.begun().begun if self._query.checkpoint is not None else ()
-        rows_now = {name: self._description.body[name] for name in names if name in self._description.body}
-        found: list[tuple[Begun, int]] = []
-        for one in begun:
-            if one.step <= last and (not found or found[-1][0].rows != one.rows):
-                found.append((one, one.step))
-        if not found or (found[0][1] > 0 and found[0][0].rows != rows_now):
-            before = [_Description(OLDEST, self._query)]  # of before there was a history
-        else:
-            before, found[0] = [], (found[0][0], OLDEST)
-        made = (
-            _Description(
-                step,
-                self._resolve(replace(self._description, body=one.body(self._description.body, names))),
-            )
-            for one, step in found
-        )
-        return [*before, *made]
-
-    def _require_told_apart(self, steps: FileSteps, boundaries: Sequence[int]) -> None:
-        """See that no file has rows of steps that began under two descriptions. Raises GoneError."""
-        for boundary in boundaries:
-            merged = any(first < boundary <= last for first, last in steps.spans.values())
-            if merged or boundary < steps.known_from:
-                raise GoneError(
-                    f"The sink's select or where was changed at step {boundary}, and which rows of the "
-                    "collection came before that is not known any more: their files were merged, or the logs "
-                    "of these steps are gone."
-                )
-
-    def _added(self, record: StepRecord, steps: FileSteps) -> DataFrame:
-        """The rows of a collection that only grows, up to a step."""
-        from pyspark.sql import functions as f
-
-        schema = "file STRING, last INT, first INT"
-        spans = [(name, last, first) for name, (first, last) in steps.spans.items()]
-        known = f.broadcast(self._spark.createDataFrame(spans, schema))
-        parts = [_of_files(part, self._query) for part in self._tables(record)]
-        rows = reduce(lambda all_, part: all_.unionByName(part), parts) if parts else None
-        if rows is None:
-            return _positioned(self._empty(), None)
-        joined = rows.join(known, rows[PLACE] == known["file"], "left")
-        return _positioned(joined, (f.col("last"), f.col("first"))).drop(PLACE, "file", "last", "first")
-
-    def _tables(self, record: StepRecord) -> Iterator[DataFrame]:
-        """What a sink has read up to a step: a version of the collection, and files of the next one."""
-        end, log = record.end, self._history.collection
-        if not isinstance(end, dict) or "reservoirVersion" not in end:
-            raise GoneError(
-                f"Which part of {log.collection} step {record.step} has read is not known any more."
-            )
-        version, index = int(end["reservoirVersion"]), int(end["index"])
-        start: dict[str, Any] | None = {"reservoirVersion": version, "index": -1}
-        if end.get("isStartingVersion"):
-            start = None
-        elif version > 0:
-            reader = self._spark.read.format("delta").option("versionAsOf", version - 1)
-            yield reader.load(log.collection)
-        if index < 0:
-            return
-        begun = StepRecord(step=0 if start is None else record.step, start=start, end=end)
-        if files := files_of(log, begun):
-            schema = f"{ddl(self._query.columns)}, {POSITION} {self._position}"
-            yield self._spark.read.schema(schema).option("__globPaths__", "false").parquet(*files)
-
-    def _latest_of_collection(self, record: StepRecord, boundaries: Sequence[int], first: int) -> DataFrame:
-        """The rows of a keyed collection after a step: what is deleted or replaced is so in the target."""
-        if boundaries:
-            raise GoneError(
-                f"The sink's select or where was changed at step {boundaries[-1]}, and which rows of a keyed "
-                "collection it had written before that is not known."
-            )
-        if first > 0:
-            raise GoneError("Which rows of a keyed collection the target may have lost is not known.")
-        lost = {name.lower() for name in self._query.keys} - {
-            name.lower() for name in self._query.body.get("key", ())
-        }
-        if lost:
-            raise GoneError(
-                f"The key of the sink lacks {', '.join(sorted(lost))} of its source's: which of the rows "
-                "that share a key is there depends on what was deleted meanwhile."
-            )
-        log = self._history.collection
-        reader = self._spark.read.format("delta").option("versionAsOf", _whole_version(log, record))
-        return _positioned(reader.load(log.collection), None)
 
 
 _HINT = "see that both can be read from here; docs/errors.md has what can't be compared."
@@ -309,17 +174,6 @@ def require_steps(query: ResolvedQuery, records: Sequence[StepRecord], frontier:
         raise incomparable(query, f"What step {frontier}, the last one in the target, has read is not known.")
 
 
-def _whole_version(log: CollectionLog, record: StepRecord) -> int:
-    """The version of a keyed collection that a sink has read to its end. Raises GoneError."""
-    end = record.end
-    if not isinstance(end, dict) or not end.get("isStartingVersion"):
-        return versions_of(log, replace(record, step=0, start=None))[1]
-    begun = replace(record, step=0, start=None)
-    if len(files_of(log, begun)) < len(files_of(log, replace(begun, end={**end, "index": 2**63}))):
-        raise GoneError(f"Step {record.step} has read a part of the snapshot that the sink begins with.")
-    return int(end["reservoirVersion"])
-
-
 def _first_complete(records: Sequence[StepRecord], content: Content) -> int | None:
     """The first step whose rows the target still has all of: of those that began after what it may have
     lost was written."""
@@ -327,42 +181,6 @@ def _first_complete(records: Sequence[StepRecord], content: Content) -> int | No
         return 0
     young = (r.step for r in records if r.time is not None and r.time > content.since)
     return min(young, default=None)
-
-
-def _of_files(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
-    """The collection's columns, and the name of the file that a row lies in."""
-    from pyspark.sql import functions as f
-
-    there = {name.lower() for name in rows.columns}
-    columns = []
-    for column in query.columns:
-        has = column.name.lower() in there
-        value = f.col(quoted(column.name)) if has else f.lit(None).cast(spark_type(column.type))
-        columns.append(value.alias(column.name))
-    return rows.select(*columns, POSITION, f.col("_metadata.file_name").alias(PLACE))
-
-
-def _positioned(rows: DataFrame, span: tuple[Expression, Expression] | None) -> DataFrame:
-    """`_position` with the last and the first step in front, so that it goes along through a `select`."""
-    from pyspark.sql import functions as f
-
-    unknown = f.lit(OLDEST if span is not None else 0)
-    last, first = span if span is not None else (unknown, unknown)
-    fields = [
-        f.coalesce(last, unknown).alias(_STEP),
-        f.coalesce(first, unknown).alias(_NOT_BEFORE),
-        f.col(POSITION).alias(_ORDER),
-    ]
-    return rows.withColumn(POSITION, f.struct(*fields))
-
-
-def _last_of_each(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    from pyspark.sql import functions as f
-
-    order = f.struct(f.col(f"{POSITION}.{_STEP}"), f.col(f"{POSITION}.{_ORDER}"))
-    grouped = rows.groupBy(*(f.col(quoted(key)).alias(f"_key{i}") for i, key in enumerate(keys)))
-    last = grouped.agg(f.max_by(f.struct(*(quoted(name) for name in rows.columns)), order).alias("_last"))
-    return last.select(*(f.col(f"_last.{quoted(name)}").alias(name) for name in rows.columns))
 
 
 # ── what differs
@@ -374,31 +192,31 @@ def _counted(wanted: DataFrame, found: DataFrame, keys: Sequence[str]) -> dict[s
 
     columns = [name for name in found.columns if name != PLACE]
     shown = f.to_json(f.struct(*(f.col(quoted(key)).cast("string").alias(key) for key in keys)))
-    order = f.col(f"{POSITION}.{_ORDER}")
+    order = f.col(f"{POSITION}.{ORDER}")
     position = f.concat(f.lit("_position "), f.to_json(order) if _is_struct(wanted) else order.cast("string"))
-    must = f.col(_MUST) if _MUST in wanted.columns else f.lit(True)
+    must = f.col(MUST) if MUST in wanted.columns else f.lit(True)
     one, none = f.lit(1).cast("bigint"), f.lit(0).cast("bigint")
     ours = wanted.select(
         row_hash(wanted.select(*map(quoted, columns))).alias(_HASH),
-        f.when(must, one).otherwise(none).alias(_MUST),
+        f.when(must, one).otherwise(none).alias(MUST),
         f.when(must, none).otherwise(one).alias(_MAY),
         none.alias(_THERE),
         (shown if keys else position).alias(_WHERE),
     )
     theirs = found.select(
         row_hash(found.drop(PLACE)).alias(_HASH),
-        none.alias(_MUST),
+        none.alias(MUST),
         none.alias(_MAY),
         one.alias(_THERE),
         (shown if keys else f.coalesce(f.col(PLACE), f.lit("a row"))).alias(_WHERE),
     )
-    numbers = [f.sum(name).alias(name) for name in (_MUST, _MAY, _THERE)]
+    numbers = [f.sum(name).alias(name) for name in (MUST, _MAY, _THERE)]
     sides = [
         f.max(f.when(f.col(_THERE) == 0, f.col(_WHERE))).alias("_ours"),
         f.max(f.when(f.col(_THERE) == 1, f.col(_WHERE))).alias("_theirs"),
     ]
     each = ours.unionByName(theirs).groupBy(_HASH).agg(*numbers, *sides)
-    must_, known, there = f.col(_MUST), f.col(_MUST) + f.col(_MAY), f.col(_THERE)
+    must_, known, there = f.col(MUST), f.col(MUST) + f.col(_MAY), f.col(_THERE)
     surplus = {
         "missing": f.greatest(must_ - there, none),
         "doubled": f.when(known > 0, f.greatest(there - known, none)).otherwise(none),
@@ -427,7 +245,7 @@ def _is_struct(rows: DataFrame) -> bool:
     from pyspark.sql import types as t
 
     position: Any = rows.schema[POSITION].dataType
-    return isinstance(position[_ORDER].dataType, t.StructType)
+    return isinstance(position[ORDER].dataType, t.StructType)
 
 
 def _examples(counted: dict[str, Any], kind: str) -> tuple[str, ...]:

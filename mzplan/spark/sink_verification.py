@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Downstream:
-    """One sink. Implements mzplan.features.steps.steps.Target."""
+    """One sink. Implements mzplan.features.steps.verification.VerifiedTarget."""
 
     def __init__(
         self,

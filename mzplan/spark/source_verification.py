@@ -65,7 +65,7 @@ def _not_again(code: str, query: ResolvedQuery, why: str) -> MzplanError:
 
 
 class SparkUpstream:
-    """The upstream of one source. Implements mzplan.features.steps.steps.Upstream."""
+    """The upstream of one source. Implements mzplan.connectors.api.connector.Upstream."""
 
     def __init__(
         self, spark: SparkSession, connector: SourceConnector, query: ResolvedQuery, log: CheckpointLog

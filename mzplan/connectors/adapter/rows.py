@@ -64,7 +64,7 @@ def _positions(step: Step, rows: range) -> StructArray:
 
 
 class EndpointUpstream:
-    """The upstream of one source, by its endpoint. Implements mzplan.features.steps.steps.Upstream."""
+    """The upstream of one source, by its endpoint. Implements mzplan.connectors.api.connector.Upstream."""
 
     keeps_positions = True
 

@@ -169,12 +169,14 @@ class SinkConnector(Side, Protocol):
 
 
 class Upstream(Protocol):
-    """Reads steps of one source again, without Spark: as mzplan.features.steps.steps.Upstream."""
+    """Reads steps of one source again from its upstream."""
 
     keeps_positions: bool
+    """Whether `_position` is the same whenever a record is read."""
 
     def content_hash(self, record: StepRecord) -> ContentHash:
-        """The hash of the step's rows, as the upstream has them now. Raises GoneError."""
+        """The hash of the step's records as the upstream holds them now, without `_position` unless
+        `keeps_positions`. Raises GoneError."""
 
     def close(self) -> None:
         """Let go of what it holds."""

@@ -14,8 +14,9 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode
 
 if TYPE_CHECKING:
+    from mzplan.connectors.api.connector import Upstream
     from mzplan.features.steps.content import Comparison
-    from mzplan.features.steps.steps import VerifiedTarget, VerifiedUpstream
+    from mzplan.features.steps.verification import VerifiedTarget
     from mzplan.model.state import ResourceState, State
     from mzplan.operations.project import Project
     from mzplan.operations.selection import Selection
@@ -94,8 +95,8 @@ def command_verify(
     makes of the steps that it has written: rows that are missing, there more than once, or more than those
     are exit code 1 (more rows not with --shared).
     """
-    from mzplan.features.steps.steps import verify
     from mzplan.features.steps.steps_text import render_verified, verified_to_json
+    from mzplan.features.steps.verification import verify
 
     if content:
         if wanted is not None or from_upstream:
@@ -176,10 +177,10 @@ class _LazySpark:
         if self._opened is not None:
             self._opened.close()
 
-    def upstream(self, state: State, resource: ResourceState) -> VerifiedUpstream:
+    def upstream(self, state: State, resource: ResourceState) -> Upstream:
         from mzplan.spark.source_verification import open_upstream
 
-        found: VerifiedUpstream = self._open(
+        found: Upstream = self._open(
             open_upstream, state, resource, f"opening the upstream of {resource.address}"
         )
         return found

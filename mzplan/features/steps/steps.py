@@ -1,14 +1,11 @@
-"""steps, verify and expire: the durable steps of a source or sink, read from the warehouse."""
+"""steps and expire: the durable steps of a source or sink, read from the warehouse."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal, Protocol
+from dataclasses import dataclass
 
-from mzplan.endpoints.interface import Written
 from mzplan.model.address import Address, natural_item
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State
@@ -23,74 +20,13 @@ from mzplan.operations.project import (
 from mzplan.operations.selection import Selection
 from mzplan.operations.status import select
 from mzplan.schema.description import writes_all
-from mzplan.schema.source_columns import columns_of
-from mzplan.warehouse.content_hash import ContentHash, content_hash
-from mzplan.warehouse.damage import DamagedError, GoneError
+from mzplan.warehouse.damage import DamagedError
 from mzplan.warehouse.paths import absolute
-from mzplan.warehouse.replay import ValuesSeen, collection_batches
 from mzplan.warehouse.step_history import StepHistory, Steps, needed_by
 from mzplan.warehouse.step_record import StepRecord
 
 Range = tuple[int, int | None]
 """The first and last step of a range, both included; None: up to the newest."""
-Match = Literal["hash", "rows", "unknown"]
-"""By what a step is as recorded; `unknown`: there is no record of it."""
-
-
-class VerifiedUpstream(Protocol):
-    """Reads steps of one source again from its upstream."""
-
-    keeps_positions: bool
-    """Whether `_position` is the same whenever a record is read."""
-
-    def content_hash(self, record: StepRecord) -> ContentHash:
-        """The hash of the step's records as the upstream holds them now, without `_position` unless
-        `keeps_positions`. Raises GoneError."""
-
-
-class VerifiedTarget(Protocol):
-    """The target of a sink: what it has recorded, and what it should contain."""
-
-    def recorded(self, step: int) -> Written | None:
-        """What the target has recorded of a step, or contains of it; None where it has no record of it (any
-        more). Raises GoneError, MzplanError."""
-
-    def content_hash(self, record: StepRecord) -> ContentHash:
-        """The hash of the rows that the step makes of its source's collection, under the description that it
-        began under. Raises GoneError."""
-
-    def changed_hash(self, record: StepRecord) -> ContentHash | None:
-        """The same of a step at which the sink was changed, so that it may have been pushed under the new
-        description; None of any other. Raises GoneError."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepDifference:
-    """A step that differs from its record. A hash is None where none was recorded. `code`: MZ088 of a sink
-    that was changed at this step, which may stand as it was pushed before that."""
-
-    step: int
-    recorded_rows: int | None
-    recorded_hash: str | None
-    found_rows: int
-    found_hash: str
-    code: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """The result of verify. `equal`: steps that are as recorded; `by_rows`: those of them for which only the
-    number of rows was recorded. `unknown`: steps of a sink of which its target has no record (any more).
-    `never`: see ShownSteps. The first difference ends the work. `warnings`: of columns of a source."""
-
-    address: Address
-    equal: tuple[int, ...]
-    by_rows: tuple[int, ...]
-    difference: StepDifference | None
-    problems: tuple[Diagnostic, ...]
-    unknown: tuple[int, ...] = ()
-    never: str = ""
-    warnings: tuple[Diagnostic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,157 +45,10 @@ def read_steps(
     state = read_state(project.store, reporter)
     found = []
     for resource in select(project, state, selection):
-        with reporter.working(f"reading the steps of {resource.address}"), _readable(resource.address):
-            steps = _history(project, state, resource).read(count)
+        with reporter.working(f"reading the steps of {resource.address}"), readable(resource.address):
+            steps = history_of(project, state, resource).read(count)
         found.append(ShownSteps(resource=resource, steps=steps, never=why_nothing_runs(state, resource)))
     return found
-
-
-def verify(
-    project: Project,
-    address: Address,
-    wanted: Range | None,
-    upstream: Callable[[State, ResourceState], VerifiedUpstream] | None,
-    target: Callable[[State, ResourceState], VerifiedTarget],
-    reporter: Reporter,
-) -> Verified:
-    """Replay the wanted steps (None: all) from the collection or, with `upstream`, from there, and compare
-    them with what was recorded; for a sink, by its `target`."""
-    state = read_state(project.store, reporter)
-    resource = committed_resource(state, address)
-    if address.kind == "sink" and upstream is not None:
-        raise error(
-            "MZ094",
-            f"{address} can't be read again from an upstream",
-            "A sink's steps are read from the collection of its source.",
-            "leave out --from-upstream.",
-            address=address,
-            exit_code=ExitCode.USAGE,
-        )
-    history, seen = _history(project, state, resource), ValuesSeen()
-    with reporter.working(f"reading the steps of {address}"), _readable(address):
-        records = _in_range(history, address, wanted)
-    if address.kind == "sink":
-        compared = partial(_with_target, target(state, resource))
-    else:
-        source = upstream(state, resource) if upstream is not None else None
-        compared = partial(_with_source, history, source, seen)
-    found = _compare(address, records, compared, reporter)
-    warnings = _never_there(resource, seen) if address.kind == "source" else ()
-    return replace(found, never=why_nothing_runs(state, resource), warnings=tuple(warnings))
-
-
-def _never_there(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagnostic]:
-    """MZ267 for each column that is NULL in all rows that were read again."""
-    names = [column.name for column in columns_of(resource.type, resource.body)]
-    for name, rows in seen.empty(names).items():
-        yield Diagnostic(
-            severity="warning",
-            code="MZ267",
-            summary=f"Column {name} of {resource.address} is NULL in every row",
-            detail=f"All {rows} rows of the steps that were verified and have the column: no record has had "
-            "a value for it.",
-            hint="if the field is called otherwise in the records (its case counts), correct the schema of "
-            "the source; a column that is removed replaces the source.",
-            address=resource.address,
-        )
-
-
-def _compare(
-    address: Address,
-    records: list[StepRecord],
-    compared: Callable[[StepRecord], StepDifference | Match],
-    reporter: Reporter,
-) -> Verified:
-    """One step after the other, up to the first that differs."""
-    steps: dict[Match, list[int]] = {"hash": [], "rows": [], "unknown": []}
-    problems: list[Diagnostic] = []
-    difference: StepDifference | None = None
-    done = 0
-    with reporter.working(lambda: f"{done} of {len(records)} steps verified"):
-        for record in records:
-            try:
-                with _readable(address):
-                    found = compared(record)
-            except GoneError as problem:
-                problems.append(_gone(address, record, str(problem)))
-            except DamagedError as problem:
-                problems.append(_damaged(address, record, str(problem)))
-            else:
-                if isinstance(found, StepDifference):
-                    difference = found
-                    break
-                steps[found].append(record.step)
-            done += 1
-    equal = sorted(steps["hash"] + steps["rows"])
-    unknown = steps["unknown"]
-    if unknown and not equal and not problems and difference is None:
-        problems.append(_unknown(address, unknown))
-    return Verified(
-        address=address,
-        equal=tuple(equal),
-        by_rows=tuple(steps["rows"]),
-        difference=difference,
-        problems=tuple(problems),
-        unknown=tuple(unknown),
-    )
-
-
-def _with_target(target: VerifiedTarget, record: StepRecord) -> StepDifference | Match:
-    written = target.recorded(record.step)
-    if written is None:
-        return "unknown"
-    differs = _difference(record.step, written.rows, written.digest, target.content_hash(record))
-    if differs is not None and (changed := target.changed_hash(record)) is not None:
-        if _difference(record.step, written.rows, written.digest, changed) is not None:
-            return replace(differs, code="MZ088")
-        differs = None
-    return differs or ("rows" if ContentHash.parse(written.rows, written.digest) is None else "hash")
-
-
-def _with_source(
-    history: StepHistory, upstream: VerifiedUpstream | None, seen: ValuesSeen, record: StepRecord
-) -> StepDifference | Match:
-    recorded, by_position = record.digest, upstream is None or upstream.keeps_positions
-    if upstream is None:
-        found = content_hash(seen.watch(collection_batches(history.collection, record)))
-    else:
-        found = upstream.content_hash(record)
-        if not by_position:  # then what the collection holds is the measure
-            recorded = str(_hash_without_positions(history, record))
-    differs = _difference(record.step, record.rows, recorded, found)
-    return differs or ("rows" if by_position and ContentHash.parse(0, record.digest) is None else "hash")
-
-
-def _difference(step: int, rows: int | None, digest: str | None, found: ContentHash) -> StepDifference | None:
-    """None where rows and hash are as recorded, or the rows are and there is no hash."""
-    if found.rows == rows and ContentHash.parse(found.rows, digest) in (None, found):
-        return None
-    return StepDifference(
-        step=step,
-        recorded_rows=rows,
-        recorded_hash=digest,
-        found_rows=found.rows,
-        found_hash=str(found),
-    )
-
-
-def _unknown(address: Address, steps: list[int]) -> Diagnostic:
-    listed = str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
-    return Diagnostic(
-        code="MZ101",
-        summary=f"The target of {address} has no record of step {listed}",
-        detail="It keeps one of so many newest steps (docs/endpoints.md), or what it kept was removed.",
-        hint="verify newer steps, or the source's.",
-        address=address,
-    )
-
-
-def _hash_without_positions(history: StepHistory, record: StepRecord) -> ContentHash:
-    from mzplan.schema.columns import POSITION
-
-    batches = collection_batches(history.collection, record)
-    return content_hash(batch.drop_columns([POSITION]) for batch in batches)
 
 
 def expire(project: Project, address: Address, before: int, reporter: Reporter) -> Steps:
@@ -271,8 +60,8 @@ def expire(project: Project, address: Address, before: int, reporter: Reporter) 
     with locked(project.store, reporter, "expire", wait=10.0):
         state = read_state(project.store, reporter)
         resource = committed_resource(state, address)
-        history = _history(project, state, resource)
-        with _readable(address):
+        history = history_of(project, state, resource)
+        with readable(address):
             there = history.read(1)
             if before > there.upper:
                 raise _beyond(address, before, there)
@@ -287,14 +76,14 @@ def _refuse_needed(project: Project, state: State, resource: ResourceState, befo
     for address, sink in sorted(state.resources.items(), key=natural_item):
         if sink.references.get("from") != resource.address:
             continue
-        needed = needed_by(_history(project, state, sink))
+        needed = needed_by(history_of(project, state, sink))
         if needed is not None and needed < before:
             found.append(_still_needed(resource.address, address, needed, before))
     if found:
         raise MzplanError(found)
 
 
-def _history(project: Project, state: State, resource: ResourceState) -> StepHistory:
+def history_of(project: Project, state: State, resource: ResourceState) -> StepHistory:
     settings = project.settings
     source = resource.references.get("from")
     return StepHistory(
@@ -305,7 +94,7 @@ def _history(project: Project, state: State, resource: ResourceState) -> StepHis
     )
 
 
-def _in_range(history: StepHistory, address: Address, wanted: Range | None) -> list[StepRecord]:
+def in_range(history: StepHistory, address: Address, wanted: Range | None) -> list[StepRecord]:
     """The recorded steps of a range. One that begins where there are none is an error."""
     if wanted is None:
         return history.committed(0, None)
@@ -318,7 +107,7 @@ def _in_range(history: StepHistory, address: Address, wanted: Range | None) -> l
 
 
 @contextmanager
-def _readable(address: Address) -> Iterator[None]:
+def readable(address: Address) -> Iterator[None]:
     """Turns a failure of the storage into an error for people; damage of a single file stays what it is."""
     try:
         yield
@@ -332,27 +121,6 @@ def _readable(address: Address) -> Iterator[None]:
             "check the warehouse (mzplan.yaml), and that it can be read from here.",
             address=address,
         ) from None
-
-
-def _gone(address: Address, record: StepRecord, why: str) -> Diagnostic:
-    return Diagnostic(
-        code="MZ091",
-        summary=f"Step {record.step} of {address} can't be replayed",
-        detail=why,
-        hint="verify later steps with --steps, or expire those that nobody needs: mzplan expire.",
-        address=address,
-    )
-
-
-def _damaged(address: Address, record: StepRecord, why: str) -> Diagnostic:
-    return Diagnostic(
-        code="MZ135",
-        summary=f"Step {record.step} of {address} is damaged",
-        detail=f"{why}.",
-        hint="restore that file from a backup of the warehouse. Without one, `mzplan apply --replace` of the "
-        "source reads everything again, as far as its upstream still has it.",
-        address=address,
-    )
 
 
 def _still_needed(source: Address, sink: Address, needed: int, before: int) -> Diagnostic:

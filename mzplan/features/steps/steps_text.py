@@ -12,7 +12,8 @@ from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.text import Paint, cut, safe
 
 if TYPE_CHECKING:
-    from mzplan.features.steps.steps import ShownSteps, StepDifference, Verified
+    from mzplan.features.steps.steps import ShownSteps
+    from mzplan.features.steps.verification import StepDifference, Verified
     from mzplan.model.diagnostics import Diagnostic
     from mzplan.warehouse.step_record import StepRecord
 

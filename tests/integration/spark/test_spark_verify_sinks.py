@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from mzplan.connectors.api.targets import Compared
 from mzplan.connectors.files.manifest import committed_files
-from mzplan.features.steps.steps import Verified, _compare, _with_target
+from mzplan.features.steps.verification import Verified, _compare, _with_target
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description
 from mzplan.spark.content_verification import ContentComparison

@@ -22,7 +22,8 @@ from mzplan.spark.java import require_java
 from mzplan.spark.progress import Progress, ProgressListener, parse_progress
 from mzplan.spark.projection import outputs_of
 from mzplan.spark.query import Running
-from mzplan.spark.session import _configuration, _given, _not_started
+from mzplan.spark.session import _not_started
+from mzplan.spark.settings import configuration_of, given_here
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.storage import is_untouched
 
@@ -185,7 +186,7 @@ def test_what_is_given_from_outside_wins(monkeypatch: pytest.MonkeyPatch, tmp_pa
     )
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master spark://there:7077 --conf spark.x=1 pyspark-shell")
-    conf = dict(_configuration("app", {"spark.y": "2"}, _given()).getAll())
+    conf = dict(configuration_of("app", {"spark.y": "2"}, given_here()).getAll())
     assert conf["spark.driver.memory"] == "3g"
     assert conf["spark.master"] == "spark://there:7077"
     assert "spark.driver.host" not in conf
@@ -197,7 +198,7 @@ def test_what_is_given_from_outside_wins(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_what_spark_shows_of_options_holds_no_key() -> None:
     for given in ({}, {"spark.redaction.regex": "(?i)secret|colour"}):
-        shown = re.compile(_configuration("a", given, {}).get("spark.redaction.regex") or "")
+        shown = re.compile(configuration_of("a", given, {}).get("spark.redaction.regex") or "")
         for option in ("kafka.ssl.keystore.key", "kafka.sasl.jaas.config", "my.secret.word"):
             assert shown.search(option), option
         assert shown.search("-----BEGIN ENCRYPTED PRIVATE KEY-----")

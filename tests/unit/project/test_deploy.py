@@ -20,7 +20,7 @@ from mzplan import __version__
 from mzplan.config.loader import load_project
 from mzplan.host.spark_lines import NEWEST
 from mzplan.secrets.policy import POLICY_VARIABLE, read_policy
-from mzplan.spark.session import _configuration, _spark_defaults
+from mzplan.spark.settings import _spark_defaults, configuration_of
 from tests.integration.test_instances import RUN
 
 ROOT = Path(__file__).parents[3]
@@ -85,7 +85,7 @@ def test_the_manifests_fit_together(tmp_path: Path, monkeypatch: Any) -> None:
         str(ports["driver"]),
         str(ports["blocks"]),
     )
-    made = dict(_configuration("mzplan", {}, given).getAll())
+    made = dict(configuration_of("mzplan", {}, given).getAll())
     assert made["spark.driver.host"] == given["spark.driver.host"]
     assert made["spark.master"].startswith("k8s://")
 

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from mzplan.host import spark_lines
 from mzplan.host.spark_lines import LINES, NEWEST, OLDEST, SparkLine, installed_line, installed_spark, line_of
 from mzplan.model.diagnostics import MzplanError
-from mzplan.spark.session import _configuration
+from mzplan.spark.settings import configuration_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -37,7 +37,7 @@ def test_any_release_of_a_line_has_its_packages(line: SparkLine) -> None:
     assert line_of(f"{line.spark}.7") is line
     assert any(f":{line.connector}" in package for package in line.packages if "kafka-0-10" in package)
     assert any(package.endswith(f":{line.delta}") for package in line.packages if "delta-spark" in package)
-    conf = dict(_configuration("a", {}, {}, line=line).getAll())
+    conf = dict(configuration_of("a", {}, {}, line=line).getAll())
     assert conf["spark.jars.packages"] == ",".join(line.packages)
     assert line.settings.items() <= conf.items()
 

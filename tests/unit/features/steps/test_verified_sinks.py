@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mzplan.endpoints.interface import Written
-from mzplan.features.steps.steps import Verified, _compare, _with_target
 from mzplan.features.steps.steps_text import render_verified, verified_to_json
+from mzplan.features.steps.verification import Verified, _compare, _with_target
 from mzplan.model.address import Address
 from mzplan.schema.columns import parse_columns
 from mzplan.spark.sink_verification import Downstream

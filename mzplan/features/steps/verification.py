@@ -1,0 +1,246 @@
+"""verify: the durable steps of a source or sink, replayed and compared with what was recorded of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from mzplan.endpoints.interface import Written
+from mzplan.features.steps.steps import Range, history_of, in_range, readable
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, error
+from mzplan.model.state import ResourceState, State
+from mzplan.operations.project import (
+    Project,
+    Reporter,
+    committed_resource,
+    read_state,
+    why_nothing_runs,
+)
+from mzplan.schema.source_columns import columns_of
+from mzplan.warehouse.content_hash import ContentHash, content_hash
+from mzplan.warehouse.damage import DamagedError, GoneError
+from mzplan.warehouse.replay import ValuesSeen, collection_batches
+from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.step_record import StepRecord
+
+if TYPE_CHECKING:
+    from mzplan.connectors.api.connector import Upstream
+
+Match = Literal["hash", "rows", "unknown"]
+"""By what a step is as recorded; `unknown`: there is no record of it."""
+
+
+class VerifiedTarget(Protocol):
+    """The target of a sink: what it has recorded, and what it should contain."""
+
+    def recorded(self, step: int) -> Written | None:
+        """What the target has recorded of a step, or contains of it; None where it has no record of it (any
+        more). Raises GoneError, MzplanError."""
+
+    def content_hash(self, record: StepRecord) -> ContentHash:
+        """The hash of the rows that the step makes of its source's collection, under the description that it
+        began under. Raises GoneError."""
+
+    def changed_hash(self, record: StepRecord) -> ContentHash | None:
+        """The same of a step at which the sink was changed, so that it may have been pushed under the new
+        description; None of any other. Raises GoneError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDifference:
+    """A step that differs from its record. A hash is None where none was recorded. `code`: MZ088 of a sink
+    that was changed at this step, which may stand as it was pushed before that."""
+
+    step: int
+    recorded_rows: int | None
+    recorded_hash: str | None
+    found_rows: int
+    found_hash: str
+    code: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """The result of verify. `equal`: steps that are as recorded; `by_rows`: those of them for which only the
+    number of rows was recorded. `unknown`: steps of a sink of which its target has no record (any more).
+    `never`: see ShownSteps. The first difference ends the work. `warnings`: of columns of a source."""
+
+    address: Address
+    equal: tuple[int, ...]
+    by_rows: tuple[int, ...]
+    difference: StepDifference | None
+    problems: tuple[Diagnostic, ...]
+    unknown: tuple[int, ...] = ()
+    never: str = ""
+    warnings: tuple[Diagnostic, ...] = ()
+
+
+def verify(
+    project: Project,
+    address: Address,
+    wanted: Range | None,
+    upstream: Callable[[State, ResourceState], Upstream] | None,
+    target: Callable[[State, ResourceState], VerifiedTarget],
+    reporter: Reporter,
+) -> Verified:
+    """Replay the wanted steps (None: all) from the collection or, with `upstream`, from there, and compare
+    them with what was recorded; for a sink, by its `target`."""
+    state = read_state(project.store, reporter)
+    resource = committed_resource(state, address)
+    if address.kind == "sink" and upstream is not None:
+        raise error(
+            "MZ094",
+            f"{address} can't be read again from an upstream",
+            "A sink's steps are read from the collection of its source.",
+            "leave out --from-upstream.",
+            address=address,
+            exit_code=ExitCode.USAGE,
+        )
+    history, seen = history_of(project, state, resource), ValuesSeen()
+    with reporter.working(f"reading the steps of {address}"), readable(address):
+        records = in_range(history, address, wanted)
+    if address.kind == "sink":
+        compared = partial(_with_target, target(state, resource))
+    else:
+        source = upstream(state, resource) if upstream is not None else None
+        compared = partial(_with_source, history, source, seen)
+    found = _compare(address, records, compared, reporter)
+    warnings = _never_there(resource, seen) if address.kind == "source" else ()
+    return replace(found, never=why_nothing_runs(state, resource), warnings=tuple(warnings))
+
+
+def _never_there(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagnostic]:
+    """MZ267 for each column that is NULL in all rows that were read again."""
+    names = [column.name for column in columns_of(resource.type, resource.body)]
+    for name, rows in seen.empty(names).items():
+        yield Diagnostic(
+            severity="warning",
+            code="MZ267",
+            summary=f"Column {name} of {resource.address} is NULL in every row",
+            detail=f"All {rows} rows of the steps that were verified and have the column: no record has had "
+            "a value for it.",
+            hint="if the field is called otherwise in the records (its case counts), correct the schema of "
+            "the source; a column that is removed replaces the source.",
+            address=resource.address,
+        )
+
+
+def _compare(
+    address: Address,
+    records: list[StepRecord],
+    compared: Callable[[StepRecord], StepDifference | Match],
+    reporter: Reporter,
+) -> Verified:
+    """One step after the other, up to the first that differs."""
+    steps: dict[Match, list[int]] = {"hash": [], "rows": [], "unknown": []}
+    problems: list[Diagnostic] = []
+    difference: StepDifference | None = None
+    done = 0
+    with reporter.working(lambda: f"{done} of {len(records)} steps verified"):
+        for record in records:
+            try:
+                with readable(address):
+                    found = compared(record)
+            except GoneError as problem:
+                problems.append(_gone(address, record, str(problem)))
+            except DamagedError as problem:
+                problems.append(_damaged(address, record, str(problem)))
+            else:
+                if isinstance(found, StepDifference):
+                    difference = found
+                    break
+                steps[found].append(record.step)
+            done += 1
+    equal = sorted(steps["hash"] + steps["rows"])
+    unknown = steps["unknown"]
+    if unknown and not equal and not problems and difference is None:
+        problems.append(_unknown(address, unknown))
+    return Verified(
+        address=address,
+        equal=tuple(equal),
+        by_rows=tuple(steps["rows"]),
+        difference=difference,
+        problems=tuple(problems),
+        unknown=tuple(unknown),
+    )
+
+
+def _with_target(target: VerifiedTarget, record: StepRecord) -> StepDifference | Match:
+    written = target.recorded(record.step)
+    if written is None:
+        return "unknown"
+    differs = _difference(record.step, written.rows, written.digest, target.content_hash(record))
+    if differs is not None and (changed := target.changed_hash(record)) is not None:
+        if _difference(record.step, written.rows, written.digest, changed) is not None:
+            return replace(differs, code="MZ088")
+        differs = None
+    return differs or ("rows" if ContentHash.parse(written.rows, written.digest) is None else "hash")
+
+
+def _with_source(
+    history: StepHistory, upstream: Upstream | None, seen: ValuesSeen, record: StepRecord
+) -> StepDifference | Match:
+    recorded, by_position = record.digest, upstream is None or upstream.keeps_positions
+    if upstream is None:
+        found = content_hash(seen.watch(collection_batches(history.collection, record)))
+    else:
+        found = upstream.content_hash(record)
+        if not by_position:  # then what the collection holds is the measure
+            recorded = str(_hash_without_positions(history, record))
+    differs = _difference(record.step, record.rows, recorded, found)
+    return differs or ("rows" if by_position and ContentHash.parse(0, record.digest) is None else "hash")
+
+
+def _difference(step: int, rows: int | None, digest: str | None, found: ContentHash) -> StepDifference | None:
+    """None where rows and hash are as recorded, or the rows are and there is no hash."""
+    if found.rows == rows and ContentHash.parse(found.rows, digest) in (None, found):
+        return None
+    return StepDifference(
+        step=step,
+        recorded_rows=rows,
+        recorded_hash=digest,
+        found_rows=found.rows,
+        found_hash=str(found),
+    )
+
+
+def _unknown(address: Address, steps: list[int]) -> Diagnostic:
+    listed = str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+    return Diagnostic(
+        code="MZ101",
+        summary=f"The target of {address} has no record of step {listed}",
+        detail="It keeps one of so many newest steps (docs/endpoints.md), or what it kept was removed.",
+        hint="verify newer steps, or the source's.",
+        address=address,
+    )
+
+
+def _hash_without_positions(history: StepHistory, record: StepRecord) -> ContentHash:
+    from mzplan.schema.columns import POSITION
+
+    batches = collection_batches(history.collection, record)
+    return content_hash(batch.drop_columns([POSITION]) for batch in batches)
+
+
+def _gone(address: Address, record: StepRecord, why: str) -> Diagnostic:
+    return Diagnostic(
+        code="MZ091",
+        summary=f"Step {record.step} of {address} can't be replayed",
+        detail=why,
+        hint="verify later steps with --steps, or expire those that nobody needs: mzplan expire.",
+        address=address,
+    )
+
+
+def _damaged(address: Address, record: StepRecord, why: str) -> Diagnostic:
+    return Diagnostic(
+        code="MZ135",
+        summary=f"Step {record.step} of {address} is damaged",
+        detail=f"{why}.",
+        hint="restore that file from a backup of the warehouse. Without one, `mzplan apply --replace` of the "
+        "source reads everything again, as far as its upstream still has it.",
+        address=address,
+    )

@@ -1,0 +1,163 @@
+"""The configuration of a runner's Spark session: mzplan's defaults, and what spark-submit,
+PYSPARK_SUBMIT_ARGS or spark-defaults.conf have set already, which is kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mzplan.host.spark_lines import SparkLine, installed_line
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+# What Spark shows as asterisks in its UI and event log: its own default, which ours is beside.
+_REDACTED = "(?i:secret|password|token|access[.]?key)"
+_REDACTED_TOO = "(?i:keystore[.]key|jaas|private.?key)"
+# How Spark reads what others have written, whatever is configured: else it puts values of its configuration,
+# secrets among them, in the place of ${…}, and takes "…" for a name.
+READING = {"spark.sql.variable.substitute": "false", "spark.sql.ansi.doubleQuotedIdentifiers": "false"}
+STOP_TIMEOUT_S = 20
+NOTHING: Mapping[str, tuple[str, ...]] = {}
+
+
+def _defaults(application: str) -> dict[str, str]:
+    cores = os.cpu_count() or 2
+    log4j = Path(__file__).with_name("log4j2.properties")
+    return {
+        "spark.app.name": application,
+        "spark.master": "local[*]",
+        "spark.driver.memory": _driver_memory(),
+        # Without the larger stack, stopping a query in the middle of a foreachBatch dies of a
+        # StackOverflowError in a regular expression.
+        JAVA_OPTIONS: f"-Xss8m -Dlog4j2.configurationFile={log4j.as_uri()}",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # One pool per query (see streams.py): a backlog of one query doesn't hold up the others.
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.session.timeZone": "UTC",
+        # The defaults, 200 and 50, are for large tables: with them a micro-batch of ten rows takes seconds.
+        "spark.sql.shuffle.partitions": str(max(cores, 2)),
+        "spark.databricks.delta.snapshotPartitions": "1",
+        # Delta computes the state of a table anew for each micro-batch that it writes: without histograms
+        # that nobody here reads, a first micro-batch takes a tenth less CPU.
+        "spark.databricks.delta.fileSizeHistogramMetrics.enabled": "false",
+        "spark.databricks.delta.checksumDVMetrics.enabled": "false",
+        # Also in an object store: by it, verify tells files that VACUUM has removed from lost ones.
+        "spark.databricks.delta.vacuum.logging.enabled": "true",
+        # Else Spark checks its own optimizer after each rule.
+        "spark.sql.lightweightPlanChangeValidation": "false",
+        # Streaming queries can't use it, and each start would warn of that.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S}s",
+        "spark.sql.streaming.numRecentProgressUpdates": "5",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        # Else PySpark may have the JVM note which line of ours made each expression, for Spark's errors (the
+        # thread that asks first decides): the rows of a Kafka source then take 1,100 calls and not 400.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+    }
+
+
+def _driver_memory() -> str:
+    """A quarter of the machine's memory, from 1 to 4 GiB: 200 idle queries take about 3 GiB."""
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return "2g"
+    return f"{min(max(total // 4, 1 << 30), 4 << 30) >> 20}m"
+
+
+def configuration_of(
+    application: str,
+    options: Mapping[str, str],
+    given: Mapping[str, str],
+    further: Mapping[str, tuple[str, ...]] = NOTHING,
+    line: SparkLine | None = None,
+) -> SparkConf:
+    from pyspark import SparkConf
+
+    line = line or installed_line()
+    defaults = _defaults(application)
+    if not given.get("spark.master", options.get("spark.master", "local")).startswith("local"):
+        # On a cluster the executors must find the driver by its real address.
+        del defaults["spark.driver.host"], defaults["spark.driver.bindAddress"]
+    wanted = {**defaults, **line.settings, **given, **options, **READING}
+    packages = (*line.packages, *line.fitting(further.get("spark.jars.packages", ())))
+    wanted["spark.jars.packages"] = _joined(wanted.get("spark.jars.packages"), packages)
+    excluded = (*line.excluded, *further.get("spark.jars.excludes", ()))
+    wanted["spark.jars.excludes"] = _joined(wanted.get("spark.jars.excludes"), excluded)
+    wanted[JAVA_OPTIONS] = _java_options(defaults[JAVA_OPTIONS], wanted[JAVA_OPTIONS])
+    wanted["spark.sql.extensions"] = _joined(wanted.get("spark.sql.extensions"), (DELTA_EXTENSION,))
+    wanted.setdefault("spark.sql.catalog.spark_catalog", _DELTA_CATALOG)
+    # Options of a Kafka sink or dead letters hold a key: Spark prints the options of a write.
+    redacted = wanted.get("spark.redaction.regex", _REDACTED)
+    wanted["spark.redaction.regex"] = f"{redacted}|{_REDACTED_TOO}"
+    conf = SparkConf(loadDefaults=False)
+    for key, value in wanted.items():
+        conf.set(key, value)
+    return conf
+
+
+def _java_options(ours: str, wanted: str) -> str:
+    """Ours, then what is given: of two, Java takes the last. Only Log4j prefers our name of its file."""
+    if wanted == ours:
+        return ours
+    logs = "configurationFile" in wanted
+    return " ".join([*(one for one in ours.split() if not (logs and "configurationFile" in one)), wanted])
+
+
+def _joined(given: str | None, ours: tuple[str, ...]) -> str:
+    """A comma-separated list with ours added, except those that are there in some version."""
+    there = [item for item in (given or "").split(",") if item]
+    names = {item.rpartition(":")[0] or item for item in there}
+    return ",".join([*there, *(item for item in ours if (item.rpartition(":")[0] or item) not in names)])
+
+
+def given_here() -> dict[str, str]:
+    """Configuration from outside that our own would override: spark-defaults.conf, PYSPARK_SUBMIT_ARGS."""
+    found = _spark_defaults()
+    words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    names = {
+        "--master": "spark.master",
+        "--packages": "spark.jars.packages",
+        "--driver-memory": "spark.driver.memory",
+    }
+    for flag, value in pairwise(words):
+        if flag in names:
+            found[names[flag]] = value
+        elif flag in ("--conf", "-c") and "=" in value:
+            key, _, setting = value.partition("=")
+            found[key] = setting
+    return found
+
+
+def _spark_defaults() -> dict[str, str]:
+    folder = os.environ.get("SPARK_CONF_DIR") or str(
+        Path(os.environ.get("SPARK_HOME") or "/nowhere") / "conf"
+    )
+    try:
+        lines = (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    pairs = (
+        re.split(r"[\s=]+", line.strip(), maxsplit=1) for line in lines if not line.lstrip().startswith("#")
+    )
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0].startswith("spark.")}
+
+
+def given_by_submit() -> dict[str, str]:
+    """What spark-submit was given: its JVM runs already, so memory and Java options are as they are."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf(_jvm=SparkContext._jvm).getAll())

@@ -1,0 +1,223 @@
+"""What a sink's target should hold: the rows of the collection up to a step, through the sink's select and
+where as they were when each step began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.targets import PLACE, Content
+from mzplan.connectors.frames.types import ddl, quoted, spark_type
+from mzplan.schema.columns import POSITION
+from mzplan.schema.kinds import resource_kind
+from mzplan.spark.projection import project
+from mzplan.warehouse.checkpoints import Begun
+from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.file_steps import OLDEST, FileSteps, steps_of_files
+from mzplan.warehouse.replay import files_of, versions_of
+from mzplan.warehouse.step_record import StepRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame, SparkSession
+
+    from mzplan.schema.description import Description
+
+MUST = "_must"
+# The first fields of `_position`: the last and the first step that the row may have come with.
+_STEP, _NOT_BEFORE, ORDER = "_step", "_not_before", "_order"
+
+
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """What a sink was from a step on."""
+
+    first: int
+    query: ResolvedQuery
+
+
+class WantedContent:
+    """One sink's. `position`: the type of `_position` in its collection."""
+
+    def __init__(
+        self,
+        query: ResolvedQuery,
+        resolve: Callable[[Description], ResolvedQuery],
+        collection: CollectionLog,
+        position: str,
+        spark: SparkSession,
+    ):
+        self._query, self._resolve, self._collection = query, resolve, collection
+        self._position, self._spark = position, spark
+
+    def none(self, content: Content) -> DataFrame:
+        return content.held(project(_positioned(self._empty(), None), self._query), self._query)
+
+    def _empty(self) -> DataFrame:
+        return self._spark.createDataFrame([], f"{ddl(self._query.columns)}, {POSITION} {self._position}")
+
+    def rows(self, records: Sequence[StepRecord], content: Content, first: int) -> DataFrame:
+        """The sink's rows as the target should hold them, with `_position`, and MUST: whether it must (it
+        may have lost those of the steps before `first`)."""
+        from pyspark.sql import functions as f
+
+        descriptions = self._descriptions(records[-1].step)
+        boundaries = [one.first for one in descriptions[1:]]
+        if self._query.keys:
+            rows = self._latest_of_collection(records[-1], boundaries, first)
+        else:
+            steps = steps_of_files(self._collection, records)
+            self._require_told_apart(steps, boundaries)
+            rows = self._added(records[-1], steps)
+        made = []
+        for i, one in enumerate(descriptions):
+            part = rows
+            if i > 0:
+                part = part.where(f.col(f"{POSITION}.{_STEP}") >= one.first)
+            if i + 1 < len(descriptions):
+                part = part.where(f.col(f"{POSITION}.{_STEP}") < descriptions[i + 1].first)
+            made.append(content.held(project(part, one.query), one.query))
+        held = reduce(lambda all_, part: all_.unionByName(part), made)
+        if content.keys:
+            held = _last_of_each(held, content.keys)
+        return held.withColumn(MUST, f.col(f"{POSITION}.{_NOT_BEFORE}") >= first)
+
+    def _descriptions(self, last: int) -> list[_Description]:
+        """What the sink was while it wrote the steps up to the last one, in order."""
+        now = self._query.description
+        names = resource_kind("sink", now.type).row_properties
+        begun = self._query.checkpoint.begun().begun if self._query.checkpoint is not None else ()
+        rows_now = {name: now.body[name] for name in names if name in now.body}
+        changes: list[tuple[Begun, int]] = []
+        for record in begun:
+            if record.step <= last and (not changes or changes[-1][0].rows != record.rows):
+                changes.append((record, record.step))
+        if not changes or (changes[0][1] > 0 and changes[0][0].rows != rows_now):
+            before = [_Description(OLDEST, self._query)]  # of before there was a history
+        else:
+            before, changes[0] = [], (changes[0][0], OLDEST)
+        later = (
+            _Description(step, self._resolve(replace(now, body=record.body(now.body, names))))
+            for record, step in changes
+        )
+        return [*before, *later]
+
+    def _require_told_apart(self, steps: FileSteps, boundaries: Sequence[int]) -> None:
+        """See that no file has rows of steps that began under two descriptions. Raises GoneError."""
+        for boundary in boundaries:
+            merged = any(first < boundary <= last for first, last in steps.spans.values())
+            if merged or boundary < steps.known_from:
+                raise GoneError(
+                    f"The sink's select or where was changed at step {boundary}, and which rows of the "
+                    "collection came before that is not known any more: their files were merged, or the logs "
+                    "of these steps are gone."
+                )
+
+    def _added(self, record: StepRecord, steps: FileSteps) -> DataFrame:
+        """The rows of a collection that only grows, up to a step."""
+        from pyspark.sql import functions as f
+
+        schema = "file STRING, last INT, first INT"
+        spans = [(name, last, first) for name, (first, last) in steps.spans.items()]
+        known = f.broadcast(self._spark.createDataFrame(spans, schema))
+        parts = [_of_files(part, self._query) for part in self._tables(record)]
+        rows = reduce(lambda all_, part: all_.unionByName(part), parts) if parts else None
+        if rows is None:
+            return _positioned(self._empty(), None)
+        joined = rows.join(known, rows[PLACE] == known["file"], "left")
+        return _positioned(joined, (f.col("last"), f.col("first"))).drop(PLACE, "file", "last", "first")
+
+    def _tables(self, record: StepRecord) -> Iterator[DataFrame]:
+        """What a sink has read up to a step: a version of the collection, and files of the next one."""
+        end, log = record.end, self._collection
+        if not isinstance(end, dict) or "reservoirVersion" not in end:
+            raise GoneError(
+                f"Which part of {log.collection} step {record.step} has read is not known any more."
+            )
+        version, index = int(end["reservoirVersion"]), int(end["index"])
+        start: dict[str, Any] | None = {"reservoirVersion": version, "index": -1}
+        if end.get("isStartingVersion"):
+            start = None
+        elif version > 0:
+            reader = self._spark.read.format("delta").option("versionAsOf", version - 1)
+            yield reader.load(log.collection)
+        if index < 0:
+            return
+        begun = StepRecord(step=0 if start is None else record.step, start=start, end=end)
+        if files := files_of(log, begun):
+            schema = f"{ddl(self._query.columns)}, {POSITION} {self._position}"
+            yield self._spark.read.schema(schema).option("__globPaths__", "false").parquet(*files)
+
+    def _latest_of_collection(self, record: StepRecord, boundaries: Sequence[int], first: int) -> DataFrame:
+        """The rows of a keyed collection after a step: what is deleted or replaced is so in the target."""
+        if boundaries:
+            raise GoneError(
+                f"The sink's select or where was changed at step {boundaries[-1]}, and which rows of a keyed "
+                "collection it had written before that is not known."
+            )
+        if first > 0:
+            raise GoneError("Which rows of a keyed collection the target may have lost is not known.")
+        lost = {name.lower() for name in self._query.keys} - {
+            name.lower() for name in self._query.body.get("key", ())
+        }
+        if lost:
+            raise GoneError(
+                f"The key of the sink lacks {', '.join(sorted(lost))} of its source's: which of the rows "
+                "that share a key is there depends on what was deleted meanwhile."
+            )
+        log = self._collection
+        reader = self._spark.read.format("delta").option("versionAsOf", _whole_version(log, record))
+        return _positioned(reader.load(log.collection), None)
+
+
+def _whole_version(log: CollectionLog, record: StepRecord) -> int:
+    """The version of a keyed collection that a sink has read to its end. Raises GoneError."""
+    end = record.end
+    if not isinstance(end, dict) or not end.get("isStartingVersion"):
+        return versions_of(log, replace(record, step=0, start=None))[1]
+    begun = replace(record, step=0, start=None)
+    if len(files_of(log, begun)) < len(files_of(log, replace(begun, end={**end, "index": 2**63}))):
+        raise GoneError(f"Step {record.step} has read a part of the snapshot that the sink begins with.")
+    return int(end["reservoirVersion"])
+
+
+def _of_files(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+    """The collection's columns, and the name of the file that a row lies in."""
+    from pyspark.sql import functions as f
+
+    there = {name.lower() for name in rows.columns}
+    columns = []
+    for column in query.columns:
+        has = column.name.lower() in there
+        value = f.col(quoted(column.name)) if has else f.lit(None).cast(spark_type(column.type))
+        columns.append(value.alias(column.name))
+    return rows.select(*columns, POSITION, f.col("_metadata.file_name").alias(PLACE))
+
+
+def _positioned(rows: DataFrame, span: tuple[Expression, Expression] | None) -> DataFrame:
+    """`_position` with the last and the first step in front, so that it goes along through a `select`."""
+    from pyspark.sql import functions as f
+
+    unknown = f.lit(OLDEST if span is not None else 0)
+    last, first = span if span is not None else (unknown, unknown)
+    fields = [
+        f.coalesce(last, unknown).alias(_STEP),
+        f.coalesce(first, unknown).alias(_NOT_BEFORE),
+        f.col(POSITION).alias(ORDER),
+    ]
+    return rows.withColumn(POSITION, f.struct(*fields))
+
+
+def _last_of_each(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    order = f.struct(f.col(f"{POSITION}.{_STEP}"), f.col(f"{POSITION}.{ORDER}"))
+    grouped = rows.groupBy(*(f.col(quoted(key)).alias(f"_key{i}") for i, key in enumerate(keys)))
+    last = grouped.agg(f.max_by(f.struct(*(quoted(name) for name in rows.columns)), order).alias("_last"))
+    return last.select(*(f.col(f"_last.{quoted(name)}").alias(name) for name in rows.columns))
