@@ -19,7 +19,7 @@ from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.model.observed import Counters
 from mzplan.schema.description import Description
-from mzplan.spark.source_verification import SparkUpstream
+from mzplan.spark.verification.source import SparkUpstream
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.paths import local_path

@@ -178,7 +178,7 @@ class _LazySpark:
             self._opened.close()
 
     def upstream(self, state: State, resource: ResourceState) -> Upstream:
-        from mzplan.spark.source_verification import open_upstream
+        from mzplan.spark.verification.source import open_upstream
 
         found: Upstream = self._open(
             open_upstream, state, resource, f"opening the upstream of {resource.address}"
@@ -186,14 +186,14 @@ class _LazySpark:
         return found
 
     def target(self, state: State, resource: ResourceState) -> VerifiedTarget:
-        from mzplan.spark.sink_verification import Downstream
+        from mzplan.spark.verification.sink import Downstream
 
         doing = f"asking the target of {resource.address}"
         found: VerifiedTarget = self._open(Downstream.open, state, resource, doing)
         return found
 
     def content(self, state: State, resource: ResourceState) -> Comparison:
-        from mzplan.spark.content_verification import ContentComparison
+        from mzplan.spark.verification.content_comparison import ContentComparison
 
         doing = f"starting Spark, to read the target of {resource.address}"
         found: Comparison = self._open(ContentComparison.open, state, resource, doing)

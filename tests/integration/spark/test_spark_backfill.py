@@ -15,7 +15,7 @@ from mzplan.connectors.api.queries import resolve
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import Backfill
 from mzplan.model.times import instant_text
-from mzplan.spark.source_verification import open_upstream
+from mzplan.spark.verification.source import open_upstream
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.replay import collection_batches
 from mzplan.warehouse.step_history import StepHistory

@@ -15,7 +15,7 @@ from mzplan.connectors.local.endpoint import LocalSteps
 from mzplan.controller.terms import CollectionDescription
 from mzplan.endpoints import OutputEndpoint, Step
 from mzplan.spark.delta_storage import DeltaStorage
-from mzplan.spark.source_verification import open_upstream
+from mzplan.spark.verification.source import open_upstream
 from mzplan.warehouse.replay import collection_hash
 from mzplan.warehouse.snapshot import snapshot_of
 from mzplan.warehouse.step_history import StepHistory

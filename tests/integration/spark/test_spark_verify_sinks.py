@@ -21,8 +21,8 @@ from mzplan.connectors.files.manifest import committed_files
 from mzplan.features.steps.verification import Verified, _compare, _with_target
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description
-from mzplan.spark.content_verification import ContentComparison
-from mzplan.spark.sink_verification import Downstream
+from mzplan.spark.verification.content_comparison import ContentComparison
+from mzplan.spark.verification.sink import Downstream
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.step_history import StepHistory
 from tests.integration.spark_lab import until

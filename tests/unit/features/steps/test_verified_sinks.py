@@ -15,7 +15,7 @@ from mzplan.features.steps.steps_text import render_verified, verified_to_json
 from mzplan.features.steps.verification import Verified, _compare, _with_target
 from mzplan.model.address import Address
 from mzplan.schema.columns import parse_columns
-from mzplan.spark.sink_verification import Downstream
+from mzplan.spark.verification.sink import Downstream
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named

@@ -25,7 +25,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.projection import analysed_outputs
-from mzplan.spark.wanted_content import MUST, ORDER, WantedContent
+from mzplan.spark.verification.wanted_content import MUST, ORDER, WantedContent
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
