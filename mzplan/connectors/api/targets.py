@@ -1,11 +1,12 @@
 """What the target of a sink holds: of its rows (`mzplan verify SINK --content`), of its steps (`mzplan
 verify`), and what is reported when it is another one, or when a step is pushed again that it has already.
 
-A connector says what the target holds, and what the sink's rows are once they are written there; what differs
-between the two is found by `mzplan.spark.verification.content_comparison`, the same for all. After a crash
-Spark runs its last micro-batch again, from the same files of the collection, and under the description that began it
-(mzplan.warehouse.checkpoints). The rows are the same, unless that could not be, or they hold something like
-rand() or current_timestamp(): the output rule is mzplan.endpoints.replay, here is what people are told.
+A connector says what the target holds, and what the sink's rows are once they are written there; what
+differs between the two is found by `mzplan.spark.verification.content_comparison`, the same for all. After
+a crash Spark runs its last micro-batch again, from the same files of the collection, and under the
+description that began it (mzplan.warehouse.checkpoints). The rows are the same, unless that could not be,
+or they hold something like rand() or current_timestamp(): the output rule is mzplan.endpoints.replay, here
+is what people are told.
 """
 
 from __future__ import annotations
