@@ -91,6 +91,7 @@ def apply_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--live/--no-live", default=None, help="Reach out in validation (default: where a runner can).")
 @policy_option
 @click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
+@click.option("--allow-loss", is_flag=True, help="Allow those that can't read again all that was read.")
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
 @click.option("--replace", "replacing", type=QUERY, multiple=True, help="Begin a new generation of it.")
 @click.option(

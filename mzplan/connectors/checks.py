@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from mzplan.connectors.api.losses import check_losses
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.queries import (
     Output,
@@ -73,10 +74,14 @@ def check_description(
                 return connectors.sink(description.type).probe(query, outputs(query))
             connector = connectors.source(description.type)
             found = connector.probe(query)
-            if query.checkpoint is None or found.upstream is None:
+            if query.checkpoint is None or warehouse is None:
                 return found
-            other = judge_upstream(connector, query, query.checkpoint, found.upstream).diagnostic
-            more = (other,) if other else check_backfills(connector, query, query.checkpoint)
+            more: tuple[Diagnostic, ...] = ()
+            if found.upstream is not None:
+                other = judge_upstream(connector, query, query.checkpoint, found.upstream).diagnostic
+                more = (other,) if other else check_backfills(connector, query, query.checkpoint)
+            if found.ok and not more:
+                more = check_losses(connector, query, warehouse, found.upstream)
             return replace(found, diagnostics=(*found.diagnostics, *more)) if more else found
     except MzplanError as problem:
         return Probe(diagnostics=_of(description, problem))

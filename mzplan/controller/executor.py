@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.losses import Loss
 from mzplan.model.observed import Counters, RunFacts, Versions
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
@@ -96,9 +97,11 @@ class CheckResult:
 class Measured:
     """What was found out about a query aside from its run, which may have ended: `backlog`, what waits for it
     (see Observation), None where nobody says; `recent`, its last steps that were recorded, the newest first.
-    `at` is when, in seconds since the epoch."""
+    `loss`: what its source could not read again, if it began anew now. `at` is when, in seconds since the
+    epoch."""
 
     backlog: Mapping[str, int] | None = None
+    loss: Loss | None = None
     recent: tuple[StepRecord, ...] = ()
     at: float = 0.0
 

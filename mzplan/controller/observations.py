@@ -149,6 +149,7 @@ def observe(address: Address, query: QueryState) -> Observation:
         fault=_in_words(fault.problem) if fault else None,
         fault_fix=fault.problem.hint if fault and fault.problem.code not in _UNREACHED else None,
         counters=query.counters,
+        loss=measured.loss if measured else None,
         **facts_of(shown or RunFacts(step=query.reached, backfilled=_backfilled(memory))),
     )
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause, CauseKind
+from mzplan.model.losses import Loss
 from mzplan.model.stored import (
     KEY,
     OPTIONAL,
@@ -158,6 +159,7 @@ class Observation(RunFacts):
     - `quiet_since`: seconds since the Unix epoch. Set while one micro-batch takes longer than a minute: the
       time when the one before it ended.
     - `upstream`: the identity of what the query reads (for Kafka: cluster, topic and number of partitions).
+    - `loss`: what a new generation of a source could not read again now, where its runner looks for that.
     - `held`: what the query waits for, in words: a canary (meanwhile its last accepted description runs), or
       the runner of another instance (it starts here once that one has stopped it).
     """
@@ -189,6 +191,7 @@ class Observation(RunFacts):
     fault: str | None = None
     fault_fix: str | None = field(default=None, metadata=SPARSE)
     counters: Counters | None = field(default=None, metadata=SPARSE)
+    loss: Loss | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,8 @@ class ResourceState:
     and `restart_token` come from `pause`, `resume` and `restart`. `backfills`: what was asked for, each
     with a restart, before which it is done; the next one takes those out that are done. `because`: why the
     query last had to start, stop or move, as the commit that wanted it says; no part of what is wanted.
+    `may_lose`: the generation of a source that may begin although its upstream no longer holds all that the
+    one before has read (`apply --allow-loss`); 0: none.
     """
 
     address: Address = field(metadata=KEY)
@@ -100,6 +102,7 @@ class ResourceState:
     restart_token: int = field(default=0, metadata=OPTIONAL)
     backfills: tuple[Backfill, ...] = field(default=(), metadata=SPARSE)
     because: Cause | None = field(default=None, compare=False, metadata=SPARSE)
+    may_lose: int = field(default=0, metadata=SPARSE)
 
     @property
     def own_backfills(self) -> tuple[Backfill, ...]:

@@ -16,6 +16,7 @@ from mzplan.host.local_folder import refuse_unused
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.history import CommitRecord
+from mzplan.model.losses import as_refusal
 from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
@@ -25,6 +26,7 @@ from mzplan.operations.follower import OutcomeFollower, resumed_queries
 from mzplan.operations.planning import plan_configuration, validate
 from mzplan.operations.project import Outcome, Workbench, committing, locked, read_state
 from mzplan.operations.status import find_drift
+from mzplan.plan.leads import losing
 from mzplan.schema.description import packages_of
 from mzplan.secrets.command_guards import AsWritten
 from mzplan.secrets.policy import Guard, Handed
@@ -35,7 +37,8 @@ from mzplan.store.store import digest_of_state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOptions:
-    """How a plan is carried out. `live`: whether validation reaches servers, from here too (None: only where
+    """How a plan is carried out. `allow_loss`: sources may begin anew without what their upstream no longer
+    holds of what they have read. `live`: whether validation reaches servers, from here too (None: only where
     a runner can). `chosen`: which secrets it may send from here, where its user has named a policy. `canary`:
     one query of each connection goes first, and must make progress within so many seconds. `parallelism`:
     queries that are stopped and started at once. `digest`: that of the plan which was reviewed; no other is
@@ -43,6 +46,7 @@ class ApplyOptions:
     them."""
 
     allow_replace: bool = False
+    allow_loss: bool = False
     live: bool | None = None
     chosen: Guard | None = None
     canary: float | None = None
@@ -158,7 +162,7 @@ def carry_out(work: Workbench, request: CommitRequest) -> Applied:
         failpoint(Failpoint.APPLY_LOCKED)
         state = read_state(store, work.reporter)
         plan = replace(request.planned(state), environment=work.project.settings.environment)
-        refuse(plan, request.options.allow_replace)
+        refuse(plan, request.options.allow_replace, request.options.allow_loss)
         statuses = store.read_statuses()
         committed = not plan.is_empty
         if committed:
@@ -182,16 +186,16 @@ def _settle(work: Workbench) -> None:
         work.reporter.stage(f"notice: {done}")
 
 
-def refuse(plan: Plan, allow_replace: bool) -> None:
-    """Raise MzplanError for what forbids the plan: its errors, and replacements that are not allowed."""
+def refuse(plan: Plan, allow_replace: bool, allow_loss: bool = False) -> None:
+    """Raise MzplanError for what forbids the plan: its errors, and replacements and losses that are not
+    allowed."""
     errors = [d for d in plan.diagnostics if d.severity == "error"]
     if errors:
         raise MzplanError(errors)
-    if allow_replace:
-        return
-    replaced = [change for change in plan.changes if change.action == "replace"]
-    if replaced:
-        raise MzplanError(
+    refused = [] if allow_loss else [as_refusal(loss) for loss in losing(plan)]
+    if not allow_replace:
+        replaced = [change for change in plan.changes if change.action == "replace"]
+        refused += [
             Diagnostic(
                 code="MZ040",
                 summary=f"{change.address} would be replaced",
@@ -202,7 +206,9 @@ def refuse(plan: Plan, allow_replace: bool) -> None:
                 exit_code=ExitCode.REFUSED,
             )
             for change in replaced
-        )
+        ]
+    if refused:
+        raise MzplanError(refused)
 
 
 def _commit(work: Workbench, request: CommitRequest, plan: Plan, state: State, record: CommitRecord) -> State:
@@ -212,7 +218,7 @@ def _commit(work: Workbench, request: CommitRequest, plan: Plan, state: State, r
     from mzplan.plan.canaries import without_passed
 
     store, options = work.store, request.options
-    new = apply_changes(state, plan, record=record)
+    new = apply_changes(state, plan, record=record, allow_loss=options.allow_loss)
     if new.canaries:
         new = without_passed(new, store.read_statuses())
     needed, touched, handed = _instances_used(new), _touched(plan, new), _handed(new)

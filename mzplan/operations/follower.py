@@ -151,9 +151,20 @@ class OutcomeFollower:
         if (seen.wanted_generation, seen.wanted_digest) != (resource.generation, resource.digest):
             return seen.condition
         if seen.held:
-            failed = self._failed_canary(address, status)
-            return _outcome(address, "pending", seconds, seen, seen.held, "MZ141") if failed else "held"
+            if self._failed_canary(address, status):
+                return _outcome(address, "pending", seconds, seen, seen.held, "MZ141")
+            source = self._stopped_source(resource, status)
+            code = (source.error_code or "MZ065") if source is not None else ""
+            return _outcome(address, "pending", seconds, seen, seen.held, code) if code else "held"
         return _verdict(address, resource, seen, seconds)
+
+    def _stopped_source(self, resource: ResourceState, status: Status) -> Observation | None:
+        """What is seen of the source of a sink, where it will not begin by itself soon."""
+        source = self.state.resources.get(resource.references.get("from", resource.address))
+        seen = status.observations.get(source.address) if source is not None else None
+        if source is None or seen is None or seen.wanted_digest != source.digest:
+            return None
+        return seen if seen.condition in ("rejected", "failed", "paused") else None
 
     def _failed_canary(self, address: Address, status: Status) -> bool:
         """Whether a canary that this query waits for has failed: then it waits for a person."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.losses import CODE as LOSS
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
@@ -71,7 +72,7 @@ def validate_live(
 
     configuration = validate(work.project, work.reporter)
     state = read_state(work.store, work.reporter)
-    wanted = apply_changes(state, build_plan(configuration, state))
+    wanted = apply_changes(state, build_plan(configuration, state), allow_loss=True)
     queries = [r for r in wanted.resources.values() if r.address in configuration.resources and r.digest]
     here = guard_to_look(work.project, state, chosen, "error")
     found = reach(work, wanted, queries, here=here)
@@ -114,10 +115,12 @@ def validated(
 
     if any(d.severity == "error" for d in plan.diagnostics):
         return plan
-    new = apply_changes(state, plan)
+    new = apply_changes(state, plan, allow_loss=True)  # a plan shows what is lost: apply refuses it
     here = guard_to_look(work.project, state, chosen, "warning")
     found = reach_changed(work, plan, new, here=here)
-    return replace(plan, diagnostics=(*plan.diagnostics, *found))
+    counted = {one.address for one in found if one.code == LOSS}
+    kept = (one for one in plan.diagnostics if one.code != LOSS or one.address not in counted)
+    return replace(plan, diagnostics=(*kept, *found))
 
 
 def plan_configuration(

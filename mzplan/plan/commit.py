@@ -33,8 +33,11 @@ def apply_changes(
     make_id: Callable[[], str] = new_id,
     make_lineage: Callable[[], str] = new_lineage,
     record: CommitRecord | None = None,
+    *,
+    allow_loss: bool = False,
 ) -> State:
     """The state after the plan: one serial later, with ids for what is created. `record`: who commits it.
+    `allow_loss`: sources that the plan replaces may begin without what can't be read again.
 
     Records that the plan does not change are kept as they are. Does not check whether the plan may be
     applied: see mzplan.plan.freshness, and the plan's diagnostics.
@@ -46,6 +49,8 @@ def apply_changes(
             resources.pop(change.address, None)
         else:
             after = change.after
+            if allow_loss and change.action == "replace" and change.address.kind == "source":
+                after = dataclasses.replace(after, may_lose=after.generation)
             former = None
             if change.before is not None:
                 former = resources.pop(change.before.address, None)  # another one, where it was moved
@@ -89,4 +94,5 @@ def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceSt
         override=before.override if before else None,
         restart_token=before.restart_token if before else 0,
         backfills=before.backfills if before else (),
+        may_lose=before.may_lose if before else 0,
     )

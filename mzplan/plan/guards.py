@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 from mzplan.host.network import is_loopback
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error
+from mzplan.model.losses import as_warning
+from mzplan.model.observed import Status
 from mzplan.model.plan import Change
 from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import ResourceState, State
@@ -108,6 +110,18 @@ def check_changes(
         if change.action in ("update", "restart", "move"):
             yield from _notices(change)
             yield from _other_upstream(change)
+
+
+def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
+    """MZ292, a warning, for each source that begins again and, as its runner has seen, could not read again
+    all that it has read. Validation looks in any case."""
+    for change in changes:
+        if change.action != "replace" or change.before is None or change.address.kind != "source":
+            continue
+        status = statuses.get(change.before.instance)
+        seen = status.observations.get(change.before.address) if status is not None else None
+        if seen is not None and seen.loss is not None and seen.generation == change.before.generation:
+            yield as_warning(change.address, seen.loss)
 
 
 def _prevented(change: Change) -> Iterator[Diagnostic]:

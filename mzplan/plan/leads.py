@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.losses import CODE as LOSS
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.state import ResourceState
 from mzplan.schema.kinds import resource_kind
+
+
+def losing(plan: Plan) -> tuple[Diagnostic, ...]:
+    """Of each source that begins again, what it can't read again, as far as that is known."""
+    return tuple(one for one in plan.diagnostics if one.code == LOSS)
 
 
 def leading_elsewhere(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:

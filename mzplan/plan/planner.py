@@ -37,6 +37,7 @@ from mzplan.plan.guards import (
     check_delivery,
     check_project,
     check_replaceable,
+    known_losses,
     same_place,
 )
 from mzplan.plan.moves import (
@@ -134,6 +135,7 @@ def build_plan(
             *problems,
             *check_undeclared({new: old for new, old in renames.items() if {new, old} <= changed}),
             *check_changes(changes, renames),
+            *known_losses(changes, statuses),
             *check_delivery(changes, planner.after or state.resources),
         ),
     )

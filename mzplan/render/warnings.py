@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mzplan.model.plan import Change, FieldChange, Plan
-from mzplan.plan.leads import leading_elsewhere, restarting_elsewhere, writing_otherwise
+from mzplan.plan.leads import leading_elsewhere, losing, restarting_elsewhere, writing_otherwise
 from mzplan.render.markup import many
 from mzplan.render.text import cut, edit_of, safe
 
@@ -27,6 +27,13 @@ class Warned:
 
 def warnings_of(plan: Plan) -> Iterator[Warned]:
     """By weight."""
+    for loss in losing(plan):
+        yield Warned(
+            what=loss.summary,
+            more=" (apply needs `--allow-loss`)",
+            of=(safe(loss.detail.partition("\n")[0]),),
+            grave=True,
+        )
     queries = [change for change in plan.changes if change.address.kind != "connection"]
     if found := _with(queries, "replace"):
         yield Warned(

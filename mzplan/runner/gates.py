@@ -8,6 +8,8 @@ lags behind, the states say that it may take in next. A runner without a lease r
 Canaries: queries that go first, and those that wait for them. A verdict is written down before anything is
 done because of it, and holds for that serial: a runner that is killed in between, and its successor, do the
 same.
+
+The third gate is of sources that begin again (see mzplan.runner.replacements).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Verdict
 from mzplan.model.state import Canary, State
 from mzplan.model.words import count
+from mzplan.runner.replacements import Replacements
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 from mzplan.store.store import Store
@@ -299,14 +302,23 @@ class Gates(NamedTuple):
 
     handover: Handover
     canaries: Canaries
+    replacements: Replacements
 
     def added_to(self, query: QueryState, address: Address) -> QueryState:
         """What is known of a query, with what it waits for, and that it has failed as a canary."""
-        held = self.handover.waiting.get(address) or self.canaries.reason(address)
+        held = (
+            self.handover.waiting.get(address)
+            or self.canaries.reason(address)
+            or self.replacements.reason(address)
+        )
         return replace(query, held=held, failed=self.canaries.failed(address))
 
 
 def gates_of(store: Store, instance: InstanceId, clock: Callable[[], float]) -> Gates:
     """With the verdicts that are written down. To be read under the lease. Raises MzplanError."""
     before = store.read_status(instance)
-    return Gates(Handover(store, instance, clock), Canaries(before.canaries if before is not None else {}))
+    return Gates(
+        Handover(store, instance, clock),
+        Canaries(before.canaries if before is not None else {}),
+        Replacements(store, instance, clock),
+    )

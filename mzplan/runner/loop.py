@@ -97,13 +97,17 @@ class Runner:
         self.overview = self.controller.overview()
         self.observe_runs(self.overview)
         judged = self.gates.canaries.judge(self.overview.queries, self.clock(), self._report)
-        if judged:
+        let_go = self._problems.attempt("replaced sources", self._look_at_replacements, False)
+        if judged or let_go:
             self.controller.wake()
         self.watches.look(self.overview.queries)
         self._report()
         self.status.record()
         self.round_seconds = time.perf_counter() - began
-        return self.overview.busy or judged or answering
+        return self.overview.busy or judged or let_go or answering
+
+    def _look_at_replacements(self) -> bool:
+        return self.gates.replacements.look(self.overview.queries)
 
     def _report(self, decided: Mapping[Address, Verdict] | None = None) -> None:
         self.status.report(self.overview, self.serial, self.handed, decided)

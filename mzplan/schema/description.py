@@ -51,7 +51,8 @@ class SourceRead:
 class Description:
     """A source or sink as the runner starts it. Bodies are as committed: defaults are not filled in
     (see ResourceKind.with_defaults), secrets are references. `backfills`: what a source does before it
-    starts, each once."""
+    starts, each once. `may_lose`: it may begin without what its upstream no longer holds of what the
+    generation before has read."""
 
     address: Address
     id: Id
@@ -62,6 +63,7 @@ class Description:
     connections: Mapping[str, InlinedConnection] = field(default_factory=dict)
     source: SourceRead | None = field(default=None, metadata=stored("upstream"))
     backfills: tuple[Backfill, ...] = field(default=(), metadata=SPARSE)
+    may_lose: bool = field(default=False, metadata=SPARSE)
 
     @property
     def place(self) -> Place:
@@ -106,6 +108,7 @@ def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]
         connections=connections,
         source=source,
         backfills=resource.own_backfills,
+        may_lose=resource.may_lose == resource.generation,
     )
 
 

@@ -13,6 +13,7 @@ from mzplan.connectors.catalogue import Connectors
 from mzplan.controller.executor import Measured
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.losses import Loss
 from mzplan.spark import failures
 from mzplan.spark.collections import table_at
 from mzplan.warehouse.step_history import StepHistory, unread
@@ -66,13 +67,17 @@ def measured(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Me
     history = StepHistory(warehouse, description.place, source.place if source is not None else None)
     at = time.time()  # what comes while it is asked is not in the answer
     backlog: Mapping[str, int] | None = None
+    loss: Loss | None = None
     try:
         if source is not None:
             backlog = unread(history, StepHistory(warehouse, source.place))
         else:
             with missing_extras_reported():
-                backlog = connectors.source(description.type).backlog(query)
+                connector = connectors.source(description.type)
+                backlog = connector.backlog(query)
+                if connector.watches_loss and query.checkpoint is not None:
+                    loss = connector.loss(query, query.checkpoint)
         recent = history.index.recent()
     except (OSError, ValueError, MzplanError):
-        return Measured(at=at)
-    return Measured(backlog=backlog, recent=recent, at=at)
+        return Measured(backlog=backlog, at=at)
+    return Measured(backlog=backlog, loss=loss, recent=recent, at=at)

@@ -199,6 +199,11 @@ class Checkpoint:
         """It has been gone back to."""
         self._record("departure", {"upstream": {}, "position": "", "batch": -2})
 
+    def was_moved(self) -> bool:
+        """Whether part of what it has read was on another upstream than the recorded one. Raises OSError."""
+        recorded = self._fact("departure")
+        return recorded is not None and bool(recorded["upstream"])
+
     def collection(self) -> str | None:
         """The id of the Delta table that the source writes, None if it was not recorded. Raises OSError."""
         recorded = self._fact("collection")

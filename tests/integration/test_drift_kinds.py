@@ -214,6 +214,7 @@ def test_a_recreated_topic(crew: Crew, kafka: KafkaBroker) -> None:
         "--replace",
         "source.again",
         "--allow-replace",
+        "--allow-loss",
         "--auto-approve",
         "--wait",
         "60s",

@@ -382,9 +382,11 @@ def test_a_replaced_source_takes_its_sinks_along_and_begins_anew(
     assert project.apply("--allow-replace", code=7)["diagnostics"][0]["code"] == "MZ047"
     declare(new, ", on_replace: truncate")
     assert project.apply(code=7)["diagnostics"][0]["code"] == "MZ040"
+    lost = project.apply("--allow-replace", code=7)["diagnostics"][0]  # the other topic has none of it
+    assert (lost["code"], lost["summary"]) == ("MZ292", "20 of 20 records of source.re_s can't be read again")
     assert project.state_bytes() == state
 
-    done = project.apply("--allow-replace")
+    done = project.apply("--allow-replace", "--allow-loss")
     assert {c["address"]: c["action"] for c in done["changes"]} == {
         "source.re_s": "replace",
         "sink.re_t": "replace",

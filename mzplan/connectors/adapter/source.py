@@ -14,8 +14,11 @@ from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream, begin_anew
 from mzplan.connectors.frames.types import ddl
 from mzplan.endpoints.interface import CountsRows, DurableInputEndpoint, DurableInputFactory, Probes, Step
-from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.losses import Loss
 from mzplan.schema.columns import CHANGE, POSITION, change_columns
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.step_index import StepIndex
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,6 +80,21 @@ class EndpointSource(SourceConnector):
                 return missing
         except Exception as problem:
             return diagnostics_of(problem, query)[0]
+
+    def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
+        """Steps that have expired."""
+        read = steps_read(former)
+        if not read:
+            return None
+        try:
+            with opened(self._factory, query) as endpoint:
+                gone = range(read.start, min(endpoint.steps().start, read.stop))
+        except Exception as problem:
+            raise MzplanError(diagnostics_of(problem, query)) from None
+        if not gone:
+            return None
+        where = f"{self.route(query)}: steps {gone.start}–{gone.stop - 1} have expired"
+        return Loss(lost=len(gone), read=len(read), unit="steps", where=where)
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
         """The durable steps after those that Spark has seen through, and their rows."""
@@ -152,6 +170,14 @@ def _steps_missing(query: ResolvedQuery, step: Step, there: range) -> Diagnostic
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )
+
+
+def steps_read(checkpoint: Checkpoint) -> range:
+    """The steps of the endpoint that were read, as far back as is known. Raises OSError."""
+    log = checkpoint.log
+    end, first = log.entry(log.newest()), StepIndex(checkpoint).find(0)
+    after = first.end.get("step") if first is not None and isinstance(first.end, dict) else None
+    return range(after - 1 if after else 0, (step_of(end) or 0) if end else 0)
 
 
 def step_of(offset: str) -> Step | None:

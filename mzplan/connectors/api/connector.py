@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun
 from mzplan.connectors.api.targets import Recorded
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.losses import Loss
+from mzplan.warehouse.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,6 +55,8 @@ class SourceConnector(Side, Protocol):
     `row` is no number but only an order. None where none can be read again so."""
     moves: bool = False
     """Whether a checkpoint can be moved (`reposition`)."""
+    watches_loss: bool = False
+    """Whether `loss` costs so little that a runner may ask for it now and then, for its Status."""
 
     def probe(self, query: ResolvedQuery) -> Probe:
         """Reach, authenticate, authorise and find the upstream. Never raises for what a server did."""
@@ -66,6 +70,11 @@ class SourceConnector(Side, Protocol):
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
         """Whether the upstream still holds what comes after `position`, the source's entry in Spark's offset
         log. None if it does, or if that is unknown. Never raises for what a server did."""
+        return None
+
+    def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
+        """What a generation that begins now, as `query` says, could not read again of what the one with the
+        checkpoint `former` has read; None for nothing. Raises MzplanError for what a server did, OSError."""
         return None
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SourceConnector
+from mzplan.connectors.api.losses import listed
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.replays import replay
 from mzplan.connectors.formats.parsers import CORRUPT, already_columns, csv_options
@@ -14,8 +15,10 @@ from mzplan.connectors.formats.records import Records, checked, parse_records
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.network.aws_spark import use_s3
-from mzplan.connectors.network.folders import folder_of, folder_problems, route
+from mzplan.connectors.network.folders import files_below, folder_of, folder_problems, route
+from mzplan.model.losses import Loss
 from mzplan.schema.source_columns import record_columns
+from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.foreign_query import Left, files_read
 from mzplan.warehouse.paths import absolute, local_path
 
@@ -39,6 +42,25 @@ class FilesSource(SourceConnector):
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query)
+
+    def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
+        """Files that are gone. Of a folder that was moved, by their names."""
+        log, folder = former.log, folder_of(query)
+        end, _ = log.offset(log.newest())
+        read = log.files(None, end)
+        if not read:
+            return None
+        there = files_below(query, folder)
+        names = {path.rpartition("/")[2] for path in there}
+        gone = []
+        for path in read:
+            below = _below(path, folder)
+            if below not in there if below is not None else path.rpartition("/")[2] not in names:
+                gone.append(path if below is None else below)
+        if not gone:
+            return None
+        where = f"{route(query)}: {listed(gone, 'files')}"
+        return Loss(lost=len(gone), read=len(read), unit="files", where=where)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         body = query.body
@@ -111,15 +133,16 @@ class FilesAdoption:
         if set(position) != {"logOffset"}:
             yield "It does not read a folder of files."
             return
-        strange = next((path for path in files_read(left) if not _is_below(path, folder or "")), None)
+        strange = next((path for path in files_read(left) if _below(path, folder or "") is None), None)
         if strange is not None:
             yield f"It has read {strange}, which is not below the source's folder, {folder}."
 
 
-def _is_below(path: str, folder: str) -> bool:
+def _below(path: str, folder: str) -> str | None:
+    """The path in a folder of what lies below it; None for what lies elsewhere."""
     one, other = local_path(path), local_path(folder)
     if one is not None and other is not None:
-        return one.is_relative_to(other)
-    return path.replace("s3a://", "s3://", 1).startswith(
-        folder.replace("s3a://", "s3://", 1).rstrip("/") + "/"
-    )
+        return str(one.relative_to(other)) if one.is_relative_to(other) else None
+    root = folder.replace("s3a://", "s3://", 1).rstrip("/") + "/"
+    name = path.replace("s3a://", "s3://", 1)
+    return name.removeprefix(root) if name.startswith(root) else None

@@ -14,13 +14,17 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from mzplan.connectors.api.connector import LastTimes
+from mzplan.connectors.api.losses import listed
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.kafka.client import Client, ClusterError, answer
 from mzplan.connectors.kafka.options import route
-from mzplan.connectors.kafka.probe import KafkaProbe, identify
+from mzplan.connectors.kafka.probe import KafkaProbe, how_it_differs, identify
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.losses import Loss
 from mzplan.model.times import instant, instant_text
+from mzplan.warehouse.checkpoint_log import CheckpointLog
+from mzplan.warehouse.checkpoints import Checkpoint
 
 
 class _Record(NamedTuple):
@@ -71,18 +75,47 @@ class KafkaPositions:
             client = self._probe.client_of(query)
             partitions = range(identify(client, query, False)["partitions"])
             end = _offsets(client, query, topic, partitions, "latest")
-            if not position and query.body["start_offsets"] == "latest":
-                return {"records": 0}
             fresh = [partition for partition in partitions if partition not in read]
-            when = instant(query.body["start_offsets"]) if not position else None
-            if when is None:
+            if position:  # partitions that have come since
                 first = _offsets(client, query, topic, fresh, "earliest") if fresh else {}
             else:
-                found = _records_at(client, query, topic, fresh, when)
-                first = {p: found[p].offset if p in found else end[p] for p in fresh}
+                first = _begins(client, query, fresh)
         except (ClusterError, ValueError, KeyError, OSError):
             return None
         return {"records": sum(max(0, end[p] - {**first, **read}[p]) for p in partitions)}
+
+    def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
+        """By offsets, so that what marks the end of a transaction counts as a record."""
+        ranges = _ranges(former.log)
+        read = sum(map(len, ranges.values()))
+        if former.was_moved():
+            where = "What it has read on the upstream that it was moved away from is not on this one"
+            return Loss(lost=None, read=None, unit="records", where=where)
+        if not read:
+            return None
+        topic = query.body["topic"]
+        client, recorded = self._probe.client_of(query), former.upstream()
+        found = identify(client, query, False)
+        accepts = recorded is None or query.body.get("on_upstream_change") == "accept"
+        other = how_it_differs(recorded, found) if recorded is not None and not accepts else None
+        if topics := sorted({name for name, _ in ranges} - {topic}):
+            other = f"topic {topic} instead of {', '.join(topics)}"
+        if other is not None:
+            where = f"{route(query)}: it would read {other}"
+            return Loss(lost=read, read=read, unit="records", where=where)
+        begins = _begins(client, query, range(found["partitions"]))
+        gone = {
+            partition: range(one.start, min(one.stop, begins.get(partition, one.stop)))
+            for (_, partition), one in sorted(ranges.items())
+        }
+        lost = sum(map(len, gone.values()))
+        if not lost:
+            return None
+        names = [f"partition {p}: {one.start:,}–{one.stop - 1:,}" for p, one in gone.items() if one]
+        start = query.body["start_offsets"]
+        why = "" if start == "earliest" else f" (start_offsets: {start})"
+        where = f"{route(query)}, topic {topic}{why}: {listed(names, 'partitions')}"
+        return Loss(lost=lost, read=read, unit="records", where=where)
 
     def reposition(
         self, query: ResolvedQuery, policy: str, position: str | None, last_times: LastTimes
@@ -146,6 +179,29 @@ class KafkaPositions:
 def _read(position: str | None, topic: str) -> dict[int, int]:
     """Offsets by partition, of an entry of Spark's log. Raises ValueError, KeyError."""
     return {int(p): int(offset) for p, offset in json.loads(position)[topic].items()} if position else {}
+
+
+def _ranges(log: CheckpointLog) -> dict[tuple[str, int], range]:
+    """The offsets that were read, by topic and partition; with those of a step that is not done, whose rows
+    may be in the collection. Raises OSError."""
+    end, _ = log.offset(log.newest())
+    begun = log.before_all() or {}
+    return {
+        (topic, int(partition)): range(int(begun.get(topic, {}).get(partition, 0)), int(offset))
+        for topic, offsets in (end or {}).items()
+        for partition, offset in offsets.items()
+    }
+
+
+def _begins(client: Client, query: ResolvedQuery, partitions: Iterable[int]) -> dict[int, int]:
+    """Where a source that has read nothing yet begins, by partition."""
+    topic, start, partitions = query.body["topic"], query.body["start_offsets"], list(partitions)
+    when = instant(start)
+    if when is None:
+        return _offsets(client, query, topic, partitions, "latest" if start == "latest" else "earliest")
+    end = _offsets(client, query, topic, partitions, "latest")
+    found = _records_at(client, query, topic, partitions, when)
+    return {p: found[p].offset if p in found else end[p] for p in partitions}
 
 
 def _offsets(

@@ -117,19 +117,25 @@ def _near_topic(client: Client, topic: str) -> str | None:
         return None
 
 
+def how_it_differs(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:
+    """Why offsets of the recorded topic mean nothing in the one that was found, in words; None if they do."""
+    topic = found["topic"]
+    if recorded.get("cluster_id") and found["cluster_id"] != recorded["cluster_id"]:
+        return f"Kafka cluster {found['cluster_id']} instead of {recorded['cluster_id']}"
+    if recorded.get("topic_id") and found["topic_id"] and found["topic_id"] != recorded["topic_id"]:
+        ids = f"id {found['topic_id']} instead of {recorded['topic_id']}"
+        return f"topic {topic} was deleted and created again ({ids})"
+    if found["partitions"] < recorded.get("partitions", 0):
+        return f"topic {topic} has {found['partitions']} partitions instead of {recorded['partitions']}"
+    return None
+
+
 def compare_upstreams(
     query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
 ) -> Diagnostic | None:
     """None if offsets of the recorded topic are valid in the one that was found; a Diagnostic otherwise."""
-    topic = found["topic"]
-    if recorded.get("cluster_id") and found["cluster_id"] != recorded["cluster_id"]:
-        what = f"Kafka cluster {found['cluster_id']} instead of {recorded['cluster_id']}"
-    elif recorded.get("topic_id") and found["topic_id"] and found["topic_id"] != recorded["topic_id"]:
-        ids = f"id {found['topic_id']} instead of {recorded['topic_id']}"
-        what = f"topic {topic} was deleted and created again ({ids})"
-    elif found["partitions"] < recorded.get("partitions", 0):
-        what = f"topic {topic} has {found['partitions']} partitions instead of {recorded['partitions']}"
-    else:
+    what = how_it_differs(recorded, found)
+    if what is None:
         return None
     return Diagnostic(
         code="MZ043",

@@ -44,6 +44,7 @@ class KafkaSource(KafkaPositions, SourceConnector):
 
     position = "STRUCT<partition: INT, offset: BIGINT, timestamp: TIMESTAMP>"
     moves = True
+    watches_loss = True
     keeps_positions = True
 
     def probe(self, query: ResolvedQuery) -> Probe:

@@ -11,10 +11,9 @@ if TYPE_CHECKING:
 
 
 def _source() -> SourceConnector:
-    from mzplan.connectors.adapter.source import EndpointSource
-    from mzplan.connectors.local.endpoint import LocalFactory
+    from mzplan.connectors.local.source import LocalSource
 
-    return EndpointSource(LocalFactory())
+    return LocalSource()
 
 
 CONNECTOR = Connector(type="local", source=_source)

@@ -12,7 +12,8 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import arrow_filesystem
 from mzplan.connectors.network.aws_spark import as_s3a
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.warehouse.folder import file_system
 from mzplan.warehouse.paths import absolute, local_path
 
 
@@ -50,6 +51,21 @@ def folder_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
     return []
 
 
+def files_below(query: ResolvedQuery, folder: str) -> frozenset[str]:
+    """The files of a folder, at any depth, by their paths in it. Raises MzplanError MZ057."""
+    from pyarrow import fs
+
+    def look() -> list[str]:
+        system, path = _file_system(query, folder)
+        found = system.get_file_info(fs.FileSelector(path, recursive=True))
+        return [one.path[len(path.rstrip("/")) + 1 :] for one in found if one.type == fs.FileType.File]
+
+    try:
+        return frozenset(bounded(look))
+    except (OSError, TimeoutError, ValueError) as problem:
+        raise MzplanError(_unreached(query, folder, problem)) from None
+
+
 def target_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
     """Whether a table can be written below this folder, which need not be there yet."""
     local = local_path(folder)
@@ -67,22 +83,32 @@ def _remote_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
     from pyarrow import fs
 
     def look() -> Any:
+        system, path = _file_system(query, folder)
         if AWS not in query.link.connections:
-            system, path = fs.FileSystem.from_uri(folder.replace("s3a://", "s3://", 1))
             return system.get_file_info(path)
-        bucket, _, path = folder.partition("://")[2].partition("/")
-        system = arrow_filesystem(query.link.connections[AWS])
+        bucket = path.partition("/")[0]
         if system.get_file_info(bucket).type == fs.FileType.NotFound:
             raise FileNotFoundError(f"there is no bucket {bucket}")
         # Listed, and not only looked at: that takes the right to.
-        return system.get_file_info(fs.FileSelector(f"{bucket}/{path}", allow_not_found=True))
+        return system.get_file_info(fs.FileSelector(path, allow_not_found=True))
 
     try:
         bounded(look)
     except (OSError, TimeoutError, ValueError) as problem:
-        why = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        return [_problem(query, folder, f"{folder} can't be reached", f"{why}; check path and credentials.")]
+        return [_unreached(query, folder, problem)]
     return []
+
+
+def _file_system(query: ResolvedQuery, folder: str) -> tuple[Any, str]:
+    """pyarrow's, with the connection's credentials, and the path of the folder in it."""
+    if local_path(folder) is None and AWS in query.link.connections:
+        return arrow_filesystem(query.link.connections[AWS]), folder.partition("://")[2]
+    return file_system(folder)
+
+
+def _unreached(query: ResolvedQuery, folder: str, problem: Exception) -> Diagnostic:
+    why = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+    return _problem(query, folder, f"{folder} can't be reached", f"{why}; check path and credentials.")
 
 
 def _problem(query: ResolvedQuery, folder: str, summary: str, hint: str) -> Diagnostic:

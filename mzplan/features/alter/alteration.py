@@ -184,7 +184,7 @@ def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen:
     configuration = work.project.configuration()
     address = find_named(configuration.resources, text, "connection", statement.name).address
     state = read_state(work.store, work.reporter)
-    new = apply_changes(state, build_plan(configuration, state))
+    new = apply_changes(state, build_plan(configuration, state), allow_loss=True)
     users = users_of(new, address)
     problems = _reached_through(work, state, new, [address], chosen)
     if any(d.severity == "error" for d in problems):

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 @policy_option
 @send_secrets_option
 @click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
+@click.option("--allow-loss", is_flag=True, help="Allow those that can't read again all that was read.")
 @canary_options
 @message_option
 @wait_option

@@ -773,3 +773,37 @@ def test_samples_are_of_the_last_hour_and_of_what_is_there() -> None:
     assert len(recent[ORDERS]) == 60 and recent[ORDERS][0][0] == 6000 + 60 * 40
     assert [s[0] for s in sampled(recent, seen, now=6000.0 + 60 * 158)[ORDERS]] == [11880, 11940, 15480]
     assert sampled(recent, {}, now=12_000.0) == {}
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_sinks_of_a_source_that_begins_again_wait_until_it_has_begun(world: World, paused: bool) -> None:
+    """It may be rejected, for what it can't read again: then no target may have been emptied for it."""
+    world.commit(make_state(1))
+    before = world.settle().observations
+    world.executor.log.clear()
+    lost = Diagnostic(code="MZ292", summary="200 of 300 records can't be read again")
+    world.executor.check_result = lambda d: (
+        CheckResult(diagnostics=(lost,)) if d.generation == 2 and d.address == ORDERS else CheckResult()
+    )
+    second = second_generation(make_state(2))
+    resources = dict(second.resources)
+    if paused:
+        resources[SINK] = replace(resources[SINK], override="paused")
+    world.commit(replace(second, resources=resources))
+    seen = world.settle().observations
+    assert (seen[ORDERS].condition, seen[ORDERS].run_id) == ("rejected", before[ORDERS].run_id)
+    assert seen[SINK].held == "waits for generation 2 of source.orders to begin"
+    assert seen[SINK].condition == ("paused" if paused else "running")
+    assert starts(world) == []
+    # Also after a restart of the runner: the former sink goes on.
+    rejects, world.executor = world.executor.check_result, InMemoryExecutor("shop")
+    world.executor.check_result = rejects
+    world.store.leases.renew(world.lease, released=True)
+    world.new_runner()
+    assert world.settle().observations[SINK].generation == (2 if paused else 1)
+    # Allowed, or mended: the sink follows its source.
+    world.executor.check_result = lambda d: CheckResult()
+    world.now += 100.0
+    seen = world.settle().observations
+    assert (seen[ORDERS].generation, seen[SINK].generation, seen[SINK].held) == (2, 2, None)
+    assert seen[SINK].condition == ("paused" if paused else "running")

@@ -17,7 +17,10 @@ from mzplan.connectors.postgres.source.endpoint import PostgresInputFactory
 from mzplan.connectors.postgres.source.probe import look_at
 from mzplan.connectors.postgres.source.problems import explained, explaining
 from mzplan.connectors.postgres.source.slots import Names, find_slot, session, unpublish
+from mzplan.endpoints.steplog import StepLog
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.losses import Loss
+from mzplan.warehouse.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +64,21 @@ class PostgresSource(SourceConnector):
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
         return self._endpoints(query).check_position(query, position)
+
+    def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
+        """The changes: a new generation begins with a snapshot of what the tables hold then."""
+        log = StepLog(former.steps)
+        kept = log.steps()
+        notes = [log.note(step) for step in kept]
+        if not any(one["kind"] == "changes" and one["after"] != one["to"] for one in notes):
+            return None
+        since = next(one["after"] for one in notes if one["kind"] == "changes")
+        earlier = " or earlier" if kept.start > 0 else ""
+        where = (
+            f"{route(query.link)}: it has read changes from {since}{earlier} to {notes[-1]['to']}, and would "
+            "begin with a snapshot of today, without the history and the rows that were deleted"
+        )
+        return Loss(lost=None, read=None, unit="changes", where=where)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         return self._endpoints(query).stream(spark, query)

@@ -1,0 +1,68 @@
+"""What a replace of a source would lose: its new generation reads anew, and the upstream may no longer hold
+all that the generation before has read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mzplan.connectors.api.connector import SourceConnector
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.targets import unreadable
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.losses import Loss, as_refusal, as_warning
+from mzplan.warehouse.checkpoints import Checkpoint
+
+_LOOKED_AT = 20  # earlier generations; those that have never begun are few
+LISTED = 8  # partitions, or files, that a text names
+
+
+def check_losses(
+    connector: SourceConnector, query: ResolvedQuery, warehouse: str, upstream: Mapping[str, Any] | None
+) -> tuple[Diagnostic, ...]:
+    """MZ292 where a new generation that has not begun yet could not read again what the one before has read:
+    an error, or a warning where its commit has allowed that. `upstream`: what was found. Changes nothing.
+    Raises MzplanError for what a server did: what is not known is not allowed either."""
+    checkpoint, description = query.checkpoint, query.description
+    if checkpoint is None or description.generation == 1:
+        return ()
+    try:
+        if checkpoint.log.has_begun():
+            return ()
+        former = _former(query, warehouse)
+        if former is None:
+            return ()
+        loss = connector.loss(query, former) or _of_another(connector, query, former, upstream)
+    except OSError as problem:
+        return (unreadable(query, problem),)
+    if loss is None:
+        return ()
+    warned = as_warning(query.address, loss)
+    return (warned if description.may_lose else as_refusal(warned),)
+
+
+def _of_another(
+    connector: SourceConnector, query: ResolvedQuery, former: Checkpoint, found: Mapping[str, Any] | None
+) -> Loss | None:
+    """All of it, where that was read of another upstream. Raises OSError."""
+    recorded = former.upstream()
+    if recorded is None or found is None or query.body.get("on_upstream_change") == "accept":
+        return None
+    other = connector.compare(query, recorded, found)
+    return Loss(lost=None, read=None, unit="rows", where=other.detail.partition(". ")[0]) if other else None
+
+
+def _former(query: ResolvedQuery, warehouse: str) -> Checkpoint | None:
+    """The newest generation before this one that has read something, as far as its checkpoint is there."""
+    own = query.description.generation
+    for generation in range(own - 1, max(0, own - 1 - _LOOKED_AT), -1):
+        checkpoint = Checkpoint.of(warehouse, query.description.id, generation)
+        if checkpoint.log.newest() >= 0:
+            return checkpoint
+    return None
+
+
+def listed(names: Sequence[str], what: str) -> str:
+    """`a, b and 3 more files`."""
+    more = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {more:,} more {what}" if more > 0 else "")

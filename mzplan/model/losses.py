@@ -1,0 +1,43 @@
+"""What a new generation of a source, which reads anew, could not read again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode
+
+CODE = "MZ292"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """`lost` of `read` records (or whatever `unit` says, in the plural) that the collection holds; None where
+    they can't be counted. `where`: which ones, and why, for people."""
+
+    lost: int | None
+    read: int | None
+    unit: str
+    where: str
+
+
+def as_warning(address: Address, loss: Loss) -> Diagnostic:
+    """A loss for people, as a plan and an apply that allows it show it."""
+    counted = (
+        f"{loss.lost:,} of {loss.read:,} {loss.unit}" if loss.lost is not None else loss.unit.capitalize()
+    )
+    return Diagnostic(
+        severity="warning",
+        code=CODE,
+        summary=f"{counted} of {address} can't be read again",
+        detail=f"{loss.where}.\nA new generation reads anew: its collection would lack them, and so would "
+        "each target that is emptied for it.",
+        hint=f"take back what replaces {address}; or bring back what is gone; or, to begin without it, apply "
+        "with --allow-loss.",
+        address=address,
+    )
+
+
+def as_refusal(warned: Diagnostic) -> Diagnostic:
+    """The same where nobody has allowed it."""
+    return replace(warned, severity="error", exit_code=ExitCode.REFUSED)

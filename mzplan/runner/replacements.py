@@ -1,0 +1,66 @@
+"""Sinks of a source that begins again wait until it has begun: it may be rejected, as for what it could not
+read again, and what it takes the place of must then be whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from mzplan.controller.observations import QueryState
+from mzplan.controller.terms import HeldQuery, InstanceId
+from mzplan.model.address import Address, Place
+from mzplan.model.cause import Cause
+from mzplan.schema.description import Description, SourceRead
+from mzplan.store.claims import recorded_instances
+from mzplan.store.store import Store
+
+
+class Replacements:
+    """A gate. Sinks keep to the former generation of their source until the new one has done its first
+    trigger. `waiting`: these sinks, and which generation each waits for. `clock` gives seconds, monotonic.
+    Raises MzplanError (the store); `hold` does not."""
+
+    def __init__(self, store: Store, instance: InstanceId, clock: Callable[[], float]):
+        self._store, self._instance, self._clock = store, instance, clock
+        self._begun: set[Place] = set()
+        self._looked = -math.inf
+        self.waiting: dict[Address, SourceRead] = {}
+        self._read([*recorded_instances(store), instance])
+
+    def look(self, queries: Mapping[Address, QueryState]) -> bool:
+        """Take in what has begun since: whether that lets a sink go on."""
+        wanted = {source.place for source in self.waiting.values()}
+        accepted = (query.memory.accepted for query in queries.values())
+        self._begun |= {one.place for one in accepted if one is not None}
+        elsewhere = any(source.address not in queries for source in self.waiting.values())
+        if elsewhere and self._clock() - self._looked >= self._store.backend.look:
+            self._looked = self._clock()
+            self._read([name for name in recorded_instances(self._store) if name != self._instance])
+        return not wanted.isdisjoint(self._begun)
+
+    def _read(self, instances: Iterable[InstanceId]) -> None:
+        for name in instances:
+            self._begun |= {one.place for one in self._store.read_accepted(name).values()}
+
+    def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
+        """A sink that has read the former generation goes on with that."""
+        source, address = wanted.source, wanted.address
+        before = accepted.source if accepted is not None and accepted.id == wanted.id else None
+        self.waiting.pop(address, None)
+        if source is None or before is None or before.id != source.id or source.place in self._begun:
+            return None
+        if source.generation <= before.generation:  # a rollback
+            return None
+        self.waiting[address] = source
+        return HeldQuery(description=accepted)
+
+    def reason(self, address: Address) -> str | None:
+        """What a query waits for, in words; None when it waits for nothing."""
+        source = self.waiting.get(address)
+        return f"waits for generation {source.generation} of {source.address} to begin" if source else None
+
+    def cause(self, wanted: Description, accepted: Description | None) -> Cause | None:
+        return None
+
+    def started(self, address: Address) -> None:
+        pass
