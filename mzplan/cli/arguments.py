@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
+from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 from urllib.parse import urlsplit
@@ -108,6 +110,16 @@ def _web_address(text: str) -> str:
     return text
 
 
+def _since(text: str) -> float:
+    """`10m` (that long ago), or a time such as `2026-01-31T10:00`: seconds since the epoch."""
+    if DURATION_FORM.fullmatch(text):
+        return time.time() - seconds(text)
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"{text!r} is neither a duration (10m) nor a time (2026-01-31T10:00).") from None
+
+
 ADDRESS = ParsedType("address", Address.parse, known_names.addresses)
 QUERY = ParsedType("address", _query, known_names.queries)
 ADDRESS_OR_FILE = ParsedType("text", known=known_names.addresses_or_files)
@@ -119,6 +131,7 @@ INSTANCE = ParsedType("text", known=known_names.instances)
 ENVIRONMENT = ParsedType("text", known=known_names.environments)
 DURATION = ParsedType("duration", _duration)
 TIME = ParsedType("time", _time)
+SINCE = ParsedType("time", _since)
 DIGEST = ParsedType("digest", _digest)
 WEB_ADDRESS = ParsedType("url", _web_address)
 

@@ -35,6 +35,8 @@ COMMANDS: dict[str, str] = {
     "history": "features.history.command",
     "ui": "features.ui.command",
     "logs": "features.logs.command",
+    "why": "features.events.command",
+    "events": "features.events.command",
     "append": "features.append.command",
     "snapshot": "features.snapshot.command",
     "steps": "features.steps.command",

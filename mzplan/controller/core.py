@@ -291,7 +291,7 @@ class Controller(Hosting):
         lease, versions = self.instances.lease, self.versions()
         assert lease is not None
         cause = taken_over(self.store.leases.former, self._before, lease.epoch, versions)
-        self.notes.note("runner", cause=cause, detail=cause.detail, versions=versions)
+        self.notes.note("runner-began", cause=cause, detail=cause.detail, versions=versions)
         return cause
 
     def _configure(self, queries: Queries) -> None:

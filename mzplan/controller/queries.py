@@ -41,7 +41,7 @@ from mzplan.controller.work import LONG, Attempts, Done, Lane, Switcher, WorkPoo
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import sentence
-from mzplan.model.events import EventKind
+from mzplan.model.event import EventKind
 from mzplan.schema.description import Description
 
 log = logging.getLogger("mzplan.runner")

@@ -14,7 +14,7 @@ from mzplan.controller.reconcile import Stop, Switch
 from mzplan.controller.terms import Step
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
-from mzplan.model.events import Event, EventKind
+from mzplan.model.event import Event, EventKind
 from mzplan.model.observed import Lease, Status, Versions
 from mzplan.model.times import instant_text
 from mzplan.store.leases import is_of_here

@@ -25,6 +25,14 @@ def size(number: int) -> str:
     return f"{value:.1f} {_UNITS[unit]}" if unit else f"{number} B"
 
 
+def span(seconds: float) -> str:
+    """`12 s`, `3 min`, `5 h`, `2 d`."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
 def label_value(value: str | float) -> str:
     """The value of a label as it is written: `true`, `3`, `billing`."""
     return str(value).lower() if isinstance(value, bool) else str(value)

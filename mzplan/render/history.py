@@ -10,7 +10,7 @@ from mzplan.model.address import natural_item
 from mzplan.model.codec import encode
 from mzplan.model.history import CommitOutcome, CommitRecord, HistoryEntry
 from mzplan.model.plan import ACTIONS
-from mzplan.model.words import count
+from mzplan.model.words import count, span
 from mzplan.render.text import Paint, cut, paragraph, safe
 
 MAX_UNDONE = 8  # commits that a rollback names
@@ -141,8 +141,5 @@ def _ended(outcome: CommitOutcome | None) -> str:
 
 
 def _ago(commit: CommitRecord, now: datetime) -> str:
-    seconds = max(0.0, (now - datetime.fromisoformat(commit.time)).total_seconds())
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+    seconds = (now - datetime.fromisoformat(commit.time)).total_seconds()
+    return f"{span(seconds)} ago"

@@ -14,7 +14,7 @@ from mzplan.model.cause import NEW
 from mzplan.model.codec import encode
 from mzplan.model.observed import MEASURES, Condition, Observation, Verdict
 from mzplan.model.state import Canary, DroppedStorage, InstanceStatus, ProjectStatus, QueryStatus
-from mzplan.model.words import count, size
+from mzplan.model.words import count, size, span
 from mzplan.render.cause_text import cause_in_words, cause_to_json
 from mzplan.render.text import Paint, paragraph, safe
 
@@ -227,9 +227,9 @@ def render_status(
 def _spark(instance: InstanceStatus, status: ProjectStatus, now: float) -> str:
     """How its Spark starts, as long as something waits for that."""
     if instance.opening_since is not None:
-        return f"; Spark has been starting for {_span(now - instance.opening_since)}"
+        return f"; Spark has been starting for {span(now - instance.opening_since)}"
     starts = any(q.awaits is not None and q.resource.instance == instance.name for q in status.queries)
-    return f"; Spark was ready after {_span(instance.opened_in)}" if starts and instance.opened_in else ""
+    return f"; Spark was ready after {span(instance.opened_in)}" if starts and instance.opened_in else ""
 
 
 def _counts(queries: Sequence[QueryStatus]) -> str:
@@ -379,19 +379,11 @@ def _last_batch(seen: Observation | None, now: float) -> str:
 def _next_try(seen: Observation | None, now: float) -> str:
     if seen is None or seen.retry_at is None:
         return "-"
-    return f"in {_span(seen.retry_at - now)}" if seen.retry_at > now else "now"
+    return f"in {span(seen.retry_at - now)}" if seen.retry_at > now else "now"
 
 
 def _ago(seconds: float) -> str:
-    return f"{_span(seconds)} ago"
-
-
-def _span(seconds: float) -> str:
-    """`12 s`, `3 min`, `5 h`, `2 d`."""
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
+    return f"{span(seconds)} ago"
 
 
 def _coloured(paint: Paint, condition: str, text: str) -> str:

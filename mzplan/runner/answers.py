@@ -13,7 +13,7 @@ from typing import Any
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import CheckResult
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error, sentence
 from mzplan.runner.wake import HandedValues, Values
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
@@ -22,6 +22,7 @@ from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")
 CHECKS = 8  # at once, of all proposals
+MAX_NOTED = 20  # errors of a proposal that are written down
 LIMIT = 50.0  # seconds for all checks of a proposal: who made it waits for a minute
 
 
@@ -70,6 +71,9 @@ class Answering:
             diagnostics.extend(result.diagnostics)
             if result.upstream is not None:
                 upstreams[description.address] = result.upstream
+        for found in [one for one in diagnostics if one.severity == "error"][:MAX_NOTED]:
+            text = f"a change was refused before its commit: {sentence(found)}"
+            self.controller.notes.note("refused", found.address, code=found.code, detail=text)
         answer = Answer(id=proposal.id, diagnostics=tuple(diagnostics), upstreams=upstreams)
         try:
             self.store.proposals.answer(answer)

@@ -17,7 +17,9 @@ from mzplan.controller.observations import InstanceOverview
 from mzplan.controller.terms import NotAttachedError, StorageError
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
+from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import MzplanError
+from mzplan.model.event import Event
 from mzplan.model.observed import Verdict
 from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import State
@@ -27,10 +29,13 @@ from mzplan.runner.gates import Gates
 from mzplan.runner.status_writer import ProblemLog, StatusWriter, Watches
 from mzplan.runner.wake import HandedValues
 from mzplan.store.claims import places_of
+from mzplan.store.event_log import EventLog
 from mzplan.store.limits import limited
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")
+
+EVENTS_EVERY = 1.0  # seconds that an event waits for others, while something is under way
 
 
 class Runner:
@@ -69,6 +74,7 @@ class Runner:
         self.status = StatusWriter(
             store, controller, attached.lease, gates, self.watches, self._problems, clock
         )
+        self.events = EventLog(store.backend, self.instance, self.epoch)
         self._parallelism = controller.parameters.parallelism
         self.serial = -1
         self.state: State | None = None  # of that serial
@@ -103,11 +109,32 @@ class Runner:
         self.watches.look(self.overview.queries)
         self._report()
         self.status.record()
+        self.write_events(at_once=not self.overview.busy)
         self.round_seconds = time.perf_counter() - began
         return self.overview.busy or judged or let_go or answering
 
     def _look_at_replacements(self) -> bool:
         return self.gates.replacements.look(self.overview.queries)
+
+    def write_events(self, *, at_once: bool) -> None:
+        """Write down what has happened, if it is time: what happens together goes with one write."""
+        self.events.add(map(self._explained, self.controller.notes.take()), self.serial)
+        if at_once or self.events.waits() >= EVENTS_EVERY:
+            self._problems.attempt("the event log", self.events.flush, None)
+
+    def _explained(self, event: Event) -> Event:
+        """A stop of what the state does not want here any more, with that as its cause."""
+        if event.kind != "stopped" or event.cause is not None or event.address is None or self.state is None:
+            return event
+        resource = self.state.resources.get(event.address)
+        if resource is None:
+            why = Cause(cause="change", serial=self.serial, detail="it is no longer committed")
+        elif resource.instance != self.instance:
+            goes = f"goes to instance {resource.instance}"
+            why = Cause(cause="hand-over", serial=self.serial, detail=goes)
+        else:
+            return event
+        return replace(event, cause=why)
 
     def _report(self, decided: Mapping[Address, Verdict] | None = None) -> None:
         self.status.report(self.overview, self.serial, self.handed, decided)

@@ -25,11 +25,12 @@ from mzplan.controller.terms import NotAttachedError, ReplicaLocation, StoragePa
 from mzplan.controller.work import WorkPool
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.local_folder import runtime_file
+from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.observed import Lease
 from mzplan.model.resources import MetricsPlace, ProjectSettings, RunnerSettings
 from mzplan.model.state import State
-from mzplan.runner.beside import Beside, RunEvents, run_events_of
+from mzplan.runner.beside import LAST_SECONDS, Beside, RunEvents, run_events_of
 from mzplan.runner.embedded import forget_failure, leave_failure, packages_needed
 from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.logs import rotate
@@ -97,6 +98,8 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
     )
     controller.create_instance(instance)
     controller.attach(instance, lease)
+    assert controller.queries is not None
+    controller.queries.taken_over = Cause(cause="runner", detail="a dry pass")  # none worth writing down
     runner = Runner(store, controller, gates, pool, own=settings.runner)
     try:
         for _ in range(16):  # stop, start, accept: each query is settled in three rounds; canaries first
@@ -188,12 +191,12 @@ def _serve(
     problem: list[MzplanError] = []
     opener = threading.Thread(target=_open, args=(controller, problem, stopping), name="open", daemon=True)
     opener.start()
-    lost = False
+    lost, end = False, "it was stopped"
     try:
         runner.serve(_either(stopping, controller))
     except NotAttachedError as why:
         log.error("%s Every query is stopped.", why)
-        lost = True
+        lost, end = True, str(why)
     finally:
         log.info("stopping")
         beside.close_server()
@@ -204,13 +207,24 @@ def _serve(
             controller.close_engine()  # first the queries: a slow check must not delay them
         pool.shutdown(wait=True)
         listener.close()
-        controller.release()
+        _let_go(runner, f"its runner has ended: {problem[0] if problem else end}")
         beside.close(lost=lost)
     if problem:
         if is_private:
             leave_failure(problem[0], settings, lease.instance)
         raise problem[0]
     return ExitCode.ERROR if lost else ExitCode.OK
+
+
+def _let_go(runner: Runner, why: str) -> None:
+    """Write the last event, with all that is not written yet, and give the lease back. A store that hangs is
+    not waited for."""
+    cause = Cause(cause="runner", detail=why)
+    runner.controller.notes.note("runner-ended", cause=cause, detail=why)
+    writing = threading.Thread(target=runner.write_events, kwargs={"at_once": True}, daemon=True)
+    writing.start()
+    writing.join(LAST_SECONDS)
+    runner.controller.release()
 
 
 def _committed(

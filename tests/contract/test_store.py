@@ -25,12 +25,15 @@ from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.event import Event
 from mzplan.model.history import CommitOutcome, CommitRecord
 from mzplan.model.observed import Status
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
+from mzplan.model.times import instant_text
 from mzplan.store.backends.backend import ConflictError, LockInfo
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
+from mzplan.store.event_log import EventLog, EventReader
 from mzplan.store.formats import decode_state, encode_state
 from mzplan.store.store import Store
 from tests.contract import stores
@@ -566,6 +569,100 @@ def test_a_commit_wakes_whoever_watches(postgres: Any, database: Callable[..., s
         assert woken.is_set()
     finally:
         stop()
+
+
+# --- the event log
+
+
+def happened(number: int, detail: str = "") -> Event:
+    at = instant_text(1_764_000_000_000 + number * 1000)
+    return Event(at=at, kind="failed", address=A, code="MZ050", detail=detail or str(number))
+
+
+def logged(make: Make) -> list[str]:
+    return [one.event.detail for one in EventReader(make().backend).newest_first(lambda line: True)][::-1]
+
+
+def test_what_has_happened_is_read_back_whoever_wrote_it(make: Make) -> None:
+    """Each runner goes on in one key, as long as that is small, and what a crash has cut off is left out."""
+    for epoch in (1, 2, 3):
+        log = EventLog(make().backend, "local", epoch, clock=lambda epoch=epoch: 1_764_000_000.0 + epoch)
+        log.flush()  # nothing waits
+        for number in range(2):
+            log.add([happened(epoch * 10 + number)], serial=epoch)
+            log.flush()
+        (key,) = make().backend.list("events/")
+        blob = make().backend.read(key)
+        assert blob is not None and key == f"events/local.{1_764_000_000_000 + epoch * 1000}-{epoch}.jsonl"
+        make().backend.write(key, blob.data + b'{"at":"2026-')
+    reader = EventReader(make().backend)
+    found = list(reader.newest_first(lambda line: True))
+    assert [(one.event.epoch, one.event.serial, one.event.detail) for one in found] == [
+        (epoch, epoch, str(epoch * 10 + number)) for epoch in (3, 2, 1) for number in (1, 0)
+    ]
+    assert reader.unreadable == 1 and {one.instance for one in found} == {"local"}
+    other = EventLog(make().backend, "big", 4)
+    other.add([happened(40)], serial=1)
+    other.flush()
+    assert sorted(logged(make)) == ["10", "11", "20", "21", "30", "31", "40"]
+
+
+def test_five_hundred_events_are_one_write(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = make().backend
+    writes: list[str] = []
+    write = backend.write
+    monkeypatch.setattr(backend, "write", lambda key, *more: [writes.append(key), write(key, *more)][1])
+    log = EventLog(backend, "local", 1)
+    log.add(map(happened, range(500)), serial=7)
+    log.flush()
+    log.flush()
+    assert len(writes) == 1 and logged(make) == [str(number) for number in range(500)]
+
+
+def test_the_log_is_bounded_by_time_and_by_size(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mzplan.store.event_log.SEGMENT_BYTES", 1000)
+    monkeypatch.setattr("mzplan.store.event_log.KEPT_BYTES", 5000)
+    now = [1_764_000_000.0]
+    log = EventLog(make().backend, "local", 1, clock=lambda: now[0])
+    for number in range(9):
+        log.add([happened(number, f"{number}{'x' * 900}")], serial=1)
+        log.flush()
+        now[0] += 1.0
+    assert [text[0] for text in logged(make)] == ["4", "5", "6", "7", "8"]
+    now[0] += 91 * 86_400.0
+    log.add([happened(9, "y" * 900)], serial=1)
+    log.flush()
+    # Of the segment before nobody knows when its last event was: it goes with the next one.
+    assert [text[0] for text in logged(make)] == ["8", "y"]
+
+
+def test_what_could_not_be_written_waits(case: Case) -> None:
+    log = EventLog(case.make().backend, "local", 1)
+    log.add([happened(1, "z" * 900)], serial=1)
+    log.add([happened(n, "z" * 900) for n in range(2, 6)], serial=1)
+    with case.refusing(), pytest.raises(MzplanError):
+        log.flush()
+    until = time.monotonic() + 30
+    while log.waits() >= 0 and time.monotonic() < until:  # what ends a session takes its time
+        with contextlib.suppress(MzplanError):
+            log.flush()
+    assert log.waits() == -1 and len(logged(case.make)) == 5
+
+
+def test_what_comes_is_followed(make: Make) -> None:
+    reader, log = EventReader(make().backend), EventLog(make().backend, "local", 1)
+
+    def fresh() -> list[str]:
+        return [one.event.detail for one in reader.fresh()]
+
+    assert fresh() == []
+    for epoch in (1, 2):
+        log = EventLog(make().backend, "local", epoch)
+        for number in range(2):
+            log.add([happened(epoch * 10 + number)], serial=1)
+            log.flush()
+            assert fresh() == [str(epoch * 10 + number)]  # also where a runner has taken a segment over
+            assert fresh() == []
 
 
 def test_a_runner_is_woken_by_a_commit_that_it_would_else_not_see(

@@ -27,8 +27,9 @@ from mzplan.store.backends.backend import (
 MAX_BLOB = 1 << 30  # bytes; a state of 100,000 resources has about 50 MB
 STATE_KEY = "mzplan.state.json"
 _IN_ROOT = (STATE_KEY, "hold.json", "parallelism.json")  # somebody else's files may lie beside them
-_FOLDERS = ("history", "leases", "status", "proposals", "journal")
-IGNORED = "status/\nleases/\nproposals/\njournal/\nlock\nhold.json\nparallelism.json\n.mutex\n.*.tmp\n"
+_FOLDERS = ("history", "leases", "status", "proposals", "journal", "events")
+_OWN_FILES = "lock\nhold.json\nparallelism.json\n.mutex\n.*.tmp\n"
+IGNORED = f"status/\nleases/\nproposals/\njournal/\nevents/\n{_OWN_FILES}"
 
 
 class LocalBackend:
@@ -195,8 +196,9 @@ class LocalBackend:
     def _replace(self, key: str, data: bytes, durable: bool) -> str:
         is_state = key == STATE_KEY
         version = ""
-        # What runners write has digests of secrets in it; the state can be committed to git.
-        mode = 0o600 if key.startswith("status/") else 0o644
+        # What runners write has digests of secrets in it, and what servers have said; the state can be
+        # committed to git.
+        mode = 0o600 if key.startswith(("status/", "events/")) else 0o644
         try:
             with self._files.replacing(key, mode=mode, durable=durable) as file:
                 file.write(data)

@@ -12,7 +12,16 @@ from mzplan.model.observed import Versions
 from mzplan.model.stored import SPARSE
 
 EventKind = Literal[
-    "started", "stopped", "failed", "healed", "refused", "ddl", "secret", "generation", "runner"
+    "started",
+    "stopped",
+    "failed",
+    "healed",
+    "refused",
+    "ddl",
+    "secret",
+    "generation",
+    "runner-began",
+    "runner-ended",
 ]
 
 
@@ -22,7 +31,7 @@ class Event:
 
     - `kind`: a run has `started` or `stopped`; an attempt has `failed`; a query that had failed runs again
       (`healed`); a validation was `refused`; `ddl` was run in a target; a `secret` has another value; a
-      `generation` has begun, is dropped or removed; the `runner` began or ended.
+      `generation` has begun, is dropped or removed; the runner began or ended.
     - `at`: ISO 8601, UTC. `serial`: the newest that its runner had taken in; `epoch`: that of its lease.
     - `run_id`, `generation`, `step`: of the run; `step` is the last one that was done, None before the first.
     - `cause`: of a start or stop. `code`, `detail`: why it failed or was refused; else what there is to say.

@@ -1,0 +1,89 @@
+"""why, events: what has happened to queries, and for which cause. No runner needs to be alive."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, get_args
+
+import click
+
+from mzplan.cli.arguments import QUERY, SINCE, selecting
+from mzplan.cli.context import Invocation, command
+from mzplan.model.event import EventKind
+from mzplan.render.event_text import (
+    events_to_json,
+    explanation_to_json,
+    render_events,
+    render_explanation,
+)
+
+if TYPE_CHECKING:
+    from mzplan.model.address import Address
+    from mzplan.operations.selection import Selection
+
+KINDS: tuple[EventKind, ...] = get_args(EventKind)
+FOLLOW_EVERY = 0.5  # seconds; an object store is asked less often
+
+
+@command("why")
+@click.argument("address", type=QUERY)
+@click.option("--at", "at", metavar="T", type=SINCE, help="As of then: 10m ago, or 2026-01-31T10:00.")
+def command_why(invocation: Invocation, address: Address, at: float | None) -> None:
+    """Show why a query last started or stopped."""
+    from mzplan.operations.events import explain
+    from mzplan.operations.project import unknown_address
+
+    store = invocation.project().store
+    found = explain(store, address, at)
+    if found.event is None and address not in (state := store.read_state()).resources:
+        raise unknown_address(address, state)
+    invocation.result(explanation_to_json(found), render_explanation(found, invocation.color))
+
+
+@command("events")
+@selecting()
+@click.option("--since", metavar="T", type=SINCE, help="Not before: 10m ago, or 2026-01-31T10:00.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="K",
+    type=click.Choice(KINDS),
+    help=f"Of this kind; repeatable: {', '.join(KINDS)}.",
+)
+@click.option("--follow", is_flag=True, help="Go on with what comes, until interrupted.")
+def command_events(
+    invocation: Invocation,
+    selection: Selection,
+    since: float | None,
+    kinds: tuple[EventKind, ...],
+    follow: bool,
+) -> None:
+    """Show what has happened to queries, with causes, the oldest first."""
+    from mzplan.operations.events import EventFilter, follow_events, read_events
+    from mzplan.operations.status import select
+
+    if follow and invocation.json:
+        raise click.UsageError("--follow and --json don't go together: --json is one document.")
+    project = invocation.project()
+    store, addresses = project.store, None
+    if not selection.is_everything:
+        addresses = frozenset(one.address for one in select(project, store.read_state(), selection))
+        if not addresses:
+            invocation.note(selection.chose_nothing)
+    wanted = EventFilter(addresses=addresses, since=since or 0.0, kinds=kinds)
+    if follow:
+
+        def wait() -> bool:
+            time.sleep(max(FOLLOW_EVERY, store.backend.look))
+            return not invocation.output.reader_gone
+
+        if since is not None:
+            invocation.out(render_events(read_events(store, wanted), invocation.color))
+        for found in follow_events(store, wanted, wait):
+            invocation.out(render_events(found, invocation.color))
+        return
+    found = read_events(store, wanted)
+    invocation.result(events_to_json(found), render_events(found, invocation.color))
+    if found.unreadable and not invocation.json:
+        invocation.note(f"notice: {found.unreadable} lines of the event log can't be read, and are left out")

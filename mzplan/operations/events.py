@@ -1,0 +1,190 @@
+"""What has happened to queries, from the event logs of the store: no runner is asked.
+
+Whoever can write to the store can write these logs. So a serial that one names is looked for in the history,
+and what a serial has changed is told as the history has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from mzplan.model.address import Address
+from mzplan.model.cause import Cause
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.event import Event, EventKind
+from mzplan.model.history import CommitRecord
+from mzplan.model.times import instant
+from mzplan.operations.commits import committed_state
+from mzplan.store.event_log import EventReader, LoggedEvent
+from mzplan.store.store import Store
+
+MOST = 2000  # events that are looked through to explain one
+_OF_A_RUN: tuple[EventKind, ...] = ("started", "stopped", "failed")
+_COMMITTED = ("change", "secret", "hand")  # causes that a commit has written down itself
+
+
+def seconds_of(event: Event) -> float:
+    """When it was, in seconds since the epoch."""
+    return (instant(event.at) or 0) / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events are shown. `addresses`: of these queries; None for all, and what is of whole instances.
+    `since`: not before, in seconds since the epoch. `kinds`: of these alone; none: of any."""
+
+    addresses: Collection[Address] | None = None
+    since: float = 0.0
+    kinds: Collection[EventKind] = ()
+
+    def passes(self, event: Event) -> bool:
+        """Whether it is shown."""
+        if self.addresses is not None and event.address not in self.addresses:
+            return False
+        return seconds_of(event) >= self.since and (not self.kinds or event.kind in self.kinds)
+
+    def may_pass(self, line: bytes) -> bool:
+        """The same of a line that is not decoded yet; False only where it does not."""
+        if self.addresses is not None and len(self.addresses) <= 20:
+            return any(_mentions(line, one) for one in self.addresses)
+        return True
+
+
+def _mentions(line: bytes, address: Address) -> bool:
+    return f'"{address}"'.encode() in line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventList:
+    """`unreadable`: how many lines of the logs were no events. `serials`: those that the history holds."""
+
+    events: tuple[LoggedEvent, ...]
+    unreadable: int = 0
+    serials: frozenset[int] = frozenset()
+
+
+def read_events(store: Store, wanted: EventFilter) -> EventList:
+    """The events, the oldest first."""
+    reader = EventReader(store.backend)
+    found = [one for one in reader.newest_first(wanted.may_pass, wanted.since) if wanted.passes(one.event)]
+    in_order = _in_order(reversed(found))
+    return EventList(events=in_order, unreadable=reader.unreadable, serials=held_serials(store))
+
+
+def follow_events(store: Store, wanted: EventFilter, wait: Callable[[], bool]) -> Iterator[EventList]:
+    """What comes from now on, whenever there is something; ends when `wait` returns False."""
+    reader = EventReader(store.backend)
+    list(reader.fresh())  # what is there already
+    while wait():
+        if found := [one for one in reader.fresh() if wanted.passes(one.event)]:
+            yield EventList(events=_in_order(found), serials=held_serials(store))
+
+
+def held_serials(store: Store) -> frozenset[int]:
+    """The serials of the history, with the current one."""
+    return frozenset((*store.serials(), store.read_state().serial))
+
+
+def _in_order(found: Iterable[LoggedEvent]) -> tuple[LoggedEvent, ...]:
+    """By time; what was at once stays as it was written."""
+    return tuple(sorted(found, key=lambda one: seconds_of(one.event)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a query last started or stopped, by a time.
+
+    `event`: what has happened; None where nothing is recorded. `cause`: of that, as the history has it where
+    a commit is the cause. `commit`: who has committed its serial; `is_held`: whether the history holds that
+    serial, and it has this cause. `ran`: for how many seconds the query had run before; None where that is
+    not recorded. `after`: what has happened since.
+    """
+
+    address: Address
+    event: LoggedEvent | None = None
+    cause: Cause | None = None
+    commit: CommitRecord | None = None
+    is_held: bool = True
+    is_first: bool = False
+    ran: float | None = None
+    after: tuple[LoggedEvent, ...] = ()
+
+
+def explain(store: Store, address: Address, at: float | None = None) -> Explanation:
+    """Why a query last started or stopped, at the latest at a time (seconds since the epoch)."""
+    found = _around(EventReader(store.backend), address, at)
+    past = [one for one in found if at is None or seconds_of(one.event) <= at]
+    last = next((n for n in range(len(past) - 1, -1, -1) if _is_of_a_run(past, n, address)), None)
+    if last is None:
+        return Explanation(address=address)
+    event = past[last].event
+    before = [one.event for one in past[:last] if one.event.address == address]
+    cause, commit, is_held = _checked(store, address, event.cause)
+    return Explanation(
+        address=address,
+        event=past[last],
+        cause=cause,
+        commit=commit,
+        is_held=is_held,
+        is_first=event.kind == "started" and not any(one.kind == "started" for one in before),
+        ran=_ran(before, event),
+        after=tuple(one for one in past[last + 1 :] if one.event.address == address),
+    )
+
+
+def _around(reader: EventReader, address: Address, at: float | None) -> list[LoggedEvent]:
+    """The events of a query and of runners up to a time: enough to explain the last one."""
+    found: list[LoggedEvent] = []
+    starts = 0
+    for one in reader.newest_first(lambda line: _mentions(line, address) or b'"runner-' in line):
+        event = one.event
+        if (event.address is None or event.address == address) and (at is None or seconds_of(event) <= at):
+            found.append(one)
+            starts += event.kind == "started"
+        if starts > 2 or len(found) >= MOST:
+            break
+    return list(_in_order(reversed(found)))
+
+
+def _is_of_a_run(found: list[LoggedEvent], number: int, address: Address) -> bool:
+    """Whether this event has started or ended a run of the query; its runner's end does, if it ran then."""
+    event, instance = found[number].event, found[number].instance
+    if event.address == address:
+        return event.kind in _OF_A_RUN
+    if event.kind != "runner-ended":
+        return False
+    earlier = (one for one in reversed(found[:number]) if one.event.address == address)
+    last = next((one for one in earlier if one.event.kind in _OF_A_RUN), None)
+    return last is not None and last.event.kind == "started" and last.instance == instance
+
+
+def _ran(before: list[Event], event: Event) -> float | None:
+    """How long the query had run before it started, or until it stopped."""
+    run = [one for one in before if one.kind in _OF_A_RUN]
+    start = next((n for n in range(len(run) - 1, -1, -1) if run[n].kind == "started"), None)
+    if start is None:
+        return None
+    end = run[start + 1] if start + 1 < len(run) else event
+    return max(0.0, seconds_of(end) - seconds_of(run[start]))
+
+
+def _checked(
+    store: Store, address: Address, cause: Cause | None
+) -> tuple[Cause | None, CommitRecord | None, bool]:
+    """A cause as the history has it, with the record of its commit, and whether the history bears it out."""
+    if cause is None or not cause.serial:
+        return cause, None, True
+    try:
+        state = committed_state(store, cause.serial)
+    except MzplanError:
+        return cause, None, False
+    record = state.resources.get(address)
+    because = record.because if record is not None else None
+    if cause.cause not in _COMMITTED:
+        return cause, state.commit, True
+    if record is None:
+        return replace(cause, through=None, detail="it is no longer committed"), state.commit, True
+    if because is None or (because.cause, because.serial) != (cause.cause, cause.serial):
+        return replace(cause, through=None, detail=""), state.commit, False
+    return replace(because, at=cause.at), state.commit, True

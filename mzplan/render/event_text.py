@@ -1,0 +1,171 @@
+"""Events for people and as JSON; and why a query last started or stopped, in a sentence."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from mzplan.model.cause import NEW, Cause
+from mzplan.model.codec import encode
+from mzplan.model.event import Event, EventKind
+from mzplan.model.history import CommitRecord
+from mzplan.model.words import span
+from mzplan.operations.events import EventList, Explanation, seconds_of
+from mzplan.render.cause_text import cause_in_words, cause_to_json
+from mzplan.render.text import Paint, brief, safe
+from mzplan.store.event_log import LoggedEvent
+
+MAX_SHOWN = 400  # characters of what an event says
+MAX_AFTER = 5  # events that are shown behind the one that is explained
+UNHELD = "which the history does not hold"
+_COLOURS: dict[EventKind, str] = {"failed": "red", "refused": "red", "stopped": "yellow", "healed": "green"}
+_VERBS: dict[EventKind, str] = {"started": "restarted", "failed": "failed"}
+
+
+def event_to_json(recorded: LoggedEvent, serials: frozenset[int] | None = None) -> dict[str, Any]:
+    """One event. `in_history`: whether the history holds the serial of its cause; null without one, and where
+    that is not looked at."""
+    event = recorded.event
+    cause = event.cause
+    return {
+        "at": event.at,
+        "instance": recorded.instance,
+        "kind": event.kind,
+        "address": str(event.address) if event.address else None,
+        "serial": event.serial,
+        "epoch": event.epoch,
+        "run_id": event.run_id,
+        "generation": event.generation,
+        "step": event.step,
+        "cause": cause_to_json(cause) if cause else None,
+        "in_history": cause.serial in serials if cause and cause.serial and serials is not None else None,
+        "code": event.code or None,
+        "detail": event.detail or None,
+        "versions": encode(event.versions) if event.versions else None,
+    }
+
+
+def events_to_json(found: EventList) -> dict[str, Any]:
+    """The document of `events --json`, the oldest first."""
+    return {
+        "events": [event_to_json(one, found.serials) for one in found.events],
+        "unreadable": found.unreadable,
+    }
+
+
+def render_events(found: EventList, color: bool = False) -> str:
+    """A line for each event, the oldest first."""
+    if not found.events:
+        return "Nothing is recorded.\n"
+    paint = Paint(color)
+    rows = [(one, _when(one.event), _who(one)) for one in found.events]
+    width = max(len(who) for _, _, who in rows)
+    lines = []
+    for one, when, who in rows:
+        said = summary(one.event, found.serials)
+        text = f"{when}  {who.ljust(width)}  {one.event.kind.ljust(12)}  {said}".rstrip()
+        style = _COLOURS.get(one.event.kind)
+        lines.append(paint(text, style) if style else text)
+    return "\n".join(lines) + "\n"
+
+
+def summary(event: Event, serials: frozenset[int] | None = None) -> str:
+    """What an event says, on one line. `serials`: those of the history, where that is looked at."""
+    parts = [f"step {event.step}"] if event.step is not None else []
+    if event.kind == "generation":
+        parts.append(f"generation {event.generation}")
+    cause = event.cause
+    if cause is not None and cause.detail != event.detail:
+        parts.append(cause_in_words(cause))
+    if cause is not None and cause.serial and serials is not None and cause.serial not in serials:
+        parts.append(f"serial {cause.serial}, {UNHELD}")
+    if event.detail:
+        parts.append(f"{f'[{safe(event.code)}] ' if event.code else ''}{brief(event.detail, MAX_SHOWN)}")
+    if event.versions is not None:
+        parts.append(f"mzplan {safe(event.versions.mzplan)}, {safe(str(event.versions))}")
+    return "; ".join(parts)
+
+
+def _when(event: Event) -> str:
+    return datetime.fromtimestamp(seconds_of(event), UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _who(recorded: LoggedEvent) -> str:
+    return str(recorded.event.address or f"instance {recorded.instance}")
+
+
+def explanation_to_json(found: Explanation) -> dict[str, Any]:
+    """The document of `why --json`. `cause` is as the history has it, `in_history` whether it bears the event
+    out; `ran_seconds`: for how long the query had run before."""
+    recorded = found.event
+    event = event_to_json(recorded) if recorded is not None else {}
+    for name in ("address", "cause", "in_history"):
+        event.pop(name, None)
+    return {
+        "address": str(found.address),
+        "event": event or None,
+        "cause": cause_to_json(found.cause) if found.cause else None,
+        "in_history": found.is_held if found.cause and found.cause.serial else None,
+        "commit": encode(found.commit) if found.commit else None,
+        "ran_seconds": found.ran,
+        "since": [event_to_json(one) for one in found.after],
+    }
+
+
+def render_explanation(found: Explanation, color: bool = False) -> str:
+    """Why a query last started or stopped, and what came of it."""
+    if found.event is None:
+        return (
+            f"No start or stop of {found.address} is recorded (until then): no runner has started it, or one "
+            "of an older mzplan.\n"
+        )
+    event, paint = found.event.event, Paint(color)
+    verb = "started" if found.is_first else _VERBS.get(event.kind, "stopped")
+    lines = [f"{paint(str(found.address), 'bold')} {verb} {_when(event)} UTC, {reason(found)}."]
+    if event.kind == "started" and event.step is not None:
+        lines.append(f"It went on after step {event.step}.")
+    elif event.kind in ("stopped", "failed") and event.step is not None:
+        lines.append(f"Its last step was {event.step}.")
+    if found.ran is not None:
+        lines.append(f"Before that it had run for {span(found.ran)}.")
+    if found.after:
+        lines.append("Since then:")
+        for one in found.after[-MAX_AFTER:]:
+            lines.append(f"  {_when(one.event)}  {one.event.kind}  {summary(one.event)}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def reason(found: Explanation) -> str:
+    """`because serial 7 (ada: PR 41) changed connection.shop_pg: host a → b`."""
+    assert found.event is not None
+    event, cause = found.event.event, found.cause
+    if event.kind == "failed":
+        code = f"[{safe(event.code)}] " if event.code else ""
+        return f"because of an error: {code}{brief(event.detail, MAX_SHOWN).rstrip('.')}"
+    if cause is None:
+        return "for a cause that is not recorded"
+    if not cause.serial:
+        return f"because {cause_in_words(cause).rstrip('.')}"
+    if found.commit is None:
+        return f"as the log says for serial {cause.serial}, {UNHELD}"
+    serial = f"serial {cause.serial} ({_committer(found.commit)})"
+    if not found.is_held:
+        return f"as the log says for {serial}, of which the history says nothing about it"
+    return f"because {_did(cause, serial)}"
+
+
+def _did(cause: Cause, serial: str) -> str:
+    detail = brief(cause.detail, MAX_SHOWN).rstrip(".")
+    match cause.cause:
+        case "change" if cause.through is not None:
+            return f"{serial} changed {cause.through}: {detail}"
+        case "change":
+            return f"{serial} declared it" if detail == NEW else f"{serial} changed it: {detail}"
+        case "secret" | "hand":
+            return f"of {serial}: {detail}"
+    return f"{detail} ({serial})"
+
+
+def _committer(commit: CommitRecord) -> str:
+    who = safe(commit.actor or commit.user)
+    return f"{who}: {brief(commit.message, 80)}" if commit.message else who
