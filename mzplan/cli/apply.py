@@ -12,8 +12,8 @@ import click
 from mzplan.cli.arguments import ADDRESS, DIGEST, DURATION, QUERY, policy_option, selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.exit import Declined
-from mzplan.cli.output import is_interactive
 from mzplan.cli.progress import named_first
+from mzplan.cli.streams import is_interactive
 from mzplan.model.address import Address, natural_item
 from mzplan.model.state import DEFAULT_WAIT
 from mzplan.model.words import count

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from mzplan.cli.arguments import ENVIRONMENT
-from mzplan.cli.output import Streams
+from mzplan.cli.streams import Streams
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.resources import ENVIRONMENT_VARIABLE, STATE_CONFIG_VARIABLE
 

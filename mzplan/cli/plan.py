@@ -18,7 +18,7 @@ from mzplan.cli.arguments import (
     send_secrets_option,
 )
 from mzplan.cli.context import Invocation, command
-from mzplan.cli.output import height, redrawn, write_text
+from mzplan.cli.streams import height, redrawn, write_text
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from mzplan.cli.output import Streams, width
+from mzplan.cli.streams import Streams, width
 from mzplan.model.address import Address
 from mzplan.model.words import count
 from mzplan.operations.project import Outcome

@@ -7,8 +7,8 @@ from typing import Any
 
 from mzplan.config.declared import Declared, Document, value_at
 from mzplan.config.defaults import Defaults
-from mzplan.config.files import PROJECT_FILE, SECTIONS
 from mzplan.config.findings import HERE, Findings, Location, kind_of, listed, shown
+from mzplan.config.project_files import PROJECT_FILE, SECTIONS
 from mzplan.config.templates import Templates
 from mzplan.model.address import Address
 from mzplan.model.words import did_you_mean

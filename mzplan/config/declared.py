@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mzplan.config.files import SECTION_OF
 from mzplan.config.findings import Location, Path, SourceFile, shown
+from mzplan.config.project_files import SECTION_OF
 from mzplan.model.address import Address, is_valid_name
 
 Given = tuple[SourceFile, Path, Mapping[str, Any]]

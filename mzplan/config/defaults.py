@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.config.declared import MAX_NODES, Declared, Document, size_of, value_at
-from mzplan.config.files import SECTIONS
 from mzplan.config.findings import EnoughError, Findings, Location, Path, SourceFile, kind_of, listed, shown
+from mzplan.config.project_files import SECTIONS
 from mzplan.model.address import Address, Kind
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.loading import types_of

@@ -11,7 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 from mzplan.config.declared import value_at
-from mzplan.config.files import (
+from mzplan.config.findings import LINE_BREAK, Findings, SourceFile
+from mzplan.config.locations import failure, locate
+from mzplan.config.project import excluded_folders, read_settings
+from mzplan.config.project_files import (
     SECTION_OF,
     SECTIONS,
     ReadError,
@@ -20,9 +23,6 @@ from mzplan.config.files import (
     project_file,
     read_bytes,
 )
-from mzplan.config.findings import LINE_BREAK, Findings, SourceFile
-from mzplan.config.locations import failure, locate
-from mzplan.config.project import excluded_folders, read_settings
 from mzplan.config.variables import VARIABLE
 from mzplan.config.yaml.parser import read_text
 from mzplan.config.yaml.positions import compose, find

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.config.declared import Document, containers_below
-from mzplan.config.files import PROJECT_FILE
 from mzplan.config.findings import HERE, Findings, Location, Path, listed, shown
 from mzplan.config.places import Place, places_of
+from mzplan.config.project_files import PROJECT_FILE
 from mzplan.config.references import substituted
 from mzplan.config.variables import Variables, defaults_of, undeclared
 from mzplan.model.diagnostics import ExitCode, MzplanError, error

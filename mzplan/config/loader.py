@@ -15,10 +15,10 @@ from mzplan.config.declarations import check_top_level, collect, is_of_variables
 from mzplan.config.declared import Declared, Document
 from mzplan.config.defaults import Defaults
 from mzplan.config.environments import Others, check_apart, choose, entries_of, set_apart
-from mzplan.config.files import SECTIONS, find_files, project_file
 from mzplan.config.findings import EnoughError, Findings, Path, SourceFile
 from mzplan.config.places import places_of
 from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
+from mzplan.config.project_files import SECTIONS, find_files, project_file
 from mzplan.config.references import fill
 from mzplan.config.state_settings import read_state_config
 from mzplan.config.templates import Templates

@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections.abc import Iterable
 
-from mzplan.config.files import SECTION_OF, ReadError, find_files, project_file, read_bytes
 from mzplan.config.findings import (
     HERE,
     LINE_BREAK,
@@ -19,6 +18,7 @@ from mzplan.config.findings import (
     Span,
 )
 from mzplan.config.masking import masked_broken, masked_lines, scrub
+from mzplan.config.project_files import SECTION_OF, ReadError, find_files, project_file, read_bytes
 from mzplan.config.yaml.parser import parse, read_text
 from mzplan.config.yaml.positions import Found, find, offset_span
 from mzplan.model.address import Address

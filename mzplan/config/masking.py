@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
-from mzplan.config.files import SECTIONS
 from mzplan.config.findings import LIKE_A_REFERENCE, Path
+from mzplan.config.project_files import SECTIONS
 from mzplan.config.yaml.positions import scalars_on
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.loading import types_of

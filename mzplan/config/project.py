@@ -15,8 +15,8 @@ from typing import Any
 
 from mzplan.config.declared import Document
 from mzplan.config.environments import NONE, Environment, as_in, entries_of
-from mzplan.config.files import PROJECT_FILE, SECTIONS, project_file
 from mzplan.config.findings import Findings, Location, kind_of
+from mzplan.config.project_files import PROJECT_FILE, SECTIONS, project_file
 from mzplan.config.state_settings import check_state
 from mzplan.config.variables import Variables, given_values
 from mzplan.config.yaml.parser import load

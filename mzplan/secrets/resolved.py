@@ -3,7 +3,7 @@
 Servers, drivers and libraries repeat what they were given in their errors. So whatever leaves the process as
 text for people goes through `scrub`, whoever wrote it: statuses and answers (mzplan.store), the runner's log
 (mzplan.runner.logs, and Java's lines in mzplan.spark.session), its error file, and what a command shows of
-errors (mzplan.cli.output, mzplan.render.diagnostics).
+errors (mzplan.cli.streams, mzplan.render.diagnostics).
 """
 
 from __future__ import annotations

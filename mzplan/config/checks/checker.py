@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
-from mzplan.config.checks.columns import check_columns
-from mzplan.config.checks.references import References, check_exclusive, check_lifecycle, check_reserved
+from mzplan.config.checks.declared_columns import check_columns
+from mzplan.config.checks.resource_references import (
+    References,
+    check_exclusive,
+    check_lifecycle,
+    check_reserved,
+)
 from mzplan.config.checks.schema_check import BodyCheck
 from mzplan.config.checks.secrets import SecretCheck
 from mzplan.config.checks.sinks import check_sink

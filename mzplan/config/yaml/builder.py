@@ -20,8 +20,8 @@ from yaml.events import (
 )
 
 from mzplan.config.declared import MAX_NODES, Document
-from mzplan.config.files import SECTIONS
 from mzplan.config.findings import HERE, Findings, Location, SourceFile, shown
+from mzplan.config.project_files import SECTIONS
 from mzplan.config.yaml.events import (
     SPECIAL_START,
     TAGS,

@@ -20,8 +20,8 @@ from mzplan.render.text import safe_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from mzplan.features.snapshot.collection_snapshot import CollectionSnapshot
     from mzplan.features.snapshot.row_files import OutFormat
-    from mzplan.features.snapshot.snapshot import CollectionSnapshot
 
 _MAX_STEP = 2**64 - 1
 _BINARY = ("parquet", "arrow")
@@ -66,7 +66,7 @@ def command_snapshot(
 
     Read from the warehouse, without Spark and without a runner. The rows come in no particular order.
     """
-    from mzplan.features.snapshot.snapshot import open_snapshot
+    from mzplan.features.snapshot.collection_snapshot import open_snapshot
 
     chosen = _format(invocation, format_, out, only_count)
     snapshot = open_snapshot(invocation.project(), address, as_of, invocation.progress)

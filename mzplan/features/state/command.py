@@ -13,7 +13,7 @@ import click
 from mzplan.cli.apply import approval, finish, message_option, wait_option
 from mzplan.cli.arguments import ADDRESS, QUERY
 from mzplan.cli.context import Invocation, command, global_options
-from mzplan.cli.output import write_bytes
+from mzplan.cli.streams import write_bytes
 from mzplan.host.files import read_bounded
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.codec import encode

@@ -115,7 +115,7 @@ class OverviewReader:
 
 def declaration(resource: ResourceState) -> str:
     """A committed resource as a file would declare it: YAML, with secrets as their references."""
-    from mzplan.config.files import SECTIONS
+    from mzplan.config.project_files import SECTIONS
     from mzplan.config.yaml.events import document
 
     section = next(name for name, kind in SECTIONS.items() if kind == resource.address.kind)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from mzplan.cli import progress
-from mzplan.cli.output import Streams, redrawn
 from mzplan.cli.progress import ProgressLines
+from mzplan.cli.streams import Streams, redrawn
 from mzplan.model.address import Address
 from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.operations.project import Outcome

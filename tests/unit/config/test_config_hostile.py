@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mzplan.config import findings, load_configuration, masking
-from mzplan.config.files import MAX_FILE_BYTES
+from mzplan.config.project_files import MAX_FILE_BYTES
 from mzplan.config.yaml import builder, positions
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema import validators

@@ -12,7 +12,7 @@ from mzplan.connectors.api.queries import Output, ResolvedConnection, ResolvedQu
 from mzplan.connectors.postgres.client import conninfo
 from mzplan.connectors.postgres.problems import connect_problem, reason_of
 from mzplan.connectors.postgres.sink.definition import create_table
-from mzplan.connectors.postgres.sink.probe import check_table
+from mzplan.connectors.postgres.sink.target_probe import check_table
 from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.source import decoder as postgres_decode
 from mzplan.connectors.postgres.source.continuity import keeps_values

@@ -448,8 +448,8 @@ def test_storage_that_cannot_be_written(folder: Path) -> None:
 
 
 def _reporter() -> Any:
-    from mzplan.cli.output import Streams
     from mzplan.cli.progress import ProgressLines
+    from mzplan.cli.streams import Streams
 
     return ProgressLines(Streams(), 0)
 

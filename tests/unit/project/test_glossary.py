@@ -100,15 +100,11 @@ def test_no_class_name_stands_twice() -> None:
 
 # What a package of a connector has of its own, and a room of features, is called the same in each.
 PARTS = {"__init__.py", "connector.py", "source.py", "sink.py", "command.py"}
-# Today's other files of one name in more than two packages. Shorten this list; never lengthen it.
-FILES_OF_ONE_NAME = {"columns.py", "files.py", "output.py", "probe.py", "problems.py", "references.py"} | {
-    "snapshot.py"
-}
 
 
 def test_a_file_name_says_the_noun_inside() -> None:
     names = Counter(path.name for path in modules().values())
-    assert {name for name, number in names.items() if number > 2} - PARTS == FILES_OF_ONE_NAME
+    assert {name for name, number in names.items() if number > 2} - PARTS == set()
 
 
 def test_no_folder_is_crowded() -> None:

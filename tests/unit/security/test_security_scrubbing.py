@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from mzplan.cli.output import Streams
+from mzplan.cli.streams import Streams
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.observed import Observation, Status, Verdict

@@ -37,7 +37,6 @@ from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.making import compare_columns, find_target, make, mended
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
-from mzplan.connectors.postgres.sink.probe import check_table, failed, look_at
 from mzplan.connectors.postgres.sink.recorded_steps import PostgresRecorded
 from mzplan.connectors.postgres.sink.removal import forget
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
@@ -48,6 +47,7 @@ from mzplan.connectors.postgres.sink.staging import (
     staged_columns,
     staging_shape,
 )
+from mzplan.connectors.postgres.sink.target_probe import check_table, failed, look_at
 from mzplan.connectors.postgres.sink.tasks import REPORT, run_here, straight_task
 from mzplan.connectors.postgres.sink.writer import Writer, writer_of
 from mzplan.connectors.postgres.tables import Connection, Table

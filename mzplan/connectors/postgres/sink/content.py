@@ -18,8 +18,8 @@ from mzplan.connectors.postgres.problems import Problem, connect_problem, is_los
 from mzplan.connectors.postgres.sink.comparable import Form, form_of, found, selected, written
 from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.making import find_target
-from mzplan.connectors.postgres.sink.probe import check_table
 from mzplan.connectors.postgres.sink.reading import reading
+from mzplan.connectors.postgres.sink.target_probe import check_table
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.connectors.postgres.types import TargetColumn, quoted
 from mzplan.model.diagnostics import MzplanError

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.identity import timeline_of
 from mzplan.connectors.postgres.source.continuity import NO_SLOT, Leaves, Shapes
-from mzplan.connectors.postgres.source.problems import SLOT_GONE, SLOT_WAITS
 from mzplan.connectors.postgres.source.replication import LOCK_NOT_AVAILABLE, Lsn, SlotError, lsn_of, lsn_text
 from mzplan.connectors.postgres.source.slots import (
     Names,
@@ -31,6 +30,7 @@ from mzplan.connectors.postgres.source.snapshot import (
     next_chunk,
     unread,
 )
+from mzplan.connectors.postgres.source.upstream_problems import SLOT_GONE, SLOT_WAITS
 
 
 class Backlog:

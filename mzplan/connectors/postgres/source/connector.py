@@ -14,9 +14,9 @@ from mzplan.connectors.api.upstreams import another_upstream
 from mzplan.connectors.postgres.probe import ServerProbe
 from mzplan.connectors.postgres.problems import route
 from mzplan.connectors.postgres.source.endpoint import PostgresInputFactory
-from mzplan.connectors.postgres.source.probe import look_at
-from mzplan.connectors.postgres.source.problems import explained, explaining
 from mzplan.connectors.postgres.source.slots import Names, find_slot, session, unpublish
+from mzplan.connectors.postgres.source.upstream_probe import look_at
+from mzplan.connectors.postgres.source.upstream_problems import explained, explaining
 from mzplan.endpoints.steplog import StepLog
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.losses import Loss

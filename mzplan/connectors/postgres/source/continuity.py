@@ -16,7 +16,6 @@ import psycopg
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.client import reached
 from mzplan.connectors.postgres.problems import state_of
-from mzplan.connectors.postgres.source.problems import ANOTHER_TABLE, RETYPED, SLOT_GONE, SLOT_MOVED
 from mzplan.connectors.postgres.source.replication import Lsn, ReplicationLink, lsn_of, lsn_text
 from mzplan.connectors.postgres.source.slots import (
     Names,
@@ -26,6 +25,7 @@ from mzplan.connectors.postgres.source.slots import (
     published,
     session,
 )
+from mzplan.connectors.postgres.source.upstream_problems import ANOTHER_TABLE, RETYPED, SLOT_GONE, SLOT_MOVED
 from mzplan.connectors.postgres.source.values import is_text
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import numeric_size, quoted

@@ -30,11 +30,11 @@ from mzplan.connectors.postgres.source.continuity import (
     check_tables,
     check_timeline,
 )
-from mzplan.connectors.postgres.source.problems import explaining
 from mzplan.connectors.postgres.source.reader import Reading
 from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
 from mzplan.connectors.postgres.source.slots import LogEnd, Names, advance, session, tables_of
 from mzplan.connectors.postgres.source.snapshot import Note, ReadTask
+from mzplan.connectors.postgres.source.upstream_problems import explaining
 from mzplan.connectors.postgres.source.watch import Idle, Watch
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
 from mzplan.endpoints.steplog import StepLog

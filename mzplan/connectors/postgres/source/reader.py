@@ -13,7 +13,6 @@ from mzplan.connectors.postgres.client import reached
 from mzplan.connectors.postgres.source.columns import Relation, TableChanges
 from mzplan.connectors.postgres.source.continuity import streaming
 from mzplan.connectors.postgres.source.decoder import Decoder, IdentityError, TruncateError
-from mzplan.connectors.postgres.source.problems import COLUMN_GONE, KEY_NOT_SENT, NOT_SENT, TRUNCATED, UNFIT
 from mzplan.connectors.postgres.source.replication import SESSION, Lsn
 from mzplan.connectors.postgres.source.slots import (
     Names,
@@ -24,6 +23,13 @@ from mzplan.connectors.postgres.source.slots import (
     tables_of,
 )
 from mzplan.connectors.postgres.source.snapshot import join_snapshot
+from mzplan.connectors.postgres.source.upstream_problems import (
+    COLUMN_GONE,
+    KEY_NOT_SENT,
+    NOT_SENT,
+    TRUNCATED,
+    UNFIT,
+)
 from mzplan.connectors.postgres.source.values import UnfitValueError, convert, is_single, selected
 from mzplan.connectors.postgres.tables import Table
 from mzplan.connectors.postgres.types import quoted

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.postgres.identity import identify
 from mzplan.connectors.postgres.probe import Check
-from mzplan.connectors.postgres.source.problems import NO_WALSENDER, WAL_LEVEL
 from mzplan.connectors.postgres.source.slots import NO_TABLE, Limits, Names, find_slot, own_columns, published
 from mzplan.connectors.postgres.source.table_probe import TableCheck
+from mzplan.connectors.postgres.source.upstream_problems import NO_WALSENDER, WAL_LEVEL
 from mzplan.connectors.postgres.statements import allow_replication, create_publication, table_sql
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import quoted, split_name
