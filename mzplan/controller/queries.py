@@ -87,7 +87,8 @@ class Queries:
         self.taken_over: Cause | None = None
         """Why what another runner has run is started; None until the engine is open."""
         self._accepted_changed = False
-        self._outdated: set[Address] = set()  # under way, with values of secrets that are others now
+        self._outdated: set[Address] = set()  # under way, with what is another now: values of secrets, a body
+        self._wanted: dict[Address, Description] = {}  # in the last round
 
     def desired(self) -> dict[Address, Desired]:
         """What is to run on this instance."""
@@ -107,6 +108,7 @@ class Queries:
 
     def round(self, wanted: Mapping[Address, Desired]) -> dict[Address, Decision]:
         """Look at each query, and do its next step."""
+        self._look_at_descriptions(wanted)
         reports: dict[Address, list[QueryReport]] = {}
         self.reports = self.runs.look(self.executor.reports(), self.under_way)
         for report in self.reports:
@@ -223,12 +225,25 @@ class Queries:
         self.notes.note("secret", detail=text)
         called = Cause(cause="secret", detail=text)
         for address, one in self.desired().items():
-            if self.secrets_in_use.references_of(address, one.description).isdisjoint(references):
-                continue
-            if address in self.under_way:
-                self._outdated.add(address)
-            if (memory := self.memories.get(address)) is not None:
-                self.memories[address] = forgiven(memory, called if memory.failures else None)
+            if not self.secrets_in_use.references_of(address, one.description).isdisjoint(references):
+                self._try_again(address, called)
+
+    def _look_at_descriptions(self, wanted: Mapping[Address, Desired]) -> None:
+        """What is described in another way is tried again at once, as if it had not failed, and judged by
+        that attempt. Its digest may be the same: a setting of validation may be what mends it."""
+        now = {address: one.description for address, one in wanted.items()}
+        for address, description in now.items():
+            before = self._wanted.get(address)
+            if before is not None and before is not description and before != description:
+                self._try_again(address, None)
+        self._wanted = now
+
+    def _try_again(self, address: Address, called: Cause | None) -> None:
+        """At once, if it has failed; how a start ends that is under way says nothing of it."""
+        if address in self.under_way:
+            self._outdated.add(address)
+        if (memory := self.memories.get(address)) is not None:
+            self.memories[address] = forgiven(memory, called if memory.failures else None)
 
     def reclaim(self, wanted: Mapping[Address, Desired], decisions: Mapping[Address, Decision]) -> None:
         """Remove storage that nothing claims or reads any more, once it is due."""

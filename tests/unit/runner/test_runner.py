@@ -113,6 +113,37 @@ def starts(world: World) -> list[str]:
     return [name.split(":")[2] for what, name in world.executor.log if what == "start"]
 
 
+def test_a_new_description_is_judged_by_its_own_attempt(world: World) -> None:
+    """Also where it has the same digest, and while an attempt of before is under way."""
+    other = Diagnostic(code="MZ043", summary="another topic", exit_code=ExitCode.REFUSED)
+    entered, goes_on = threading.Event(), threading.Event()
+
+    def check(description: Description) -> CheckResult:
+        if "on_upstream_change" in description.body or description.address != ORDERS:
+            return CheckResult()
+        entered.set()
+        goes_on.wait(10)
+        return CheckResult(diagnostics=(other,))
+
+    world.executor.check_result = check
+    goes_on.set()
+    world.commit(make_state(1))
+    assert world.settle().observations[ORDERS].error_code == "MZ043"
+    entered.clear(), goes_on.clear()
+    world.now += 100
+    while not entered.wait(0.01):
+        world.runner.tick()
+    fixed = make_state(2, on_upstream_change="reset-earliest")
+    assert fixed.resources[ORDERS].digest == world.committed.resources[ORDERS].digest
+    world.commit(fixed)
+    world.runner.tick()
+    seen = world.store.read_status("local")
+    assert seen is not None and seen.serial == 2
+    assert (seen.observations[ORDERS].condition, seen.observations[ORDERS].error) == ("starting", None)
+    goes_on.set()
+    assert world.settle().observations[ORDERS].condition == "running"
+
+
 def test_a_commit_becomes_running_queries(world: World) -> None:
     world.commit(make_state(1))
     status = world.settle()
