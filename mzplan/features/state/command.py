@@ -113,12 +113,20 @@ def state_rm(invocation: Invocation, addresses: tuple[Address, ...], message: st
 @_sub("rollback", changing=True)
 @click.argument("serial", required=False, type=click.IntRange(min=0))
 @click.option("--auto-approve", is_flag=True, help="Don't ask.")
+@click.option("--no-live", is_flag=True, help="Validate nothing before it is committed.")
 @message_option
+@wait_option
 def state_rollback(
-    invocation: Invocation, serial: int | None, auto_approve: bool, message: str | None
-) -> None:
-    """Commit again the state of an earlier serial (default: the one before)."""
+    invocation: Invocation,
+    serial: int | None,
+    auto_approve: bool,
+    no_live: bool,
+    message: str | None,
+    wait: float,
+) -> int:
+    """Commit again the state of an earlier serial (default: the one before), and follow it as apply does."""
     from mzplan.features.state.state_edits import roll_back
+    from mzplan.operations.apply import ApplyOptions
 
     asks = approval(invocation, auto_approve, "state rollback")
 
@@ -129,8 +137,12 @@ def state_rollback(
             invocation.out(render_undone(undone))
         asks(plan)
 
-    plan = roll_back(invocation.work(), serial, approve, message)
-    _show_commit(invocation, plan, "Change the files too, or the next apply undoes it.")
+    options = ApplyOptions(allow_replace=True, live=False if no_live else None, message=message, wait=wait)
+    applied = roll_back(invocation.work(), serial, approve, options)
+    code = finish(invocation, applied)
+    if not invocation.json and not applied.plan.is_empty:
+        invocation.out("Change the files too, or the next apply undoes it.")
+    return code
 
 
 def _show_commit(invocation: Invocation, plan: Plan, text: str) -> None:

@@ -13,7 +13,7 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
-from mzplan.operations.apply import refuse
+from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_out, refuse
 from mzplan.operations.commits import record_of, record_outcome
 from mzplan.operations.project import LOCK_WAIT, Project, Runners, Workbench, committing, locked, read_state
 from mzplan.secrets.policy import NOTHING_HANDED
@@ -48,17 +48,16 @@ def roll_back(
     work: Workbench,
     serial: int | None,
     approve: Callable[[Plan, list[HistoryEntry]], None],
-    message: str | None = None,
-) -> Plan:
-    """`state rollback`: the resources of an earlier serial (None: the last one), as the next serial.
-    `approve` is also given the commits that it undoes, the newest first."""
+    options: ApplyOptions,
+) -> Applied:
+    """`state rollback`: the resources of an earlier serial (None: the last one), as the next serial, which is
+    followed as by apply. `approve` is also given the commits that it undoes, the newest first."""
     undone: list[HistoryEntry] = []
-    why = message or ""
+    there = work.store.serials()
+    now = read_state(work.store, work.reporter).serial
+    wanted = serial if serial is not None else max((s for s in there if s < now), default=None)
 
     def planned(state: State) -> Plan:
-        nonlocal why
-        there = work.store.serials()
-        wanted = serial if serial is not None else max((s for s in there if s < state.serial), default=None)
         then = work.store.read_serial(wanted) if wanted is not None else None
         if then is None or then.lineage != state.lineage:
             shown = f"{there[0]} to {there[-1]}" if there else "none"
@@ -70,14 +69,16 @@ def roll_back(
                 exit_code=ExitCode.REFUSED,
             )
         undone.extend(e for e in work.store.read_history() if e.serial > then.serial)
-        if message is None:
-            why = f"Back to serial {then.serial}"
         return plan_rollback(state, then)
 
-    def approved(plan: Plan) -> None:
-        approve(plan, undone)
-
-    return _edit(work, "state rollback", planned, lambda: why, approve=approved)
+    why = options.message if options.message is not None else f"Back to serial {wanted}"
+    request = CommitRequest(
+        command="state rollback",
+        planned=planned,
+        approve=lambda plan: approve(plan, undone),
+        options=replace(options, message=why),
+    )
+    return carry_out(work, request)
 
 
 def plan_import(
@@ -117,9 +118,8 @@ def _edit(
     work: Workbench,
     command: str,
     planned: Callable[[State], Plan],
-    message: str | Callable[[], str],
+    message: str,
     *,
-    approve: Callable[[Plan], None] | None = None,
     finish: Callable[[Plan, State], State] | None = None,
 ) -> Plan:
     """Plan, refuse, commit, wake. Nothing is started or waited for: runners follow by themselves."""
@@ -132,10 +132,7 @@ def _edit(
         refuse(plan, allow_replace=True)
         if plan.is_empty:
             return plan
-        if approve is not None:
-            approve(plan)
-        why = message if isinstance(message, str) else message()
-        new = apply_changes(state, plan, record=record_of(work.project, command, plan, why))
+        new = apply_changes(state, plan, record=record_of(work.project, command, plan, message))
         new = finish(plan, new) if finish is not None else new
         with committing(work.reporter, new.serial):
             store.commit(new, state)
