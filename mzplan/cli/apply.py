@@ -256,7 +256,14 @@ def finish(invocation: Invocation, applied: Applied) -> int:
         invocation.out(f"  {safe(render_resumed(address, seen))}")
     if bad:
         number = count(len(bad), "query has", "queries have")
-        invocation.out(f"{number} not converged; what is committed stays, and the runner goes on trying:")
+        goes_on = "the runner goes on trying"
+        if applied.lost:
+            starts = [
+                "mzplan up" if one.type == "embedded" else f"mzplan run --instance {one.name}"
+                for one in applied.lost
+            ]
+            goes_on = f"is taken in once a runner is alive ({' and '.join(dict.fromkeys(starts))})"
+        invocation.out(f"{number} not converged; what is committed stays, and {goes_on}:")
         for address, outcome in sorted(bad.items(), key=natural_item):
             code = f"[{safe(outcome.code)}] " if outcome.code else ""
             invocation.out(f"  {address}: {outcome.status}: {code}{paragraph(outcome.reason, '    ')}")

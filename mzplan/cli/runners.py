@@ -31,6 +31,7 @@ class LocalRunners:
         self.reporter = reporter
         self.policy = policy
         self._seen_dead: dict[str, float] = {}
+        self._started: set[str] = set()  # and not yet once more
 
     def require(self, instance: Instance) -> None:
         if self._is_to_start(instance):
@@ -58,6 +59,16 @@ class LocalRunners:
         if lease is not None:
             leads = f"it is process {lease.pid}, epoch {lease.epoch}"
             self.reporter.detail(f"{leads}; Spark takes some seconds more")
+        self._started.add(instance.name)
+        return True
+
+    def start_again(self, instance: Instance, wait: float) -> bool:
+        from mzplan.runner.embedded import reported_failure
+
+        if instance.name not in self._started or reported_failure(self.settings, instance.name) is not None:
+            return False
+        self.ensure(instance, wait=wait)
+        self._started.discard(instance.name)
         return True
 
     def stop(self, instance: Instance) -> None:
@@ -98,9 +109,9 @@ class LocalRunners:
         since = self._seen_dead.setdefault(instance.name, time.monotonic())
         if time.monotonic() - since < 1.0:
             return None
-        from mzplan.runner.embedded import failure
+        from mzplan.runner.embedded import ended
 
-        return failure(self.settings, instance.name)
+        return ended(self.settings, instance.name)
 
     def _is_to_start(self, instance: Instance) -> bool:
         return instance.type == "embedded" and self.store.leases.leader(instance.name) is None

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.local_folder import refuse_unused
@@ -74,7 +75,7 @@ class CommitRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """The result of an apply: its plan, and the outcome of each query. `resumed`: what is seen of those that
-    a changed connection has restarted."""
+    a changed connection has restarted. `lost`: the instances that have no runner, which would go on."""
 
     plan: Plan
     serial: int
@@ -83,6 +84,7 @@ class Applied:
     before: Mapping[Address, str | None] = field(default_factory=dict)  # run ids
     notes: tuple[Diagnostic, ...] = ()
     resumed: Mapping[Address, Observation] = field(default_factory=dict)
+    lost: tuple[Instance, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:
@@ -298,6 +300,7 @@ def _follow(
     needed = _instances_used(state)
     left = {c.before.instance for c in plan.changes if c.before is not None and c.address in touched}
     outcomes: dict[Address, Outcome] = {}
+    lost: list[Instance] = []
     for name in sorted(needed | left, key=natural):
         instance = _instance(state, name)
         if name in needed:
@@ -306,7 +309,8 @@ def _follow(
             continue  # nothing runs there, and nothing is to run
         work.runners.settle(instance, until - time.monotonic())
         follower = OutcomeFollower(work.store, state, name, touched, taken.get(name, (0, 0)))
-        outcomes |= follower.follow(wait, work.reporter, lambda i=instance: work.runners.ended(i), began)  # type: ignore[misc]
+        outcomes |= follower.follow(wait, work.reporter, partial(_ended, work, instance, until), began)
+        lost += [instance] if follower.is_lost else []
     with work.reporter.working("counting what was read since"):
         resumed = resumed_queries(work.store, state, plan, outcomes, before, until)
     return Applied(
@@ -316,7 +320,21 @@ def _follow(
         outcomes=outcomes,
         before=before,
         resumed=resumed,
+        lost=tuple(lost),
     )
+
+
+def _ended(work: Workbench, instance: Instance, until: float) -> MzplanError | None:
+    """Why the runner of an instance that is followed has ended, if it has. One that this command has started
+    is started once more first."""
+    problem = work.runners.ended(instance)
+    if problem is None:
+        return None
+    try:
+        again = work.runners.start_again(instance, until - time.monotonic())
+    except MzplanError as failed:
+        return failed
+    return None if again else problem
 
 
 def _instance(state: State, name: str) -> Instance:

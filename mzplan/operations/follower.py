@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import MzplanError
+from mzplan.model.diagnostics import MzplanError, sentence
 from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
 from mzplan.model.state import ResourceState, State
@@ -44,6 +45,7 @@ class OutcomeFollower:
         declared = state.instances.get(instance)
         self.is_dry = declared is not None and declared.type == "dry"  # led only for a moment
         self.touched = touched
+        self.is_lost = False  # no runner was alive when it gave up
         self.newest = NewestStatus(store, instance)
         self.wanted: dict[Address, ResourceState | None] = {
             address: resource
@@ -184,14 +186,18 @@ class OutcomeFollower:
         seconds: float,
         progress: Reporter,
     ) -> dict[Address, Outcome]:
+        self.is_lost = lost or problem is not None
         code, reason = "MZ065", f"not finished a first trigger within {seconds:.0f} s"
         if problem is not None:
             first = problem.diagnostics[0]
-            code, reason = first.code, " ".join(p for p in (first.summary, first.hint) if p)
+            code, reason = first.code, sentence(replace(first, detail=""))
         elif lost:
             code, reason = "MZ060", f"no runner of instance {self.instance} is alive"
         found = {}
-        for address, condition in waiting.items():
+        # Without a runner none of them runs, whether it was touched or not.
+        own = [address for address in waiting if address in self.touched] if self.is_lost else []
+        for address in own or waiting:
+            condition = waiting[address]
             notable = condition not in ("starting", "stopping", "to be started", "in the first batch")
             detail = f"{condition}: {reason}" if notable else reason
             found[address] = Outcome(

@@ -59,6 +59,10 @@ class Runners(Protocol):
         schema.description.packages_of), and wait at most so many seconds until it leads, and hears. Whether
         it was started. Does nothing for other types."""
 
+    def start_again(self, instance: Instance, wait: float) -> bool:
+        """Start once more, but only once, a runner that `ensure` has started and that has ended without a
+        word; as of `ensure`. Whether it was started."""
+
     def stop(self, instance: Instance) -> None:
         """Stop the embedded runner of an instance, which `ensure` has started."""
 

@@ -144,19 +144,34 @@ def _unwritable(directory: str) -> MzplanError:
 
 
 def failure(settings: ProjectSettings, instance: str) -> MzplanError:
-    """Why a runner ended: what it left behind for people, or the end of its log."""
+    """Why a runner has not come to lead: what it left behind for people, or the end of its log."""
     log = runtime_file(settings, instance, "log")
-    try:
-        diagnostics = parse_json(read_regular(_failure_file(settings, instance), follow=False))
-        return MzplanError(decode(tuple[Diagnostic, ...], diagnostics))
-    except (OSError, ValueError):
-        pass
-    return error(
+    return reported_failure(settings, instance) or error(
         "MZ062",
         f"The runner of instance {instance} did not start",
         f"The end of its log:\n{_tail(log)}",
         f"read {log}, then run the command again.",
     )
+
+
+def ended(settings: ProjectSettings, instance: str) -> MzplanError:
+    """Why a runner that has led leads no more: what it left behind for people, or the end of its log."""
+    return reported_failure(settings, instance) or error(
+        "MZ060",
+        f"The runner of instance {instance} has ended",
+        "It left no word of why, as a process that is killed, or lacks memory. The end of its log:\n"
+        f"{_tail(runtime_file(settings, instance, 'log'))}",
+        "start it again: mzplan up.",
+    )
+
+
+def reported_failure(settings: ProjectSettings, instance: str) -> MzplanError | None:
+    """What a runner has left behind for people, if it has."""
+    try:
+        diagnostics = parse_json(read_regular(_failure_file(settings, instance), follow=False))
+        return MzplanError(decode(tuple[Diagnostic, ...], diagnostics))
+    except (OSError, ValueError):
+        return None
 
 
 def forget_failure(settings: ProjectSettings, instance: str) -> None:

@@ -130,7 +130,9 @@ def test_from_plan_to_drift(installed: Installed) -> None:
 def test_a_remote_runner_is_applied_for(installed: Installed) -> None:
     """Nobody leads the instance: that is told, and nothing is missing here."""
     place(installed, "cluster")
-    assert "Committed serial 1" in installed.run("apply", "--auto-approve", "--wait", "0s", code=8)
+    assert "Committed serial 1" in installed.run(
+        "apply", "--auto-approve", "--no-live", "--wait", "0s", code=8
+    )
     assert "missing-query" in installed.run("drift", "--detailed-exitcode", code=3)
 
 

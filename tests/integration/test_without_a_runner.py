@@ -3,13 +3,18 @@ hands it what it has, and a refusal leaves everything as it was."""
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import Project, execute, postgres_connection
+from tests.support import Project, eventually, execute, postgres_connection
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
@@ -63,3 +68,34 @@ def test_what_is_refused_leaves_everything_as_it_was(
     refused("apply", code="MZ051", environment=WRONG)
     assert is_down(shop) and shop.state_bytes() == state
     assert (shop.folder / "pipeline.yaml").read_bytes() == text
+
+
+@pytest.mark.faults
+def test_a_runner_that_is_killed_after_the_commit(shop: Project) -> None:
+    def killed(interval: str, serial: int) -> tuple[int, str]:
+        """An apply of one change, whose runner is killed as soon as that is committed."""
+        text = (shop.folder / "pipeline.yaml").read_text()
+        (shop.folder / "pipeline.yaml").write_text(re.sub(r"mode: append, trigger: .*", interval, text))
+        command = [sys.executable, "-m", "mzplan", "-C", str(shop.folder), "apply", "--auto-approve"]
+        applying = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **shop.environment},
+        )
+        state = shop.folder / "state" / "mzplan.state.json"
+        eventually("it is committed", lambda: state.exists() and f'"serial": {serial},' in state.read_text())
+        os.kill(shop.lease()["pid"], signal.SIGKILL)
+        return applying.wait(120), applying.stdout.read() if applying.stdout else ""
+
+    # The command has started it: it is started once more, and the change converges.
+    code, said = killed("mode: append, trigger: {interval: 600ms}}", 1)
+    assert code == 0 and said.count("Starting the runner") == 2, said
+
+    # It was there before: one sentence says what to do, about the one query that was changed.
+    code, said = killed("mode: append, trigger: {interval: 700ms}}", 2)
+    assert code == 8 and "is taken in once a runner is alive (mzplan up):" in said, said
+    end = said[said.index("Committed serial 2") :]
+    assert "The runner of instance local has ended. Fix: start it again: mzplan up." in end, said
+    assert "sink.out" in end and "source.made" not in end, said
