@@ -1,4 +1,4 @@
-"""The content hash without Spark (that it is Spark's own, tests/integration/test_content_hash.py shows)."""
+"""The content hash without Spark (tests/integration/spark/test_spark_content_hash.py has that of Spark)."""
 
 from __future__ import annotations
 
