@@ -251,7 +251,9 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
 )
 @click.option("--watch", is_flag=True, help="Again each second, until interrupted.")
 @click.option(
-    "--exit-code", is_flag=True, help="Exit 8 where a query has failed, was rejected, or has no runner."
+    "--exit-code",
+    is_flag=True,
+    help="Exit 8 where a query has failed, was rejected, is degraded, or has no runner that is ready.",
 )
 def command_status(
     invocation: Invocation, selection: Selection, sort: str | None, watch: bool, exit_code: bool

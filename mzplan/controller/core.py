@@ -194,6 +194,10 @@ class Controller(Hosting):
         """What the engine is made of, None until it is ready; any thread may ask."""
         return self.executor.versions()
 
+    def replaced(self) -> str | None:
+        """What was installed in the place of what the engine runs on; any thread may ask."""
+        return self.executor.replaced()
+
     async def ready(self) -> None:
         await asyncio.to_thread(self.woken.wait, BUSY if self.busy else self.store.backend.idle)
         self.woken.clear()

@@ -119,6 +119,10 @@ class Executor(Protocol):
     def versions(self) -> Versions | None:
         """What writes the checkpoints; None before `open`, and where nothing does."""
 
+    def replaced(self) -> str | None:
+        """The release of what was installed in the place of what this runs on; None as long as that is
+        there."""
+
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
         """Reach, authenticate, authorise, find the topic or table, and compare the upstream's identity
         with the one recorded beside the checkpoint. Changes nothing. Works before `open`. Takes at most

@@ -49,6 +49,7 @@ class InMemoryExecutor:
         self.log: list[tuple[str, str]] = []
         self.gone: Callable[[Description], tuple[Diagnostic, ...]] = lambda description: ()
         self.strangers: list[str] = []
+        self.replaced_by: str | None = None
         self.measured: Callable[[Description], Measured] = lambda description: Measured()
         self.unreached: Callable[[InlinedConnection], tuple[Diagnostic, ...]] = lambda connection: ()
         self.counters: dict[Address, Counters] = {}
@@ -85,6 +86,9 @@ class InMemoryExecutor:
 
     def versions(self) -> Versions | None:
         return None
+
+    def replaced(self) -> str | None:
+        return self.replaced_by
 
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
         return self.check_result(description)

@@ -41,10 +41,11 @@ QUIET = 60.0  # seconds; a healthy query that has nothing to do says so every te
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A connection, and what stands in its way."""
+    """A connection, and what stands in its way, since when (seconds since the epoch)."""
 
     connection: Address
     problem: Diagnostic
+    since: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +149,7 @@ def observe(address: Address, query: QueryState) -> Observation:
         at_fault=fault.connection if fault else None,
         fault=_in_words(fault.problem) if fault else None,
         fault_fix=fault.problem.hint if fault and fault.problem.code not in _UNREACHED else None,
+        fault_since=fault.since if fault else None,
         counters=query.counters,
         loss=measured.loss if measured else None,
         **facts_of(shown or RunFacts(step=query.reached, backfilled=_backfilled(memory))),
@@ -222,7 +224,7 @@ def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
 
 
 def _beside(status: Status) -> tuple[Any, ...]:
-    opening = (status.opening_since, status.opened_in, status.versions)
+    opening = (status.opening_since, status.opened_in, status.versions, status.replaced)
     return (status.secrets, status.rotated, status.canaries, status.foreign, status.handed, opening)
 
 

@@ -24,7 +24,7 @@ log = logging.getLogger("mzplan.runner")
 
 BUDGET = 0.2  # seconds of asking that one look may begin, in each of its jobs
 REST = 0.8  # seconds without any, after a job that had to leave some: looks may follow each other at once
-REACHED_EVERY = 4.0  # seconds; an answer takes five at most, so that a fault is reported within ten
+REACHED_EVERY = 2.0  # seconds; where nothing listens it is known in two, so a fault is reported within five
 REACHING = 2  # jobs, so that a server that is silent does not hold up the others
 UPSTREAM_EVERY = 60.0  # seconds from one look at a query's upstream to the next
 SINKS = 5  # looks at a sink until its target is asked, too: it notices most by itself
@@ -110,7 +110,7 @@ class ConnectionWatch:
             reach, pool, clock, jobs=REACHING
         )
         self._used: dict[Address, tuple[Description, tuple[InlinedConnection, ...]]] = {}
-        self._faults: dict[Address, Diagnostic] = {}
+        self._faults: dict[Address, Fault] = {}
 
     def look(self, queries: Mapping[Address, Description]) -> None:
         """Ask the connections of these queries that are due, and take in what was found."""
@@ -121,15 +121,16 @@ class ConnectionWatch:
                 self._used[address] = (description, tuple(_connections(description.connections)))
         wanted = {one.address: one for _, used in self._used.values() for one in used}
         self._sampler.look(wanted, lambda _: REACHED_EVERY)
-        faults = {a: p for a, ds in list(self._sampler.found.items()) if (p := _first_error(ds)) is not None}
+        now = round(time.time(), 1)
+        faults = {}
+        for address, diagnostics in list(self._sampler.found.items()):
+            if (problem := _first_error(diagnostics)) is not None:
+                before = self._faults.get(address)
+                since = before.since if before is not None else now
+                faults[address] = Fault(connection=address, problem=problem, since=since)
         for address in faults.keys() - self._faults.keys():
-            log.warning(
-                "%s: [%s] %s. %s",
-                address,
-                faults[address].code,
-                faults[address].summary.rstrip("."),
-                faults[address].detail,
-            )
+            problem = faults[address].problem
+            log.warning("%s: [%s] %s. %s", address, problem.code, problem.summary.rstrip("."), problem.detail)
         for address in self._faults.keys() - faults.keys():
             if address in wanted:
                 log.info("%s answers again", address)
@@ -138,14 +139,7 @@ class ConnectionWatch:
     def fault(self, query: Address) -> Fault | None:
         """The innermost connection at fault: behind a tunnel that is down, nothing answers."""
         _, used = self._used.get(query, (None, ()))
-        return next(
-            (
-                Fault(connection=one.address, problem=self._faults[one.address])
-                for one in used
-                if one.address in self._faults
-            ),
-            None,
-        )
+        return next((self._faults[one.address] for one in used if one.address in self._faults), None)
 
 
 def _connections(used: Mapping[str, InlinedConnection]) -> Iterator[InlinedConnection]:

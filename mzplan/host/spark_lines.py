@@ -204,6 +204,26 @@ def _package() -> Path:
     return Path(found.origin).parent if found is not None and found.origin else Path("/nowhere")
 
 
+class Installation:
+    """PySpark's package as it lies on the disk when this is made."""
+
+    def __init__(self) -> None:
+        self._file = _package() / "version.py"
+        self._mark = self._now()
+
+    def replaced_by(self) -> str | None:
+        """The release of another installation that was put in its place, "none" where it was only removed;
+        None as long as it is there."""
+        return None if self._now() == self._mark else installed_spark() or "none"
+
+    def _now(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._file.stat()
+        except OSError:
+            return None
+        return (found.st_ino, found.st_mtime_ns, found.st_size)
+
+
 def installed_line() -> SparkLine:
     """The line of installed_spark. Raises MzplanError MZ240."""
     found = installed_spark()

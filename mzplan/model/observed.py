@@ -109,7 +109,7 @@ class Verdict:
     code: str = ""
 
 
-Condition = Literal["running", "starting", "paused", "rejected", "failed", "stopped"]
+Condition = Literal["running", "degraded", "starting", "paused", "rejected", "failed", "stopped"]
 
 
 LagUnit = Literal["records", "rows", "steps", "bytes"]
@@ -155,7 +155,8 @@ class Observation(RunFacts):
     - `error`, `error_code`: why the last attempt failed or was rejected. `failures`: how many attempts have
       failed in a row; `retry_at` (seconds since the epoch) when the next one is due, None for none.
     - `at_fault`: the connection that does not answer, or refuses, while the query needs it; `fault` says how;
-      `fault_fix` what mends it, where a server has answered.
+      `fault_fix` what mends it, where a server has answered; `fault_since` (seconds since the epoch) when
+      that was first seen.
     - `quiet_since`: seconds since the Unix epoch. Set while one micro-batch takes longer than a minute: the
       time when the one before it ended.
     - `upstream`: the identity of what the query reads (for Kafka: cluster, topic and number of partitions).
@@ -190,7 +191,15 @@ class Observation(RunFacts):
     at_fault: Address | None = None
     fault: str | None = None
     fault_fix: str | None = field(default=None, metadata=SPARSE)
+    fault_since: float | None = field(default=None, metadata=SPARSE)
     counters: Counters | None = field(default=None, metadata=SPARSE)
+
+    @property
+    def health(self) -> Condition:
+        """Its condition, but `degraded` where it runs, and a connection that it needs is at fault. That is
+        not stored: what follows what was committed goes by whether it runs."""
+        return "degraded" if self.condition == "running" and self.at_fault is not None else self.condition
+
     loss: Loss | None = field(default=None, metadata=SPARSE)
 
 
@@ -203,7 +212,8 @@ class Status:
     `foreign` are queries in its application that it has not started, by name. `handed` counts the values that
     commands have handed to this runner, and that it uses. `opening_since`: since when its Spark starts
     (seconds since the epoch), None once it runs; `opened_in`: how many seconds that has taken. `versions`:
-    of the runner, None until its Spark runs, and of one that has none."""
+    of the runner, None until its Spark runs, and of one that has none. `replaced`: the release that was
+    installed in the place of that while it runs; "" for none."""
 
     instance: InstanceName
     epoch: int
@@ -218,6 +228,7 @@ class Status:
     opening_since: float | None = field(default=None, metadata=SPARSE)
     opened_in: float | None = field(default=None, metadata=SPARSE)
     versions: Versions | None = field(default=None, metadata=SPARSE)
+    replaced: str = field(default="", metadata=SPARSE)
 
     def awaits(self, address: Address) -> Awaited:
         """What a query that is starting has come to."""

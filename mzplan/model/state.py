@@ -179,7 +179,8 @@ class State:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceStatus:
     """One instance for `status`: its lease and the serial its runner has taken in. `is_dry`: its queries are
-    only said to run. `opening_since`, `opened_in`, `versions`: see Status."""
+    only said to run. `starts`: its runner leads, and is not ready. `opening_since`, `opened_in`, `versions`,
+    `replaced`: see Status."""
 
     name: str
     epoch: int
@@ -187,9 +188,11 @@ class InstanceStatus:
     heartbeat: float | None
     serial: int
     is_dry: bool = False
+    starts: bool = False
     opening_since: float | None = None
     opened_in: float | None = None
     versions: Versions | None = None
+    replaced: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +211,7 @@ class QueryStatus:
     def condition(self) -> Condition:
         """What no runner has reported yet is paused (if so committed) or stopped."""
         if self.observation is not None:
-            return self.observation.condition
+            return self.observation.health
         return "paused" if self.resource.paused else "stopped"
 
 

@@ -167,8 +167,10 @@ _UPGRADE = "docs/how-to/upgrade-spark.md says what goes on, and what goes back."
 
 def version_notices(project: Project, state: State, statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
     """MZ242: for each instance, that its runner is another Spark than its queries were last written with, or
-    that the one which a command would start here is."""
+    that the one which a command would start here is; MZ243: that PySpark was replaced under a runner."""
     for name, status in sorted(statuses.items()):
+        if status.replaced and project.store.leases.leader(name) is not None:
+            yield _replaced(name, status)
         if status.versions is None:
             continue
         before = {str(seen.written_with) for seen in status.observations.values() if seen.written_with}
@@ -182,6 +184,17 @@ def version_notices(project: Project, state: State, statuses: Mapping[str, Statu
         here = installed_spark()
         if here is not None and here != status.versions.spark:
             yield _notice(name, f"will run Spark {here}, which is installed here", str(status.versions))
+
+
+def _replaced(instance: str, status: Status) -> Diagnostic:
+    return Diagnostic(
+        severity="warning",
+        code="MZ243",
+        summary=f"PySpark was replaced under the runner of instance {instance} (now: {status.replaced})",
+        detail=f"It runs {status.versions or 'another one'}. What starts a process of Python for its tasks "
+        "has the other one in it, and fails.",
+        hint="restart the runner: mzplan down, then mzplan up. " + _UPGRADE,
+    )
 
 
 def _notice(instance: str, runs: str, before: str) -> Diagnostic:

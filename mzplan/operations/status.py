@@ -55,11 +55,16 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
     instances = {**project.settings.instances, **state.instances}
     alive: dict[str, bool] = {}
     shown = []
+    anew: set[str] = set()  # whose runner has not reported yet
     for name in sorted(instances, key=natural):
         lease = store.leases.read(name)
         is_dry = instances[name].type == "dry"
         alive[name] = is_dry or store.leases.leader(name) is not None
         status = statuses.get(name)
+        leads = alive[name] and not is_dry and lease is not None
+        is_new = leads and lease is not None and (status is None or status.epoch < lease.epoch)
+        if is_new:
+            anew.add(name)
         shown.append(
             InstanceStatus(
                 name=name,
@@ -68,9 +73,11 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 heartbeat=lease.heartbeat if lease else None,
                 serial=status.serial if status else 0,
                 is_dry=is_dry,
+                starts=is_new or bool(leads and status and status.opening_since is not None),
                 opening_since=status.opening_since if status and alive[name] else None,
                 opened_in=status.opened_in if status else None,
                 versions=status.versions if status else None,
+                replaced=status.replaced if status and alive[name] else "",
             )
         )
     heartbeats = {one.name: one.heartbeat for one in shown}
@@ -87,6 +94,8 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 observation, condition="stopped", input_rows_per_second=0.0, retry_at=None, at_fault=None
             )
             as_of = heartbeats.get(resource.instance)
+        elif observation is not None and resource.instance in anew:
+            observation = replace(observation, condition="starting", retry_at=None, at_fault=None)
         moved = observation.at_fault if observation is not None and not observation.fault_fix else None
         repair = repair_of(state, moved)
         starts = status is not None and observation is not None and observation.condition == "starting"

@@ -135,13 +135,14 @@ def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, 
     if seen.held:
         return "", ""  # running on as before, or waiting to start, is what the state requires
     wanted = (seen.wanted_generation, seen.wanted_digest)
+    unreachable = ("connection-unreachable", f"{seen.at_fault}: {seen.fault}") if seen.at_fault else ("", "")
     if seen.condition == "starting" and wanted == (resource.generation, resource.digest):
-        return "", ""  # still converging
+        return unreachable  # else still converging
     if (seen.generation, seen.digest) != (resource.generation, resource.digest):
         return "outdated-query", why or "it still runs as it was described before"
     if seen.condition in ("stopped", "paused"):
         return "missing-query", f"it is {seen.condition}"
-    return "", ""
+    return unreachable
 
 
 def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> tuple[str, str]:

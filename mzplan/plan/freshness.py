@@ -28,7 +28,7 @@ MAX_SHOWN = 8  # changes that the error names
 MAX_FIELDS = 3
 
 # Drift that an apply repairs, or that comes and goes: it would not change a reviewer's decision.
-PASSING = frozenset({"missing-query", "stalled-query", "secret-rotated"})
+PASSING = frozenset({"missing-query", "stalled-query", "secret-rotated", "connection-unreachable"})
 
 
 def ensure_fresh(plan: Plan, state: State, then: State | None = None) -> Plan:

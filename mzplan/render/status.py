@@ -14,6 +14,7 @@ from mzplan.model.cause import NEW
 from mzplan.model.codec import encode
 from mzplan.model.observed import MEASURES, Condition, Observation, Verdict
 from mzplan.model.state import Canary, DroppedStorage, InstanceStatus, ProjectStatus, QueryStatus
+from mzplan.model.times import instant_text
 from mzplan.model.words import count, size, span
 from mzplan.render.cause_text import cause_in_words, cause_to_json
 from mzplan.render.text import Paint, paragraph, safe
@@ -21,10 +22,19 @@ from mzplan.render.text import Paint, paragraph, safe
 if TYPE_CHECKING:
     from mzplan.operations.reached import Reach
 
+_STARTED = ("running", "degraded", "starting")
 MAX_DROPPED = 3  # listed
 MAX_NAMED = 8  # queries of which the same is said
 # What needs somebody first.
-_ORDER: tuple[Condition, ...] = ("failed", "rejected", "stopped", "starting", "paused", "running")
+_ORDER: tuple[Condition, ...] = (
+    "failed",
+    "rejected",
+    "stopped",
+    "degraded",
+    "starting",
+    "paused",
+    "running",
+)
 COLUMNS = (
     "QUERY",
     "INSTANCE",
@@ -63,6 +73,7 @@ def status_to_json(status: ProjectStatus, by: str = "name") -> dict[str, Any]:
                 "epoch": instance.epoch,
                 "alive": instance.alive,
                 "heartbeat": instance.heartbeat,
+                **({"replaced": instance.replaced} if instance.replaced else {}),
                 "serial": instance.serial,
                 "opening_since": instance.opening_since,
                 "versions": encode(instance.versions) if instance.versions else None,
@@ -126,6 +137,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "fault": seen.fault if seen else None,
         "repair": query.repair,
         **({"fault_fix": seen.fault_fix} if seen and seen.fault_fix else {}),
+        **({"fault_since": seen.fault_since} if seen and seen.at_fault and seen.fault_since else {}),
         "written_with": encode(seen.written_with) if seen and seen.written_with else None,
         **{name: getattr(seen, name) if seen else None for name in MEASURES},
         "counters": encode(replace(seen.counters, starts={})) if seen and seen.counters else None,
@@ -158,10 +170,15 @@ def _unit(query: QueryStatus) -> str | None:
 
 
 def has_failed(status: ProjectStatus) -> bool:
-    """Whether a query has failed, was rejected, or is to run and has no runner."""
+    """Whether a query has failed, was rejected, can't reach a connection, or is to run and has no runner that
+    is ready."""
+    starting = {instance.name for instance in status.instances if instance.starts}
     return any(
-        query.condition in ("failed", "rejected")
-        or (query.condition == "stopped" and not query.resource.paused)
+        query.condition in ("failed", "rejected", "degraded")
+        or (
+            (query.condition == "stopped" or query.resource.instance in starting)
+            and not query.resource.paused
+        )
         for query in status.queries
     )
 
@@ -200,6 +217,11 @@ def render_status(
             spark = _spark(instance, status, now)
             behind = "" if instance.serial >= status.serial else f", still at serial {instance.serial}"
             lines.append(f"Instance {instance.name}: alive (epoch {instance.epoch}{spark or behind})")
+            if instance.replaced:
+                lines.append(
+                    "  warning[MZ243]: PySpark was replaced under its runner (now: "
+                    f"{safe(instance.replaced)}): restart it, or tasks in Python fail"
+                )
         else:
             lines.append(
                 f"Instance {instance.name}: no runner is alive (start one with `mzplan{which} up` or `run`)"
@@ -318,9 +340,10 @@ def _fault(query: QueryStatus) -> str:
         return ""
     moved = f'if it has moved: mzplan alter "{query.repair}"' if query.repair else "look at its server."
     fix = paragraph(seen.fault_fix) if seen.fault_fix else moved
+    since = f"Since {instant_text(int(seen.fault_since) * 1000)}. " if seen.fault_since else ""
     return (
         f"error[MZ154]: {seen.at_fault} is at fault: {paragraph(seen.fault or '')}\n"
-        "  The query goes on where it is as soon as that answers.\n"
+        f"  {since}The query goes on where it is as soon as that answers.\n"
         f"  Fix: {fix}"
     )
 
@@ -328,7 +351,7 @@ def _fault(query: QueryStatus) -> str:
 def _started(query: QueryStatus) -> str:
     """Why it was last started, but for the first time."""
     seen = query.observation
-    cause = seen.started_because if seen is not None and query.condition in ("running", "starting") else None
+    cause = seen.started_because if seen is not None and query.condition in _STARTED else None
     return f"started for {cause_in_words(cause)}" if cause is not None and cause.detail != NEW else ""
 
 

@@ -80,7 +80,7 @@ class RunnerCollector:
         for address, one in queries:
             for condition in get_args(Condition):
                 conditions.add_metric(
-                    [runner.instance, str(address), condition], float(one.condition == condition)
+                    [runner.instance, str(address), condition], float(one.health == condition)
                 )
         yield conditions
         errors = GaugeMetricFamily(

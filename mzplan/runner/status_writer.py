@@ -181,6 +181,7 @@ class StatusWriter:
             opening_since=None if self._controller.is_open() else self._began_at,
             opened_in=self._opened(),
             versions=self._controller.versions(),
+            replaced=self._controller.replaced() or "",
         )
 
     def _opened(self) -> float | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan import __version__
 from mzplan.controller.executor import ExecutorContext
-from mzplan.host.spark_lines import line_of
+from mzplan.host.spark_lines import Installation, line_of
 from mzplan.model.diagnostics import error
 from mzplan.model.observed import Versions
 from mzplan.spark.progress import ProgressListener
@@ -37,12 +37,14 @@ class SparkDriver:
         self._spark: SparkSession | None = None
         self._delta_features: frozenset[str] | None = None
         self._versions: Versions | None = None
+        self._installation: Installation | None = None
         self._unlisten: Callable[[], Any] | None = None
 
     def open(self) -> None:
         with self._opening:
             if self._spark is not None:
                 return
+            self._installation = Installation()
             is_local = local_path(self._warehouse) is not None
             local = {_CHECKPOINT_FILES: current_line().local_checkpoints} if is_local else {}
             spark = open_session(
@@ -63,6 +65,9 @@ class SparkDriver:
 
     def versions(self) -> Versions | None:
         return self._versions
+
+    def replaced(self) -> str | None:
+        return self._installation.replaced_by() if self._installation is not None else None
 
     def _session(self) -> SparkSession:
         if self._spark is None:

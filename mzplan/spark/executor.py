@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from mzplan.connectors.api.connector import Side
@@ -264,7 +265,16 @@ class SparkExecutor(SparkDriver):
         found = {one.run_id: self._progress.get(one.run_id) for one in running}
         if self._look(running, found):
             self._collections.forget_all()  # it may have failed of its table: look again
-        return [one.report(found[one.run_id], self._steps.recorded(str(one.name))) for one in running]
+        reports = [one.report(found[one.run_id], self._steps.recorded(str(one.name))) for one in running]
+        return list(map(self._explained, reports))
+
+    def _explained(self, report: QueryReport) -> QueryReport:
+        """MZ243 for what has ended in a way that says nothing, as Python's tasks are of another PySpark."""
+        if report.error is None or report.error_code != "MZ064" or (now := self.replaced()) is None:
+            return report
+        why = f"PySpark was replaced under this runner (now: {now}), and its tasks in Python are of that one."
+        fix = "Fix: restart the runner: mzplan down, then mzplan up."
+        return replace(report, error=f"{why} {fix} {report.error}", error_code="MZ243")
 
     def _look(self, running: list[Running], found: Mapping[str, Progress | None]) -> bool:
         """Ask Spark about those that it says have ended; and for a moment about others, that were asked

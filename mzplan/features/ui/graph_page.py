@@ -17,7 +17,15 @@ from mzplan.render.plan_page import search_field
 from mzplan.render.status import COLUMNS, row
 
 # The first is what a person looks at first.
-CONDITIONS: tuple[Condition, ...] = ("rejected", "failed", "starting", "stopped", "paused", "running")
+CONDITIONS: tuple[Condition, ...] = (
+    "rejected",
+    "failed",
+    "degraded",
+    "starting",
+    "stopped",
+    "paused",
+    "running",
+)
 
 
 def graph_page(overview: Overview, connection: Address | None = None, *, every: bool = False) -> Content:

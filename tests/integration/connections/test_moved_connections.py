@@ -143,7 +143,7 @@ def test_checkpoints_are_kept_and_the_old_connections_can_go(
     assert {a: q["id"] for a, q in project.queries().items()} == ids
 
 
-FAULT_SECONDS = 10.0  # until status names what is gone
+FAULT_SECONDS = 5.0  # until status names what is gone
 
 
 def repair_of(shop: Shop, query: str, connection: str) -> str:
@@ -153,7 +153,11 @@ def repair_of(shop: Shop, query: str, connection: str) -> str:
         return shop.project.queries()[query]
 
     eventually(f"{connection} is named", lambda: seen()["at_fault"] == connection, FAULT_SECONDS)
-    shown = shop.project.run("status").stdout
+    health = shop.project.run("status", "--exit-code")
+    shown = health.stdout
+    assert (health.returncode, seen()["condition"]) == (8, "degraded") and seen()["fault_since"]
+    drift = shop.project.json("drift")["drift"]
+    assert (query, "connection-unreachable") in {(one["address"], one["kind"]) for one in drift}
     assert f"{query}: error[MZ154]: {connection} is at fault: " in shown
     statement = str(seen()["repair"])
     assert f'mzplan alter "{statement}"' in shown

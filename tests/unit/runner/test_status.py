@@ -18,13 +18,16 @@ from mzplan.controller.executor import Measured, QueryName, QueryReport
 from mzplan.controller.observations import QueryState, observe
 from mzplan.controller.reconcile import Decision, Desired, Memory
 from mzplan.controller.watches import ConnectionWatch, Sampler
+from mzplan.host import spark_lines
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, sentence
 from mzplan.model.observed import Observation, Status
 from mzplan.model.state import InstanceStatus, ProjectStatus, QueryStatus
 from mzplan.operations.follower import OutcomeFollower
 from mzplan.operations.logs import entries, mention
+from mzplan.operations.planning import version_notices
 from mzplan.operations.status import read_project_status, repair_of
+from mzplan.plan.drift import drift_between
 from mzplan.render.resumption import render_resumed
 from mzplan.render.status import has_failed, render_status, status_to_json
 from mzplan.schema.description import Description, InlinedConnection, describe
@@ -134,12 +137,46 @@ def test_a_server_that_is_gone_is_told_of_running_queries_with_the_repair(world:
     seen = world.settle().observations
     assert (seen[ORDERS].condition, seen[ORDERS].at_fault) == ("running", KAFKA)
     assert seen[SINK].at_fault is None  # it uses no server
-    text = render_status(shown(seen[ORDERS]))
+    status = shown(seen[ORDERS])
+    assert [query.condition for query in status.queries] == ["degraded"] and has_failed(status)
+    state = world.store.read_state()
+    drift = drift_between(state, {"local": world.settle()}, {"local": True})
+    assert [(one.address, one.kind) for one in drift] == [("source.orders", "connection-unreachable")]
+    text = render_status(status)
     assert "source.orders: error[MZ154]: connection.k is at fault: Kafka does not answer." in text
+    assert "\n  Since 2" in text
     assert "mzplan alter \"ALTER CONNECTION k SET BROKERS = ('new-host:9092')\"" in text
     world.executor.unreached = lambda one: ()
     world.now += 5.0
     until(world, lambda seen: seen.at_fault is None)
+
+
+def test_a_pyspark_that_is_replaced_under_a_runner_is_noticed(world: World) -> None:
+    world.commit(make_state(1))
+    assert world.settle().replaced == ""
+    world.executor.replaced_by = "4.2.0"
+    status = world.settle()
+    assert decode_status(encode_status(status), "status").replaced == "4.2.0"
+    project = SimpleNamespace(store=world.store, settings=SimpleNamespace(instances={}, environment=""))
+    text = render_status(read_project_status(project))  # type: ignore[arg-type]
+    assert "warning[MZ243]: PySpark was replaced under its runner (now: 4.2.0)" in text
+    (found,) = version_notices(project, world.committed, {"local": status})  # type: ignore[arg-type]
+    assert (found.code, found.severity) == ("MZ243", "warning")
+
+
+def test_an_installation_that_is_replaced_is_told_from_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_lines, "_package", lambda: tmp_path)
+    monkeypatch.setattr(spark_lines, "installed_spark", lambda: "4.2.0")
+    (tmp_path / "version.py").write_text("one")
+    there = spark_lines.Installation()
+    assert there.replaced_by() is None
+    (tmp_path / "version.py").rename(tmp_path / "kept")
+    (tmp_path / "version.py").write_text("two")
+    assert there.replaced_by() == "4.2.0"
+    (tmp_path / "kept").replace(tmp_path / "version.py")
+    assert there.replaced_by() is None
 
 
 def test_a_server_that_has_answered_has_not_moved(world: World) -> None:
