@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import islice
 
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
@@ -20,6 +22,8 @@ from mzplan.store.event_log import EventReader, LoggedEvent
 from mzplan.store.store import Store
 
 MOST = 2000  # events that are looked through to explain one
+DAY = 86_400.0  # seconds
+_DONE: tuple[EventKind, ...] = ("started", "stopped", "failed", "healed", "refused", "ddl")
 _OF_A_RUN: tuple[EventKind, ...] = ("started", "stopped", "failed")
 _COMMITTED = ("change", "secret", "hand")  # causes that a commit has written down itself
 
@@ -64,6 +68,9 @@ class EventList:
     serials: frozenset[int] = frozenset()
 
 
+NOTHING = EventList(events=())
+
+
 def read_events(store: Store, wanted: EventFilter) -> EventList:
     """The events, the oldest first."""
     reader = EventReader(store.backend)
@@ -79,6 +86,34 @@ def follow_events(store: Store, wanted: EventFilter, wait: Callable[[], bool]) -
     while wait():
         if found := [one for one in reader.fresh() if wanted.passes(one.event)]:
             yield EventList(events=_in_order(found), serials=held_serials(store))
+
+
+def latest_events(store: Store, address: Address, most: int, since: float) -> EventList:
+    """The newest events of a query, the newest first."""
+    wanted = EventFilter(addresses=[address], since=since)
+    found = EventReader(store.backend).newest_first(wanted.may_pass, since)
+    newest = tuple(islice((one for one in found if wanted.passes(one.event)), most))
+    return EventList(events=newest, serials=held_serials(store))
+
+
+def events_of_serial(store: Store, serial: int, commit: CommitRecord | None) -> EventList:
+    """What a serial has done, in fact, on the day of its commit: what was started and stopped for it, and
+    what has failed or was refused while its runner followed it."""
+    if commit is None:
+        return NOTHING
+    since = datetime.fromisoformat(commit.time).timestamp() - 1.0  # a commit's time has no fraction
+    until = since + DAY
+    reader, named = EventReader(store.backend), f'"serial":{serial}'.encode()
+
+    def is_of_it(event: Event) -> bool:
+        cause = event.cause
+        of_it = event.serial == serial if cause is None else cause.serial == serial
+        return of_it and event.kind in _DONE and since <= seconds_of(event) < until
+
+    found = [
+        one for one in reader.newest_first(lambda line: named in line, since, until) if is_of_it(one.event)
+    ]
+    return EventList(events=_in_order(reversed(found)), serials=held_serials(store))
 
 
 def held_serials(store: Store) -> frozenset[int]:

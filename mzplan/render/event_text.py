@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from mzplan.render.text import Paint, brief, safe
 from mzplan.store.event_log import LoggedEvent
 
 MAX_SHOWN = 400  # characters of what an event says
+MAX_DONE = 10  # events of a serial
 MAX_AFTER = 5  # events that are shown behind the one that is explained
 UNHELD = "which the history does not hold"
 _COLOURS: dict[EventKind, str] = {"failed": "red", "refused": "red", "stopped": "yellow", "healed": "green"}
@@ -92,6 +94,19 @@ def _when(event: Event) -> str:
 
 def _who(recorded: LoggedEvent) -> str:
     return str(recorded.event.address or f"instance {recorded.instance}")
+
+
+def render_done(found: EventList) -> str:
+    """What a serial has done, in fact: how many of each kind, and the first of them."""
+    if not found.events:
+        return "In fact: nothing is recorded of it.\n"
+    counts = Counter(one.event.kind for one in found.events)
+    lines = [f"In fact: {', '.join(f'{number} {kind}' for kind, number in counts.items())}"]
+    for one in found.events[:MAX_DONE]:
+        lines.append(f"  {_when(one.event)}  {_who(one)}  {one.event.kind}  {summary(one.event)}".rstrip())
+    if (more := len(found.events) - MAX_DONE) > 0:
+        lines.append(f"  and {more} more: mzplan events --since …")
+    return "\n".join(lines) + "\n"
 
 
 def explanation_to_json(found: Explanation) -> dict[str, Any]:

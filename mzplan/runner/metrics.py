@@ -115,6 +115,14 @@ class RunnerCollector:
                     counted.add_metric([runner.instance, str(address)], getattr(one.counters, name))
             yield counted
 
+        starts = CounterMetricFamily(
+            "mzplan_query_starts", "Starts by cause, since this runner leads.", labels=[*_QUERY, "cause"]
+        )
+        for address, one in queries:
+            for cause, number in one.counters.starts.items() if one.counters is not None else ():
+                starts.add_metric([runner.instance, str(address), cause], number)
+        yield starts
+
     def _of_instance(self) -> Iterator[tuple[str, str, float]]:
         runner = self._runner
         attached = runner.controller.attached()

@@ -11,6 +11,7 @@ serial is compared with the history by whoever shows it.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -152,14 +153,16 @@ class EventReader:
         self._shown: dict[str, set[bytes]] = {}
         self.unreadable = 0
 
-    def newest_first(self, wanted: Callable[[bytes], bool], since: float = 0.0) -> Iterator[LoggedEvent]:
-        """The events whose line is wanted: of each instance the newest first. `since`: of what ended before,
-        in seconds since the epoch, nothing need be read."""
+    def newest_first(
+        self, wanted: Callable[[bytes], bool], since: float = 0.0, until: float = math.inf
+    ) -> Iterator[LoggedEvent]:
+        """The events whose line is wanted: of each instance the newest first. `since`, `until`: of what ended
+        before, or began after that (seconds since the epoch) nothing need be read."""
         ended: dict[str, int] = {}  # of the segment before, by instance: the later one's beginning
         seen: set[bytes] = set()
         for segment in reversed(segments(self._backend)):
             end, ended[segment.instance] = ended.get(segment.instance), segment.began
-            if end is not None and end < since * 1000:
+            if (end is not None and end < since * 1000) or segment.began > until * 1000:
                 continue
             for line in reversed(self._lines(segment)):
                 if wanted(line) and line not in seen:  # what was taken over may stand twice

@@ -41,18 +41,23 @@ def command_history(most: int) -> int | None:
 @command("show")
 @click.argument("serial", type=_SERIAL)
 def history_show(invocation: Invocation, serial: int) -> None:
-    """Show one serial: who, why, how it ended, and what it changed."""
+    """Show one serial: who, why, how it ended, what it did, and what it changed."""
     from mzplan.operations.commits import changes_of, entry_of
+    from mzplan.operations.events import events_of_serial
+    from mzplan.render.event_text import events_to_json, render_done
     from mzplan.render.history import entry_to_json, render_entry
     from mzplan.render.plan_json import plan_to_json
 
     store = invocation.project().store
     entry, plan = entry_of(store, serial), changes_of(store, serial)
+    done = events_of_serial(store, serial, entry.commit)
     if invocation.json:
         shown = plan_to_json(plan) | {"digest": entry.commit.digest or None if entry.commit else None}
-        invocation.document(entry_to_json(entry) | {"plan": shown})
+        events = events_to_json(done)["events"]
+        invocation.document(entry_to_json(entry) | {"plan": shown, "events": events})
         return
-    invocation.out(f"{render_entry(entry, invocation.color)}\n{_changes(invocation, plan)}")
+    shown_entry = render_entry(entry, invocation.color) + render_done(done)
+    invocation.out(f"{shown_entry}\n{_changes(invocation, plan)}")
 
 
 @command("diff")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -27,10 +28,13 @@ from mzplan.features.ui.resource_page import resource_page
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.history import HistoryEntry
+from mzplan.operations.events import latest_events
 from mzplan.operations.project import Project
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.html import Content, element, static_text
 
+EVENTS_SHOWN = 20  # of a query; `mzplan events` has all
+EVENTS_OF = 7 * 86_400.0  # seconds
 _STATIC = {
     "graph.css": ("mzplan.render", "text/css"),
     "search.js": ("mzplan.render", "text/javascript"),
@@ -104,7 +108,10 @@ class Pages:
                 if self._origins and next(iter(self._origins))[0] != key[0]:
                     self._origins.clear()
                 self._origins[key] = origin_of(self._project.store, overview.state, address)
-            return resource_page(overview, address, self._follower.samples, origin(self._origins[key]))
+            store = self._project.store
+            found = latest_events(store, address, EVENTS_SHOWN, time.time() - EVENTS_OF)
+            origin_ = origin(self._origins[key])
+            return resource_page(overview, address, self._follower.samples, origin_, found)
 
         return self._page(text[:140], content, "graph", refresh=10)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from mzplan.features.ui.event_table import event_table
 from mzplan.features.ui.frame import chip, facts, scrolled
 from mzplan.model.history import CommitRecord, HistoryEntry
 from mzplan.model.plan import ACTIONS
 from mzplan.operations.commits import changes_between, changes_of, entry_of
+from mzplan.operations.events import events_of_serial
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.plan_page import plan_view, search_field
 from mzplan.store.store import Store
@@ -58,6 +60,7 @@ def serial_page(store: Store, serial: int) -> Content:
         element("h1", f"Serial {serial}", " ", chip("current", "running") if entry.current else None),
         facts(found),
         None if entry.current else element("p", since),
+        event_table("What it has done, in fact", events_of_serial(store, serial, commit)),
         [element("h2", "Not converged then"), element("pre", "\n".join(still), class_="box")]
         if still
         else None,

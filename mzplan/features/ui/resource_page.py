@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from mzplan.features.ui.error_page import linked
+from mzplan.features.ui.event_table import event_table
 from mzplan.features.ui.frame import chip, facts, moment, scrolled
 from mzplan.features.ui.graph_page import drawing, resource_link
 from mzplan.features.ui.overview import Overview, declaration
@@ -14,6 +15,8 @@ from mzplan.model.address import Address
 from mzplan.model.observed import MEASURES, Condition, Observation
 from mzplan.model.state import QueryStatus, ResourceState
 from mzplan.model.words import count
+from mzplan.operations.events import NOTHING, EventList
+from mzplan.render.cause_text import cause_in_words
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.status import COLUMNS, notes, row
 
@@ -25,8 +28,15 @@ _GAP = 150.0  # seconds without a sample (runners record each minute), after whi
 _DRAWN = 200  # nodes; what a connection of many queries reaches is listed instead
 
 
-def resource_page(overview: Overview, address: Address, samples: Samples, origin: Content = None) -> Content:
-    """All about a committed resource. `origin`: which serial has put it there, and who."""
+def resource_page(
+    overview: Overview,
+    address: Address,
+    samples: Samples,
+    origin: Content = None,
+    events: EventList = NOTHING,
+) -> Content:
+    """All about a committed resource. `origin`: which serial has put it there, and who; `events`: what has
+    happened to it."""
     resource, query = overview.state.resources[address], overview.queries.get(address)
     return [
         element("h1", str(address), " ", chip(query.condition, query.condition) if query else None),
@@ -36,6 +46,7 @@ def resource_page(overview: Overview, address: Address, samples: Samples, origin
         else None,
         _notes(query) if query else None,
         _open(overview, address),
+        event_table("What has happened", events),
         _plots(query, samples) if query else None,
         last_steps(query) if query else None,
         _reach(overview, address),
@@ -52,7 +63,10 @@ def _facts(overview: Overview, resource: ResourceState, query: QueryStatus | Non
         found += [(name.capitalize(), cells[n]) for n, name in enumerate(COLUMNS) if n not in (0, 2)]
         found.append(("Generation", str(resource.generation)))
         if resource.restart_token:
-            found.append(("Restarts", f"{count(resource.restart_token, 'time')} by `mzplan restart`"))
+            restarts = f"{count(resource.restart_token, 'time')} by hand, or for a secret"
+            found.append(("Restarts", restarts))
+        if seen is not None and (cause := seen.started_because) is not None:
+            found.append(("Started because of", f"{cause_in_words(cause)} ({cause.at or '-'})"))
         found += measures(seen) if seen is not None else []
         if seen is not None and seen.resumed:
             found.append(("Went on after", f"step {seen.resumed.get('step', '-')}"))

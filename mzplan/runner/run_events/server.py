@@ -14,6 +14,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from openlineage.client import event_v2 as spec
+from openlineage.client.facet_v2 import RunFacet
 from openlineage.client.generated import (
     column_lineage_dataset as of_columns,
 )
@@ -163,6 +164,12 @@ def _run_facets(event: RunEvent) -> dict[str, Any]:
     with suppress(PackageNotFoundError):  # a Spark that pip knows nothing of
         facets["processing_engine"] = processing_engine_run.ProcessingEngineRunFacet(
             version=version("pyspark"), name="spark", openlineageAdapterVersion=__version__
+        )
+    if (cause := event.cause) is not None:
+        through = str(cause.through) if cause.through is not None else None
+        found = {"cause": cause.cause, "serial": cause.serial or None, "through": through, "at": cause.at}
+        facets["mzplan_startedBecause"] = RunFacet(producer=PRODUCER).with_additional_properties(
+            **found, detail=shortened(cause.detail, _MOST_TEXT)
         )
     if event.error is not None:
         facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from mzplan.controller.executor import QueryName, QueryReport
+from mzplan.controller.executor import QueryReport
 from mzplan.controller.observations import InstanceOverview
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.address import Address
+from mzplan.model.cause import Cause
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 
@@ -30,7 +31,7 @@ _EARLIER = 4  # descriptions of an address that are kept: a run may come up afte
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
     """Something of one run. `at` in seconds since the epoch; `run_id` is Spark's; `rows` are those that the
-    run has written so far, where that is known; `error` says why it failed."""
+    run has written so far, where that is known; `error` says why it failed, `cause` why it was started."""
 
     kind: Kind
     at: float
@@ -38,12 +39,14 @@ class RunEvent:
     description: Description
     rows: int | None = None
     error: str | None = None
+    cause: Cause | None = None
 
 
 @dataclass(slots=True)
 class _Run:
     description: Description
     reported: float
+    cause: Cause | None = None
     rows: int | None = None
     is_over: bool = False
 
@@ -69,7 +72,7 @@ class RunWatch:
             self._end(run_id, "COMPLETE")
             del self._runs[run_id]
         for run_id, report in reports.items():
-            if run_id in self._runs or self._begin(run_id, report.name):
+            if run_id in self._runs or self._begin(report):
                 self._follow(run_id, report)
 
     def close(self, kind: Kind) -> None:
@@ -78,11 +81,12 @@ class RunWatch:
             self._end(run_id, kind)
         self._runs.clear()
 
-    def _begin(self, run_id: str, name: QueryName) -> bool:
+    def _begin(self, report: QueryReport) -> bool:
+        run_id, name = report.run_id, report.name
         description = self._described.get(name.address, {}).get((name.generation, name.digest))
         if description is None:  # what nobody has committed is none of ours
             return False
-        self._runs[run_id] = _Run(description, self._clock())
+        self._runs[run_id] = _Run(description, self._clock(), report.started_because)
         self._event("START", run_id)
         return True
 
@@ -111,6 +115,7 @@ class RunWatch:
                 description=run.description,
                 rows=run.rows,
                 error=error,
+                cause=run.cause,
             )
         )
 

@@ -15,6 +15,7 @@ from mzplan.connectors.api.lineage_names import at_path
 from mzplan.connectors.unresolved import QueryLineage, lineage_of
 from mzplan.controller.executor import CheckResult
 from mzplan.model.address import Address
+from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.state import ResourceState
 from mzplan.runner.run_events.server import message
@@ -290,6 +291,21 @@ def event_of(description: Description, kind: Any = "RUNNING", **more: Any) -> di
 
 
 SELECT = ["ID", "name AS customer", "upper(name) AS shout", "payload.city AS city", "1 AS one"]
+
+
+def test_an_event_says_why_its_run_was_started() -> None:
+    through = Address("connection", "pg")
+    cause = Cause(cause="change", serial=7, through=through, detail="host a → b", at="2026-11-24T12:00:00Z")
+    sent = event_of(describing("sink.q", "postgres", {"table": "t"}, POSTGRES), kind="START", cause=cause)
+    found = sent["run"]["facets"]["mzplan_startedBecause"]
+    assert {name: found[name] for name in ("cause", "serial", "through", "detail", "at")} == {
+        "cause": "change",
+        "serial": 7,
+        "through": "connection.pg",
+        "detail": "host a → b",
+        "at": "2026-11-24T12:00:00Z",
+    }
+    assert found["_producer"].startswith("pkg:pypi/mzplan@")
 
 
 def test_an_event_of_a_sink() -> None:

@@ -215,6 +215,9 @@ def test_counters_outlive_runs_and_failures(world: World) -> None:
     assert f"mzplan_query_rows_total{labels} 120.0" in text
     assert f"mzplan_query_retries_total{labels} 2.0" in text
     assert "# TYPE mzplan_query_restarts_total counter" in text
+    for cause, number in (("change", 2.0), ("retry", 2.0)):
+        starts = f'{{cause="{cause}",instance="local",query="source.orders"}}'
+        assert f"mzplan_query_starts_total{starts} {number}" in text
 
 
 def query_of(world: World, seen: Observation) -> QueryStatus:

@@ -1,0 +1,42 @@
+"""What has happened, as a table: of a query, or for a serial."""
+
+from __future__ import annotations
+
+from mzplan.features.ui.frame import chip, moment, scrolled
+from mzplan.operations.events import EventList, seconds_of
+from mzplan.render.event_text import summary
+from mzplan.render.html import Content, Markup, element
+from mzplan.store.event_log import LoggedEvent
+
+_SHOWN = 100  # events
+_COLUMNS = ("When", "What", "Query", "Why")
+_LOOKS = {
+    "failed": "failed",
+    "refused": "rejected",
+    "stopped": "stopped",
+    "started": "running",
+    "healed": "running",
+}
+
+
+def event_table(title: str, found: EventList) -> Content:
+    """The events in their order; nothing where there are none."""
+    if not found.events:
+        return None
+    rows = [_row(one, found.serials) for one in found.events[:_SHOWN]]
+    head = element("thead", element("tr", [element("th", name, scope="col") for name in _COLUMNS]))
+    table = element("table", head, element("tbody", rows), id="events")
+    return [element("h2", title), scrolled(table, title)]
+
+
+def _row(logged: LoggedEvent, serials: frozenset[int]) -> Markup:
+    event = logged.event
+    serial = event.cause.serial if event.cause is not None else 0
+    link = element("a", f"serial {serial}", href=f"/history/{serial}") if serial in serials else None
+    return element(
+        "tr",
+        element("td", moment(seconds_of(event))),
+        element("td", chip(event.kind, _LOOKS.get(event.kind, "quiet"))),
+        element("td", str(event.address or f"instance {logged.instance}")),
+        element("td", summary(event, serials), " ", link, class_="wide"),
+    )

@@ -1,0 +1,205 @@
+"""why and events: from the store alone, bearing with whatever somebody has written there."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.config import load_project
+from mzplan.features.ui.event_table import event_table
+from mzplan.model.address import Address
+from mzplan.operations.events import EventFilter, follow_events, latest_events
+from mzplan.render.event_text import render_events
+from mzplan.render.html import element
+from mzplan.store.event_log import MAX_LINE, MAX_SEGMENT, EventLog
+from mzplan.store.store import Store, open_store
+from tests.contract.test_store import happened
+from tests.unit.cli_runs import apply, mzplan, write
+
+ORDERS = Address("source", "orders")
+NOW = "2026-11-24T12:00:00Z"
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose broker has moved; then source.orders was restarted by hand, and paused."""
+    folder = write(tmp_path_factory.mktemp("shop"))
+    apply(folder)
+    apply(write(folder, broker="b"), "-m", "PR 41")
+    for command in ("restart", "pause"):
+        assert mzplan(folder, command, "source.orders").code == 0
+    return folder
+
+
+@pytest.fixture
+def store(told: Path) -> Store:
+    return open_store(load_project(str(told)))
+
+
+def test_why(told: Path) -> None:
+    ran = mzplan(told, "why", "source.orders")
+    assert ran.code == 0 and "source.orders stopped " in ran.out
+    assert "UTC, because of serial 4 (" in ran.out and "): paused by hand." in ran.out
+    assert "Before that it had run for " in ran.out
+    found = mzplan(told, "why", "source.orders", "--json").json()
+    assert (found["event"]["kind"], found["in_history"]) == ("stopped", True)
+    assert (found["cause"]["cause"], found["cause"]["serial"]) == ("hand", 4)
+    assert found["commit"]["command"] == "pause" and found["ran_seconds"] >= 0
+    first = mzplan(told, "why", "sink.out", "--json").json()
+    assert (first["cause"]["serial"], first["ran_seconds"]) == (1, None)
+    # As of each start: what was said then.
+    starts = mzplan(told, "events", "source.orders", "--kind", "started", "--json").json()["events"]
+    for start, detail in zip(
+        starts, ("declared it", "changed connection.k: ", "restarted by hand"), strict=True
+    ):
+        assert detail in mzplan(told, "why", "source.orders", "--at", start["at"]).out
+    assert (
+        "PR 41) changed connection.k: brokers[0] a:9092 → b:9092."
+        in mzplan(told, "why", "source.orders", "--at", starts[1]["at"]).out
+    )
+    assert "is recorded" in mzplan(told, "why", "source.orders", "--at", "2020-01-01").out
+    assert mzplan(told, "why", "source.other").code == 64
+
+
+def test_events_are_chosen_as_everywhere(told: Path) -> None:
+    def listed(*more: str) -> list[dict[str, Any]]:
+        return list(mzplan(told, "events", *more, "--json").json()["events"])
+
+    every = listed()
+    assert [one["at"] for one in every] == sorted(one["at"] for one in every)
+    assert {one["address"] for one in every} == {"source.orders", "sink.out", "sink.few"}
+    assert {one["address"] for one in listed("sink.*")} == {"sink.out", "sink.few"}
+    assert listed("--connection", "k") == listed("source.orders")
+    assert listed("--condition", "paused") == listed("source.orders")
+    assert {one["kind"] for one in listed("--kind", "stopped", "--kind", "started")} == {"stopped", "started"}
+    assert listed("--since", "2100-01-01") == []
+    assert mzplan(told, "events", "--follow", "--json").code == 64
+    assert mzplan(told, "events", "--kind", "odd").code == 64
+    lines = mzplan(told, "events", "source.orders").out.splitlines()
+    assert "serial 2: connection.k: brokers[0] a:9092 → b:9092" in lines[2]
+
+
+def test_what_a_serial_has_done_in_fact_and_a_secret_is_no_hand(told: Path) -> None:
+    shown = mzplan(told, "history", "show", "2")
+    assert "In fact: 1 stopped, 1 started" in shown.out
+    found = mzplan(told, "history", "show", "2", "--json").json()["events"]
+    assert [(one["kind"], one["address"], one["cause"]["serial"]) for one in found] == [
+        ("stopped", "source.orders", 2),
+        ("started", "source.orders", 2),
+    ]
+
+
+def test_what_comes_is_followed(told: Path, store: Store) -> None:
+    found: list[str] = []
+    steps = iter(range(50))
+
+    def wait() -> bool:
+        time.sleep(0.02)
+        return next(steps, None) is not None and not found
+
+    def follow() -> None:
+        for one in follow_events(store, EventFilter(kinds=["failed"]), wait):
+            found.append(render_events(one))
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    time.sleep(0.1)
+    log = EventLog(store.backend, "elsewhere", 1)
+    log.add([happened(1)], serial=1)
+    log.flush()
+    thread.join(10)
+    store.backend.delete(next(k for k in store.backend.list("events/") if "elsewhere" in k))
+    assert len(found) == 1 and "[MZ050] 1" in found[0]
+
+
+def forged(told: Path, store: Store, *lines: bytes, name: str = "local.1795000000000-9") -> str:
+    key = f"events/{name}.jsonl"
+    store.backend.write(key, b"\n".join(lines))
+    return key
+
+
+def line(**more: Any) -> bytes:
+    return json.dumps({"at": NOW, "kind": "started", "address": "source.orders"} | more).encode()
+
+
+def test_a_serial_that_the_history_does_not_bear_out_is_shown_as_that(told: Path, store: Store) -> None:
+    later = "2099-01-01T00:00:00Z"
+    unheld = {"cause": "change", "serial": 99, "detail": "ada did it"}
+    key = forged(told, store, line(at=later, cause=unheld), name="local.4070908800000-9")
+    try:
+        ran = mzplan(told, "why", "source.orders")
+        assert "as the log says for serial 99, which the history does not hold." in ran.out
+        assert mzplan(told, "why", "source.orders", "--json").json()["in_history"] is False
+        assert "serial 99, which the history does not hold" in mzplan(told, "events", "source.orders").out
+        (last,) = [
+            one
+            for one in mzplan(told, "events", "source.orders", "--json").json()["events"]
+            if one["at"] == later
+        ]
+        assert last["in_history"] is False
+        # One that is held, and has done something else.
+        lie = {"cause": "hand", "serial": 2, "detail": "ada restarted it"}
+        forged(told, store, line(at=later, cause=lie), name="local.4070908800000-9")
+        ran = mzplan(told, "why", "source.orders")
+        assert "of which the history says nothing about it" in ran.out and "ada" not in ran.out
+        # One that is held, in other words: those of the history count.
+        other = {"cause": "change", "serial": 2, "detail": "nothing much"}
+        forged(told, store, line(at=later, cause=other), name="local.4070908800000-9")
+        assert "changed connection.k: brokers[0] a:9092 → b:9092" in mzplan(told, "why", "source.orders").out
+    finally:
+        store.backend.delete(key)
+
+
+def test_what_is_no_event_is_left_out_and_nothing_moves_the_cursor(told: Path, store: Store) -> None:
+    keys = [
+        forged(
+            told,
+            store,
+            b"not json",
+            b'{"at":"2026-',
+            line(kind="of a newer mzplan"),
+            line(detail="x" * MAX_LINE),
+            line(address="nothing"),
+            b"[" * 5000,
+            b"\xff\xfe",
+            line(detail="\x1b[2Jmoved\u202e", code="\x1b[1m"),
+        ),
+        forged(told, store, b"x" * (MAX_SEGMENT + 1), name="local.1795000000001-9"),
+        forged(told, store, line(), name="no/name"),
+    ]
+    try:
+        before = len(mzplan(told, "events", "--json").json()["events"])
+        ran = mzplan(told, "events", "source.orders")
+        assert ran.code == 0 and "\x1b" not in ran.out and "\u202e" not in ran.out
+        assert "\\x1b[2Jmoved" in ran.out
+        found = mzplan(told, "events", "--json").json()
+        assert found["unreadable"] == 8 and len(found["events"]) == before
+        assert "8 lines of the event log can't be read" in mzplan(told, "events").err
+        assert mzplan(told, "why", "source.orders").code == 0
+        table = str(element("div", event_table("x", latest_events(store, ORDERS, 50, 0.0))))
+        assert "\x1b" not in table and "<table" in table
+    finally:
+        for key in keys:
+            store.backend.delete(key)
+
+
+def test_a_link_is_not_followed(told: Path, store: Store, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.jsonl"
+    outside.write_bytes(line(detail="from outside"))
+    link = told / "state" / "events" / "local.1795000000002-9.jsonl"
+    link.symlink_to(outside)
+    try:
+        ran = mzplan(told, "events", "--json")
+        assert ran.code == 1 and ran.error()["code"] == "MZ030" and "from outside" not in ran.out
+        # The runner goes on with its own, and writes through no link.
+        log = EventLog(store.backend, "local", 50)
+        log.add([happened(1)], serial=1)
+        log.flush()
+        assert outside.read_bytes() == line(detail="from outside")
+    finally:
+        link.unlink()
