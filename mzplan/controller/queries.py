@@ -280,8 +280,8 @@ class Queries:
             self._accepted_changed = False
 
     def _reached(self, address: Address) -> Step:
-        desired = self.desired().get(address)
-        return self.catalog.reached(desired.description) if desired is not None else -1
+        description = self._wanted.get(address)
+        return self.catalog.reached(description) if description is not None else -1
 
     def _note_failure(self, address: Address, before: Memory, after: Memory) -> None:
         """Each attempt that has failed, with all that a person needs: a trace is Spark's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,7 +52,8 @@ class Runs:
         self._project = project
         self._notes = notes
         self._reached = reached
-        self._causes: dict[QueryName, Cause] = {}
+        self._causes: dict[QueryName, Cause] = {}  # of starts that are under way
+        self._of_run: dict[str, Cause] = {}
         self._stops: dict[Address, Cause | None] = {}
         self._known: dict[str, QueryReport] = {}  # by run
 
@@ -63,22 +64,25 @@ class Runs:
             name = QueryName.of(self._project, command.description)
             self._causes[name] = replace(command.cause, at=self._notes.now())
 
-    def look(self, reports: Iterable[QueryReport], under_way: Collection[Address]) -> tuple[QueryReport, ...]:
+    def look(self, reports: Sequence[QueryReport], under_way: Collection[Address]) -> tuple[QueryReport, ...]:
         """The reports of a round, each with the cause of its run."""
-        causes = self._causes
-        given = tuple(
-            replace(one, started_because=causes[one.name]) if one.name in causes else one for one in reports
-        )
-        now = {one.run_id: one for one in given}
-        for run_id in self._known.keys() - now.keys():
+        now = {one.run_id: one for one in reports}
+        ended, begun = self._known.keys() - now.keys(), now.keys() - self._known.keys()
+        for run_id in ended:
             self._ended(self._known[run_id])
-        for run_id in now.keys() - self._known.keys():
-            if now[run_id].name in causes:  # else nobody here has started it
-                self._note("started", now[run_id], now[run_id].started_because)
+            self._of_run.pop(run_id, None)
+        for run_id in begun:
+            given = self._causes.get(now[run_id].name)
+            if given is not None:  # else nobody here has started it
+                self._of_run[run_id] = given
+                self._note("started", now[run_id], given)
+        if begun:
+            self._causes = {name: c for name, c in self._causes.items() if name.address in under_way}
         self._known = now
-        named = {one.name for one in given}
-        self._causes = {n: c for n, c in causes.items() if n in named or n.address in under_way}
-        return given
+        return tuple(
+            replace(one, started_because=cause) if (cause := self._of_run.get(one.run_id)) else one
+            for one in reports
+        )
 
     def _ended(self, run: QueryReport) -> None:
         if run.active:  # one that has ended by itself has failed, and is noted as that

@@ -649,6 +649,19 @@ def test_what_could_not_be_written_waits(case: Case) -> None:
     assert log.waits() == -1 and len(logged(case.make)) == 5
 
 
+def test_a_crash_between_taking_over_and_removing_shows_nothing_twice(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for epoch in (1, 2):
+        backend = make().backend
+        if epoch == 2:
+            monkeypatch.setattr(backend, "delete", lambda key: None)  # it does not come to that
+        log = EventLog(backend, "local", epoch)
+        log.add([happened(epoch)], serial=1)
+        log.flush()
+    assert len(make().backend.list("events/")) == 2 and logged(make) == ["1", "2"]
+
+
 def test_what_comes_is_followed(make: Make) -> None:
     reader, log = EventReader(make().backend), EventLog(make().backend, "local", 1)
 
