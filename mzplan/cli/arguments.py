@@ -54,6 +54,18 @@ class ParsedType(click.ParamType[Any]):
         return self.known(ctx, incomplete) if self.known is not None else []
 
 
+def _range(text: str) -> tuple[int, int | None]:
+    """`12`, `12..20` or `12..`: first and last step."""
+    match = re.fullmatch(r"(\d{1,20})(?:(\.\.)(\d{1,20})?)?", text, re.ASCII)
+    if match is None:
+        raise ValueError(f"{text!r} is not a range of steps: write 12, 12..20 or 12..")
+    first = int(match[1])
+    last = int(match[3]) if match[3] else (None if match[2] else first)
+    if last is not None and last < first:
+        raise ValueError(f"{text!r} ends before it begins")
+    return first, last
+
+
 def _query(text: str) -> Address:
     address = Address.parse(text)
     if address.kind == "connection":
@@ -121,6 +133,7 @@ def _since(text: str) -> float:
 
 
 ADDRESS = ParsedType("address", Address.parse, known_names.addresses)
+STEPS = ParsedType("range", _range)
 QUERY = ParsedType("address", _query, known_names.queries)
 ADDRESS_OR_FILE = ParsedType("text", known=known_names.addresses_or_files)
 LABEL = ParsedType("text", _label, known_names.labels)

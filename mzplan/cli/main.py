@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "resume": "cli.apply",
     "restart": "cli.apply",
     "backfill": "features.backfill.command",
+    "replay": "features.replay.command",
     "status": "cli.plan",
     "history": "features.history.command",
     "ui": "features.ui.command",

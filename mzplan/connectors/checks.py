@@ -16,6 +16,7 @@ from mzplan.connectors.api.queries import (
     resolve,
     resolve_connection,
 )
+from mzplan.connectors.api.repairs import check_replays
 from mzplan.connectors.api.upstreams import check_backfills, judge_upstream
 from mzplan.connectors.catalogue import Connectors, find_connector
 from mzplan.host.extras import missing_extras_reported
@@ -71,7 +72,9 @@ def check_description(
                 )
             query = resolve(description, secrets, directory or str(secrets.directory), warehouse)
             if description.address.kind == "sink":
-                return connectors.sink(description.type).probe(query, outputs(query))
+                probed = connectors.sink(description.type).probe(query, outputs(query))
+                beyond = check_replays(query, query.checkpoint) if query.checkpoint is not None else ()
+                return replace(probed, diagnostics=(*probed.diagnostics, *beyond)) if beyond else probed
             connector = connectors.source(description.type)
             found = connector.probe(query)
             if query.checkpoint is None or warehouse is None:

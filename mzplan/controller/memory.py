@@ -112,7 +112,7 @@ class InMemoryExecutor:
                 run_id=str(uuid.uuid4()),
                 active=True,
                 triggered=self.triggers_at_once,
-                backfilled=max((one.serial for one in description.backfills), default=0),
+                backfilled=max((one.serial for one in description.errands), default=0),
             )
 
     def stop(self, name: QueryName) -> None:

@@ -171,8 +171,8 @@ def _error(query: QueryState, failed: Verdict | None) -> tuple[str | None, str |
 
 
 def _backfilled(memory: Memory) -> int:
-    """The newest backfill that was done when the description was accepted: each is done before a start."""
-    accepted = memory.accepted.backfills if memory.accepted is not None else ()
+    """The newest errand that was done when the description was accepted: each is done before a start."""
+    accepted = memory.accepted.errands if memory.accepted is not None else ()
     return max((one.serial for one in accepted), default=0)
 
 

@@ -70,7 +70,7 @@ class Queries:
         self.gates = switcher.gates
         self.pool = pool
         self.short = Lane(pool, 8)  # stops and starts
-        self.long = Lane(pool.long if isinstance(pool, WorkPool) else pool, LONG)  # starts with backfills
+        self.long = Lane(pool.long if isinstance(pool, WorkPool) else pool, LONG)  # starts with errands
         self.clock = clock
         self.behind = behind
         self.pace = DEFAULT_PACE
@@ -124,6 +124,7 @@ class Queries:
             decision = self.switcher.running_ids.strangers(address, desired, here, memory)
             if decision is None:
                 decision = self._decide(address, desired, here, memory, now)
+            decision = _as_committed(decision, desired)
             if isinstance(decision.command, Switch) and (
                 self.switcher.running_ids.is_elsewhere(decision.command, reports, self._starting)
                 or self.claims.is_going(decision.command.description)
@@ -169,7 +170,7 @@ class Queries:
         """Where the next step is done; None for one that takes no time."""
         match decision.command:
             case Switch(description=description):
-                return self.long if has_to_backfill(description, decision.memory, reports) else self.short
+                return self.long if has_errands(description, decision.memory, reports) else self.short
             case Stop():
                 return self.short
             case _:
@@ -316,12 +317,22 @@ class Queries:
         self.memories[address] = failed
 
 
-def has_to_backfill(description: Description, memory: Memory, reports: Sequence[QueryReport]) -> bool:
-    """Whether a start may have backfills to do first: it returns when they are done. True where that is not
+def _as_committed(decision: Decision, desired: Desired | None) -> Decision:
+    """Only what is committed has errands. What a query goes back to has done its own before it was accepted,
+    and who writes a store's files must not be able to add some to it."""
+    command = decision.command
+    if not isinstance(command, Switch) or (desired and command.description == desired.description):
+        return decision
+    description = replace(command.description, backfills=(), replays=())
+    return replace(decision, command=replace(command, description=description))
+
+
+def has_errands(description: Description, memory: Memory, reports: Sequence[QueryReport]) -> bool:
+    """Whether a start may have something to do first: it returns when that is done. True where that is not
     known. What has run had done all of its own before; the newest that is done says nothing of others where
-    it is none of these (see ResourceState.has_backfilled)."""
-    own, accepted = {one.serial for one in description.backfills}, memory.accepted
-    known = accepted.backfills if accepted is not None and accepted.place == description.place else ()
+    it is none of these (see ResourceState.has_done)."""
+    own, accepted = {one.serial for one in description.errands}, memory.accepted
+    known = accepted.errands if accepted is not None and accepted.place == description.place else ()
     same = [report for report in reports if report.name.generation == description.generation]
     newest = max((one.backfilled for one in same if one.backfilled in own), default=0)
-    return any(one.serial > newest and one not in known for one in description.backfills)
+    return any(one.serial > newest and one not in known for one in description.errands)

@@ -53,6 +53,8 @@ class Failpoint(StrEnum):
     SOURCE_MERGED = "source.merged"
     BACKFILL_JOURNALED = "backfill.journaled"
     BACKFILL_WRITTEN = "backfill.written"
+    REPLAY_BEGUN = "replay.begun"
+    REPLAY_WRITTEN = "replay.written"
     SINK_CLAIMED = "sink.claimed"
     SINK_BEFORE_STEP = "sink.before-step"
     SINK_WRITTEN = "sink.written"

@@ -59,7 +59,7 @@ class RunFacts:
     - `resumed`: where this run has gone on: `step`, the last one before it, and `position`, Spark's entry in
       the offset log after that; None of one that has begun anew. `run_rows`: rows since.
     - `written_with`: with what its checkpoint was last written, where this run has others and no step yet.
-    - `backfilled`: the serial of the newest backfill that is done; 0 for none.
+    - `backfilled`: the serial of the newest backfill or replay that is done; 0 for none.
     - `started_because`: why this run was started; None where another runner has started it.
     - `batch_seconds`: how long the last micro-batch of this run has taken. `latency_seconds`: how long the
       oldest record of it was on its way when it ended (docs/how-to/watch-a-runner.md); None where that is

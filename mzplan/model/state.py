@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from mzplan.model.address import Address, Place, is_valid_name
 from mzplan.model.cause import Cause
@@ -65,6 +65,8 @@ class Backfill:
     `end`, without that, which are times (`2026-11-01T08:00:00Z`). `serial` is the one that asked for it, and
     tells it from all others; `generation` that of the source, for which alone it counts."""
 
+    word: ClassVar[str] = "backfill"
+
     serial: Positive
     start: Time = field(metadata=stored("from"))
     end: Time = field(metadata=stored("to"))
@@ -75,17 +77,48 @@ class Backfill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """Steps of a sink, from `first` to `last` (None: the newest), that it is to write into its target once
+    more; with `missing` only those rows of them that the target lacks. `serial` and `generation`: see
+    Backfill."""
+
+    word: ClassVar[str] = "replay"
+
+    serial: Positive
+    first: int = field(default=0, metadata=OPTIONAL)
+    last: int | None = None
+    missing: bool = field(default=False, metadata=OPTIONAL)
+    generation: Positive
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is of all steps that the sink has written."""
+        return self.first == 0 and self.last is None
+
+    def __str__(self) -> str:
+        steps = "of all steps" if self.is_whole else f"of the steps from {self.first} on"
+        if self.last is not None:
+            one = self.first == self.last
+            steps = f"of step {self.first}" if one else f"of steps {self.first} to {self.last}"
+        return f"{steps}, rows that are missing" if self.missing else steps
+
+
+Errand = Backfill | Replay
+"""What a query does once before it starts: it is part of its description, and a serial has asked for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceState:
     """A committed resource.
 
     `id` names it for life: checkpoints and collections live under it, never under its name. `generation`
     counts replacements; a new one has its own checkpoint and collection. `digest` is that of its inlined
     description (see mzplan.schema.description): a running query whose digest differs must restart. `override`
-    and `restart_token` come from `pause`, `resume` and `restart`. `backfills`: what was asked for, each
-    with a restart, before which it is done; the next one takes those out that are done. `because`: why the
-    query last had to start, stop or move, as the commit that wanted it says; no part of what is wanted.
-    `may_lose`: the generation of a source that may begin although its upstream no longer holds all that the
-    one before has read (`apply --allow-loss`); 0: none.
+    and `restart_token` come from `pause`, `resume` and `restart`. `backfills` (of a source) and `replays` (of
+    a sink): what was asked for, each with a restart, before which it is done; the next one takes those out
+    that are done. `because`: why the query last had to start, stop or move, as the commit that wanted it
+    says; no part of what is wanted. `may_lose`: the generation of a source that may begin although its
+    upstream no longer holds all that the one before has read (`apply --allow-loss`); 0: none.
     """
 
     address: Address = field(metadata=KEY)
@@ -101,6 +134,7 @@ class ResourceState:
     override: Literal["paused", "resumed"] | None = None
     restart_token: int = field(default=0, metadata=OPTIONAL)
     backfills: tuple[Backfill, ...] = field(default=(), metadata=SPARSE)
+    replays: tuple[Replay, ...] = field(default=(), metadata=SPARSE)
     because: Cause | None = field(default=None, compare=False, metadata=SPARSE)
     may_lose: int = field(default=0, metadata=SPARSE)
 
@@ -109,20 +143,30 @@ class ResourceState:
         """Those of this generation; an earlier one has taken its own with it."""
         return tuple(one for one in self.backfills if one.generation == self.generation)
 
-    def has_backfilled(self, backfill: Backfill, seen: Observation | None) -> bool | None:
-        """Whether one of its backfills is done, as far as an observation shows it; None where it does not."""
+    @property
+    def own_replays(self) -> tuple[Replay, ...]:
+        """Those of this generation."""
+        return tuple(one for one in self.replays if one.generation == self.generation)
+
+    @property
+    def errands(self) -> tuple[Errand, ...]:
+        """Backfills and replays of this generation."""
+        return (*self.own_backfills, *self.own_replays)
+
+    def has_done(self, errand: Errand, seen: Observation | None) -> bool | None:
+        """Whether one of its errands is done, as far as an observation shows it; None where it does not."""
         if seen is None or seen.generation != self.generation:
             return None
         if seen.digest == self.digest:
             return True
         # They are done in the order of their serials. That says nothing where the newest one that is done
         # is none of them: a rollback has brought back older ones, which may have been given up.
-        own = {one.serial for one in self.own_backfills}
-        return seen.backfilled in own and backfill.serial <= seen.backfilled
+        own = {one.serial for one in self.errands}
+        return seen.backfilled in own and errand.serial <= seen.backfilled
 
-    def open_backfills(self, seen: Observation | None) -> tuple[Backfill, ...]:
+    def open_errands(self, seen: Observation | None) -> tuple[Errand, ...]:
         """Those that are not done yet, by an observation."""
-        return tuple(one for one in self.own_backfills if self.has_backfilled(one, seen) is False)
+        return tuple(one for one in self.errands if self.has_done(one, seen) is False)
 
     @property
     def declared(self) -> Resource:

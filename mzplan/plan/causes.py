@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.plan import Change, Effect, FieldChange, heaviest
-from mzplan.model.state import ResourceState
+from mzplan.model.state import Errand, ResourceState
 from mzplan.plan.comparison import compare_resources
 from mzplan.schema.description import collection_columns
 
@@ -214,10 +214,10 @@ def _listed(names: list[str]) -> str:
     return f"{', '.join(names[:MAX_NAMED])} and {len(names) - MAX_NAMED} more"
 
 
-def backfill_reason(before: ResourceState, after: ResourceState) -> str:
-    """Why a source restarts whose backfills have changed."""
-    new = [one for one in after.backfills if one not in before.backfills]
-    if new:
-        return "; ".join(f"a backfill {one}" for one in new)
-    gone = [one for one in before.backfills if one not in after.backfills]
-    return "; ".join(f"the backfill {one} is given up" for one in gone)
+def errand_reason(before: ResourceState, after: ResourceState) -> str:
+    """Why a query restarts whose errands have changed."""
+    then: tuple[Errand, ...] = (*before.backfills, *before.replays)
+    now: tuple[Errand, ...] = (*after.backfills, *after.replays)
+    if new := [one for one in now if one not in then]:
+        return "; ".join(f"a {one.word} {one}" for one in new)
+    return "; ".join(f"the {one.word} {one} is given up" for one in then if one not in now)

@@ -94,5 +94,6 @@ def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceSt
         override=before.override if before else None,
         restart_token=before.restart_token if before else 0,
         backfills=before.backfills if before else (),
+        replays=before.replays if before else (),
         may_lose=before.may_lose if before else 0,
     )

@@ -186,14 +186,14 @@ def _why_pending(resource: ResourceState, seen: Observation) -> str:
     if seen.condition in ("rejected", "failed"):
         return _error(seen) or seen.condition
     if (seen.generation, seen.digest) != (resource.generation, resource.digest):
-        return _error(seen) or _backfill(resource, seen) or "the committed description is not running yet"
+        return _error(seen) or _errands(resource, seen) or "the committed description is not running yet"
     if seen.condition == "running":
         return ""
     return _error(seen) or ("to be resumed" if seen.condition == "paused" else seen.condition)
 
 
-def _backfill(resource: ResourceState, seen: Observation) -> str:
-    return "; ".join(f"the backfill {one} is not done yet" for one in resource.open_backfills(seen))
+def _errands(resource: ResourceState, seen: Observation) -> str:
+    return "; ".join(f"the {one.word} {one} is not done yet" for one in resource.open_errands(seen))
 
 
 def _error(seen: Observation) -> str:

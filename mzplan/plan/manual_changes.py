@@ -17,7 +17,7 @@ from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.resources import Configuration, RunnerSettings
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import did_you_mean
-from mzplan.plan.causes import backfill_reason
+from mzplan.plan.causes import errand_reason
 from mzplan.plan.drift import find_pending
 from mzplan.plan.guards import check_changes
 from mzplan.plan.planner import build_plan
@@ -222,7 +222,7 @@ def plan_between(before: State, after: State) -> Plan:
     restarted = {
         old.address
         for old, new in pairs
-        if (old.restart_token, old.backfills) != (new.restart_token, new.backfills)
+        if (old.restart_token, old.backfills, old.replays) != (new.restart_token, new.backfills, new.replays)
         and new.address not in shown
     }
     if replaced or restarted:
@@ -270,8 +270,8 @@ def _unexplained(change: Change, before: ResourceState, after: ResourceState, se
         return change
     if (because := after.because) is not None and (because.cause, because.serial) == ("secret", serial):
         return dataclasses.replace(change, reason=because.detail, cause="secret")
-    if before.backfills != after.backfills:
-        return dataclasses.replace(change, reason=backfill_reason(before, after), cause="hand")
+    if (before.backfills, before.replays) != (after.backfills, after.replays):
+        return dataclasses.replace(change, reason=errand_reason(before, after), cause="hand")
     if before.restart_token != after.restart_token:
         return dataclasses.replace(change, reason="restarted by hand", cause="hand")
     return dataclasses.replace(change, cause=None)

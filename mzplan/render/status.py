@@ -144,6 +144,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "starts": dict(seen.counters.starts) if seen and seen.counters else {},
         "started_because": cause_to_json(seen.started_because) if seen and seen.started_because else None,
         **({"backfills": _backfills_to_json(query)} if resource.own_backfills else {}),
+        **({"replays": _replays_to_json(query)} if resource.own_replays else {}),
     }
 
 
@@ -155,9 +156,24 @@ def _backfills_to_json(query: QueryStatus) -> list[dict[str, Any]]:
             "serial": one.serial,
             "from": one.start,
             "to": one.end,
-            "done": resource.has_backfilled(one, seen),
+            "done": resource.has_done(one, seen),
         }
         for one in resource.own_backfills
+    ]
+
+
+def _replays_to_json(query: QueryStatus) -> list[dict[str, Any]]:
+    """See _backfills_to_json. `last` is null for the newest step."""
+    resource, seen = query.resource, query.observation
+    return [
+        {
+            "serial": one.serial,
+            "first": one.first,
+            "last": one.last,
+            "missing": one.missing,
+            "done": resource.has_done(one, seen),
+        }
+        for one in resource.own_replays
     ]
 
 
@@ -327,9 +343,9 @@ def _left_out(query: QueryStatus) -> str:
     return f"{records} {'kept aside' if kept else 'skipped'} since it was started"
 
 
-def _backfills(query: QueryStatus) -> str:
+def _errands(query: QueryStatus) -> str:
     return "\n".join(
-        f"its backfill {one} is not done yet" for one in query.resource.open_backfills(query.observation)
+        f"its {one.word} {one} is not done yet" for one in query.resource.open_errands(query.observation)
     )
 
 
@@ -355,7 +371,7 @@ def _started(query: QueryStatus) -> str:
     return f"started for {cause_in_words(cause)}" if cause is not None and cause.detail != NEW else ""
 
 
-_NOTES = (_error, _fault, _backlog, _held, _warning, _left_out, _written_with, _backfills, _started)
+_NOTES = (_error, _fault, _backlog, _held, _warning, _left_out, _written_with, _errands, _started)
 
 
 def notes(query: QueryStatus) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.model.address import Address, Place
-from mzplan.model.state import Backfill, ResourceState
+from mzplan.model.state import Backfill, Errand, Replay, ResourceState
 from mzplan.model.stored import SPARSE, Id, Positive, stored
 from mzplan.schema.kinds import resource_kind
 
@@ -50,9 +50,9 @@ class SourceRead:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
     """A source or sink as the runner starts it. Bodies are as committed: defaults are not filled in
-    (see ResourceKind.with_defaults), secrets are references. `backfills`: what a source does before it
-    starts, each once. `may_lose`: it may begin without what its upstream no longer holds of what the
-    generation before has read."""
+    (see ResourceKind.with_defaults), secrets are references. `backfills`, `replays`: what a source or a
+    sink does before it starts, each once. `may_lose`: it may begin without what its upstream no longer holds
+    of what the generation before has read."""
 
     address: Address
     id: Id
@@ -63,7 +63,13 @@ class Description:
     connections: Mapping[str, InlinedConnection] = field(default_factory=dict)
     source: SourceRead | None = field(default=None, metadata=stored("upstream"))
     backfills: tuple[Backfill, ...] = field(default=(), metadata=SPARSE)
+    replays: tuple[Replay, ...] = field(default=(), metadata=SPARSE)
     may_lose: bool = field(default=False, metadata=SPARSE)
+
+    @property
+    def errands(self) -> tuple[Errand, ...]:
+        """All that it does once before it starts."""
+        return (*self.backfills, *self.replays)
 
     @property
     def place(self) -> Place:
@@ -108,6 +114,7 @@ def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]
         connections=connections,
         source=source,
         backfills=resource.own_backfills,
+        replays=resource.own_replays,
         may_lose=resource.may_lose == resource.generation,
     )
 
@@ -168,7 +175,7 @@ def digest_of(
     """`"1:<64 hex digits>"`: the digest of a query's inlined description, "" for a connection.
 
     Left out: what is changed in place, values equal to their defaults, and names (of the resource
-    itself, of its connections). So renaming a connection restarts nothing. Its backfills are in it: a query
+    itself, of its connections). So renaming a connection restarts nothing. Its errands are in it: a query
     that runs with this digest has done these, and a rollback may bring a `restart_token` back.
     `memo` keeps inlined connections between calls on the same resources.
     """
@@ -179,6 +186,8 @@ def digest_of(
     content.append([resource.generation, resource.restart_token])
     if backfills := resource.own_backfills:
         content.append([[one.serial, one.start, one.end] for one in backfills])
+    if replays := resource.own_replays:
+        content.append([["replay", one.serial, one.first, one.last, one.missing] for one in replays])
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return f"{DIGEST_VERSION}:{hashlib.sha256(text.encode()).hexdigest()}"
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.api.queries import ResolvedQuery, SinkRun
+from mzplan.connectors.api.queries import Output, ResolvedQuery, SinkRun
+from mzplan.connectors.api.repairs import replays_to_do
 from mzplan.connectors.api.upstreams import backfills_to_do, take_upstream
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.releases import record_release
@@ -17,14 +18,16 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Versions
 from mzplan.schema.description import Description, writes_all
 from mzplan.spark import failures
-from mzplan.spark.backfills import newest_done, pass_over_begun, settle_backfills, write_backfills
 from mzplan.spark.collections import Collections
+from mzplan.spark.errands.backfills import newest_done, pass_over_begun, settle_backfills, write_backfills
+from mzplan.spark.errands.replays import write_replays
 from mzplan.spark.progress import ProgressListener
-from mzplan.spark.projection import outputs_of
+from mzplan.spark.projection import analysed_outputs, outputs_of
 from mzplan.spark.query import Running, resumed
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.streams import letters_of, sink_rows, source_writer, trigger_interval
 from mzplan.spark.unfinished import UnfinishedSteps
+from mzplan.spark.verification.sink_content import SinkContent
 from mzplan.spark.versions import take_over
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.step_history import StepHistory
@@ -91,8 +94,7 @@ class QueryStart:
         if description.source is not None:  # what began before the sink was changed is finished first
             self._context.unfinished.begin(description, checkpoint, running, self._run_once)
         running.written_with = take_over(checkpoint, self._query.address, ours)
-        if description.source is None:
-            self._backfill()
+        self._do_errands()
         running.step = checkpoint.log.committed()
         running.resumed = resumed(checkpoint, running.step)
         return self._start()
@@ -102,8 +104,49 @@ class QueryStart:
         start = QueryStart(self._context, self._spark, query, finishing, self._epoch, self._resolve)
         return start._start(once=True)
 
+    def _do_errands(self) -> None:
+        """Do what the query is to do before it starts. Raises as `submit` does."""
+        word = "backfill" if self._query.description.source is None else "replay"
+        try:
+            if word == "backfill":
+                self._backfill()
+            else:
+                self._replay()
+        except (MzplanError, OSError):
+            raise
+        except Exception as problem:
+            raise failures.as_error(
+                problem,
+                "MZ279" if word == "backfill" else "MZ297",
+                f"The {word} of {self._query.address} could not be done",
+                self._query.address,
+                f"it is tried again; mzplan {word} {self._query.address} --cancel gives it up.",
+            ) from None
+
+    def _replay(self) -> None:
+        """Write rows of the sink's steps into its target once more."""
+        query, checkpoint, running = self._query, self._checkpoint, self._running
+        running.backfilled = checkpoint.replays().newest()
+        if not replays_to_do(query, checkpoint):
+            return
+        self._context.unfinished.finish(query.description, checkpoint, running, self._run_once)
+        self._use_scheduler_pool()
+        spark = (
+            self._spark.newSession()
+        )  # for its settings and temporary views: others write at the same time
+        connectors, warehouse = self._context.connectors, self._context.warehouse
+
+        def content() -> SinkContent:
+            return SinkContent(query.description, self._resolve, connectors, warehouse, spark, carries=True)
+
+        position = connectors.source((query.description.source or query.description).type).position
+        run = self._sink_run(analysed_outputs(spark, query, position), begins=False)
+        write_replays(connectors.sink(query.description.type), run, content)
+        running.backfilled = checkpoint.replays().newest()
+
     def _backfill(self) -> None:
-        """Do what the source is to do before it starts; first what a killed runner has begun of that."""
+        """Add ranges of the source's upstream to its collection; first what a killed runner has begun of
+        that."""
         query, checkpoint, running = self._query, self._checkpoint, self._running
         if not query.description.backfills and not checkpoint.backfills.all():
             return
@@ -119,18 +162,7 @@ class QueryStart:
         self._use_scheduler_pool()
         connector = self._context.connectors.source(query.description.type)
         letters = letters_of(connector, query, running.leave_out)
-        try:
-            write_backfills(self._spark, connector, query, checkpoint, self._collection, letters)
-        except (MzplanError, OSError):
-            raise
-        except Exception as problem:
-            raise failures.as_error(
-                problem,
-                "MZ279",
-                f"The backfill of {query.address} could not be done",
-                query.address,
-                f"it is tried again; mzplan backfill {query.address} --cancel gives it up.",
-            ) from None
+        write_backfills(self._spark, connector, query, checkpoint, self._collection, letters)
         running.backfilled = newest_done(checkpoint)
 
     def _start(self, *, once: bool = False) -> StreamingQuery:
@@ -167,7 +199,7 @@ class QueryStart:
         )
 
     def _sink_writer(self) -> DataStreamWriter:
-        query, running, collections = self._query, self._running, self._context.collections
+        query, collections = self._query, self._context.collections
         source = query.description.source
         assert source is not None, "a sink reads a collection"
         collections.wait_for_writer(
@@ -176,9 +208,14 @@ class QueryStart:
         self._ensure_table()
         begins = not self._checkpoint.log.has_begun()
         rows = sink_rows(self._spark, query, self._collection, begins=begins)
-        run = SinkRun(
-            query=query,
-            outputs=outputs_of(rows),
+        run = self._sink_run(outputs_of(rows), begins=begins)
+        return self._context.connectors.sink(query.description.type).write(rows, run)
+
+    def _sink_run(self, outputs: tuple[Output, ...], *, begins: bool) -> SinkRun:
+        running = self._running
+        return SinkRun(
+            query=self._query,
+            outputs=outputs,
             epoch=self._epoch,
             checkpoint=self._checkpoint,
             begins=begins,
@@ -187,9 +224,8 @@ class QueryStart:
             interrupt=running.interruptions.append,
             covers=self._history.covers,
             wrote=partial(self._context.steps.wrote, str(running.name)),
-            rewriting=collections.rewriting,
+            rewriting=self._context.collections.rewriting,
         )
-        return self._context.connectors.sink(query.description.type).write(rows, run)
 
     def _own_collection(self) -> None:
         """Make sure that the source's collection is there, and is the one that it has written before."""

@@ -8,6 +8,7 @@
     <warehouse>/checkpoints/<id>/g<n>/backfills    which step of a source is a backfill, and of what
     <warehouse>/checkpoints/<id>/g<n>/delivery.json
     <warehouse>/checkpoints/<id>/g<n>/begun.json
+    <warehouse>/checkpoints/<id>/g<n>/replays.json
     <warehouse>/checkpoints/<id>/g<n>/versions.json
 
 `collection.json` has the id of the source's table: a query that runs makes a table anew that somebody has
@@ -20,6 +21,8 @@ description, part may be in the target already: so it is finished under that one
 under the new one. Only what decides which rows a step makes is kept (`x-rows` in the schema of the sink).
 A file of `backfills` (see docs/protocol.md) is written before the rows are, so that whoever goes on after a
 kill writes the same ones; it is kept, for Spark's log says of such a step only that it has read nothing.
+`replays.json`: which replays of a sink are done, recorded once their rows are in the target: done a second
+time, they change nothing there.
 `versions.json`: which Spark and Delta have written here last, recorded before they do.
 """
 
@@ -32,7 +35,7 @@ from typing import Any
 
 from mzplan.model.codec import decode, encode
 from mzplan.model.observed import Versions
-from mzplan.model.state import Backfill
+from mzplan.model.state import Backfill, Replay
 from mzplan.model.stored import stored
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.folder import open_folder, read_text, write_text
@@ -90,6 +93,29 @@ class History:
         if before and (before[-1].digest, before[-1].rows) == (now.digest, now.rows):
             return History(before)
         return History((*before, now)[-BEGUN_KEPT:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A replay that is done: so many rows were written."""
+
+    replay: Replay
+    rows: Count
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaysDone:
+    """Those of a sink, in the order in which they were done."""
+
+    done: tuple[Replayed, ...] = ()
+
+    def has(self, replay: Replay) -> bool:
+        """Whether it is one of them."""
+        return any(one.replay == replay for one in self.done)
+
+    def newest(self) -> int:
+        """The serial of the newest one; 0 for none."""
+        return max((one.replay.serial for one in self.done), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +260,18 @@ class Checkpoint:
     def record_begun(self, history: History) -> None:
         """Write it down, durably and whole, before a step begins under the last of them."""
         self._record("begun", encode(history))
+
+    def replays(self) -> ReplaysDone:
+        """The replays of a sink that are done. Raises OSError, also for a file that holds something else."""
+        recorded = self._fact("replays")
+        try:
+            return decode(ReplaysDone, recorded) if recorded is not None else ReplaysDone()
+        except ValueError as problem:
+            raise OSError(f"{self.folder}/replays.json is damaged: {problem}") from None
+
+    def record_replays(self, replays: ReplaysDone) -> None:
+        """Write them down, durably and whole."""
+        self._record("replays", encode(replays))
 
     def versions(self) -> Versions | None:
         """What has written here last; None where nothing was recorded, as by an older mzplan. Raises OSError,

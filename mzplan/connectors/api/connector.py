@@ -170,6 +170,14 @@ class SinkConnector(Side, Protocol):
         raises, such as for a change by somebody else meanwhile."""
         return None
 
+    def put_again(self, rows: DataFrame, run: SinkRun, name: str) -> None:
+        """Write rows of steps that are written already, all or nothing, and without a step of their own: of
+        an upsert one for each key, which is what the target should have of it; else rows that it lacks.
+        Columns as in `write`. No query writes meanwhile. `name` is that of the replay, and of no other: what
+        was written under it is not written again by a runner that was frozen. The `Connector` says that its
+        sink can (`replays`)."""
+        raise AssertionError(f"a sink of type {run.query.description.type} replays nothing")
+
     def target_table(self, query: ResolvedQuery) -> str | None:
         """The path or URI of the Delta table that is the target, which may ask for more than the Delta of a
         runner has; it need not be there yet. None for another target, or where its log can't be read without
@@ -229,7 +237,7 @@ class Connector:
     calls the other end of a query, whose secrets are still references; None: there is no name for it. `ddl`
     is what an administrator runs on the server before a query can: secrets of that query are references, as
     they are written; raises MzplanError. `by_time`: its source can read a bounded range of times again
-    (SourceConnector.between_times).
+    (SourceConnector.between_times). `replays`: its sink can write rows once more (SinkConnector.put_again).
 
     Of a connection, to know where its secrets go: `servers` are those that it reaches itself, as `host:port`,
     by its body with defaults, where secrets are references; None: they can't be known. `carries`: what uses
@@ -244,6 +252,7 @@ class Connector:
     ends: Callable[[ResolvedQuery], Ends] | None = None
     ddl: Callable[[ResolvedQuery, Sequence[Output]], Ddl] | None = None
     by_time: bool = False
+    replays: bool = False
     servers: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     carries: bool = False
     lends: bool = False

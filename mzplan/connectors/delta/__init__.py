@@ -32,4 +32,4 @@ def _ends(query: ResolvedQuery) -> Ends:
     return Ends(reads=(name,)) if query.address.kind == "source" else Ends(writes=(name,))
 
 
-CONNECTOR = Connector(type="delta", source=_source, sink=_sink, ends=_ends)
+CONNECTOR = Connector(type="delta", source=_source, sink=_sink, ends=_ends, replays=True)

@@ -11,7 +11,7 @@ from mzplan.connectors.api.targets import Content, Recorded, lacking_steps
 from mzplan.connectors.delta.column_types import column_types, holds
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded
 from mzplan.connectors.frames.changes import latest_rows
-from mzplan.connectors.frames.merges import count_files, is_no_table, merge, merge_small_files
+from mzplan.connectors.frames.merges import append, count_files, is_no_table, merge, merge_small_files, naming
 from mzplan.connectors.frames.metrics import with_count
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws import ROLE as AWS
@@ -103,6 +103,16 @@ class DeltaSink(SinkConnector):
                 run.wrote(step, changed)
 
         return rows.writeStream.foreachBatch(merge_batch)
+
+    def put_again(self, rows: DataFrame, run: SinkRun, name: str) -> None:
+        """One commit, which names the replay: Delta takes it from nobody a second time."""
+        path = folder_of(run.query)
+        use_s3(rows.sparkSession, run.query, path)
+        with run.rewriting(path), naming(rows.sparkSession, name):
+            if run.query.body["mode"] == "upsert":
+                _merge_latest(rows, 0, path, tuple(run.query.body["key"]))
+            else:
+                append(rows.drop(POSITION), 0, path)
 
     def compact(self, query: ResolvedQuery, spark: SparkSession, rewriting: Rewriting) -> str | None:
         """Small files are merged once there are `min_files` more than the last time. Nothing is

@@ -3,7 +3,8 @@ commit that names its step; and small files into large ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.frames.types import quoted
@@ -16,6 +17,18 @@ if TYPE_CHECKING:
 _VIEW = "mzplan_batch"
 _APPLICATION = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
+_QUERY_ID = "sql.streaming.queryId"  # by which Spark, and what is below, name who writes a step
+
+
+@contextmanager
+def naming(session: SparkSession, writer: str) -> Iterator[None]:
+    """This thread writes steps of `writer`: a query, by its id, or what writes in its place."""
+    context = session.sparkContext
+    context.setLocalProperty(_QUERY_ID, writer)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_QUERY_ID, None)  # type: ignore[arg-type]
 
 
 def merge(
@@ -55,7 +68,7 @@ def merge(
 def append(rows: DataFrame, step: int, folder: str) -> None:
     """Add rows to the Delta table in a folder: one commit that names its step, and none if the table has that
     step already, as by Spark's own Delta sink."""
-    query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+    query_id = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID) or ""
     writer = rows.write.format("delta").mode("append")
     writer.option("txnAppId", query_id).option("txnVersion", step).save(folder)
 
@@ -76,7 +89,7 @@ def _when(what: str, *conditions: str) -> str:
 
 def _name_step(session: SparkSession, step: int) -> None:
     """Name the next commits of this session, which is the query's own, after the query and the step."""
-    query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+    query_id = session.sparkContext.getLocalProperty(_QUERY_ID)
     session.conf.set(_APPLICATION, query_id or "")
     session.conf.set(_VERSION, str(step))
 

@@ -75,6 +75,7 @@ CONNECTOR = Connector(
     reach=_reach,
     ends=_ends,
     ddl=_ddl,
+    replays=True,
     servers=_servers,
     machine=_machine,
 )

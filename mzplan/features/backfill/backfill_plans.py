@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from mzplan.connectors.catalogue import find_connector
@@ -10,13 +9,12 @@ from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
-from mzplan.model.plan import Change, Plan
-from mzplan.model.state import Backfill, ResourceState, State
+from mzplan.model.plan import Plan
+from mzplan.model.state import Backfill, Errand, ResourceState, State
 from mzplan.model.times import instant_text
 from mzplan.model.words import count
-from mzplan.plan.causes import backfill_reason
-from mzplan.plan.manual_changes import committed, plan_of
-from mzplan.schema.description import digest_of
+from mzplan.plan.errands import left_of, plan_errands
+from mzplan.plan.manual_changes import committed
 from mzplan.schema.source_columns import keys_of
 
 SHOWN = 5  # sinks that a notice lists
@@ -45,8 +43,8 @@ def plan_backfill(
         end=instant_text(end),
         generation=before.generation,
     )
-    left = _left(before, statuses)
-    if same := next((one for one in left if (one.start, one.end) == (new.start, new.end)), None):
+    left = left_of(before, statuses)
+    if same := next((one for one in left if str(one) == str(new)), None):
         raise _refused(
             "MZ275",
             address,
@@ -63,8 +61,7 @@ def plan_without_backfills(
 ) -> Plan:
     """Give up the backfills of a source that are not done. Raises MzplanError MZ275 where there are none."""
     before = committed(state, address)
-    left = _left(before, statuses)
-    if not left:
+    if not left_of(before, statuses):
         raise _refused(
             "MZ275",
             address,
@@ -75,33 +72,15 @@ def plan_without_backfills(
     return _plan(state, before, (), statuses)
 
 
-def _left(record: ResourceState, statuses: Mapping[str, Status]) -> tuple[Backfill, ...]:
-    """The backfills that are not known to be done."""
-    status = statuses.get(record.instance)
-    seen = status.observations.get(record.address) if status is not None else None
-    return tuple(one for one in record.own_backfills if not record.has_backfilled(one, seen))
-
-
 def _plan(
-    state: State, before: ResourceState, backfills: tuple[Backfill, ...], statuses: Mapping[str, Status]
+    state: State, before: ResourceState, backfills: tuple[Errand, ...], statuses: Mapping[str, Status]
 ) -> Plan:
-    after = dataclasses.replace(before, backfills=backfills, restart_token=before.restart_token + 1)
-    after = dataclasses.replace(after, digest=digest_of(after, state.resources))
-    change = Change(
-        address=before.address,
-        action="restart",
-        effect="restart",
-        reason=backfill_reason(before, after),
-        before=before,
-        after=after,
-        cause="hand",
-    )
     downstream = DependencyGraph.of(state.resources).reach([before.address]) - {before.address}
     appends: dict[bool, list[Address]] = {True: [], False: []}
     for address in sorted(downstream, key=natural):
         appends[state.resources[address].body.get("mode", "append") == "append"].append(address)
     notices = _rows_again(before.address, appends[True], appends[False]) if backfills else ()
-    return plan_of(state, [change], statuses, tuple(sorted(downstream, key=natural)), notices)
+    return plan_errands(state, before, backfills, statuses, notices)
 
 
 def _rows_again(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mzplan.cli.arguments import QUERY, ParsedType, selecting
+from mzplan.cli.arguments import QUERY, STEPS, selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode
@@ -22,18 +21,6 @@ if TYPE_CHECKING:
     from mzplan.operations.selection import Selection
 
 _MAX_STEP = 2**64 - 1
-
-
-def _range(text: str) -> tuple[int, int | None]:
-    """`12`, `12..20` or `12..`: first and last step."""
-    match = re.fullmatch(r"(\d{1,20})(?:(\.\.)(\d{1,20})?)?", text, re.ASCII)
-    if match is None:
-        raise ValueError(f"{text!r} is not a range of steps: write 12, 12..20 or 12..")
-    first = int(match[1])
-    last = int(match[3]) if match[3] else (None if match[2] else first)
-    if last is not None and last < first:
-        raise ValueError(f"{text!r} ends before it begins")
-    return first, last
 
 
 @command("steps")
@@ -64,7 +51,7 @@ def command_steps(invocation: Invocation, selection: Selection, count: int | Non
 @click.option(
     "--steps",
     "wanted",
-    type=ParsedType("range", _range),
+    type=STEPS,
     metavar="RANGE",
     help="N, N..M or N.. (default: all).",
 )

@@ -1,8 +1,6 @@
 """The content of a sink's target compared with the collection: each row of its steps is to be there once, or
 of an upsert the last of each key.
 
-The target is looked at first, at one moment, which says up to which step it has been written; then the
-collection is read up to that step, through the sink's select and where as they were when each step began.
 Both sides become hashes of rows, which are counted: that needs no order, and no memory beyond Spark's own.
 """
 
@@ -12,9 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.connector import SinkConnector
-from mzplan.connectors.api.queries import ResolvedQuery, resolve
-from mzplan.connectors.api.targets import PLACE, Compared, Content, HoldsContent, incomparable
+from mzplan.connectors.api.queries import resolve
+from mzplan.connectors.api.targets import PLACE, Compared, incomparable
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.types import quoted
@@ -24,11 +21,9 @@ from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
-from mzplan.spark.projection import analysed_outputs
-from mzplan.spark.verification.wanted_content import MUST, ORDER, WantedContent
+from mzplan.spark.verification.sink_content import SinkContent, require_content
+from mzplan.spark.verification.wanted_content import MUST, ORDER
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.step_history import StepHistory
-from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,16 +40,9 @@ class ContentComparison:
     def __init__(
         self, description: Description, secrets: Secrets, directory: str, warehouse: str, spark: SparkSession
     ):
-        connectors = Connectors()
-        source = description.source
-        assert source is not None
-        self._description, self._spark = description, spark
-        self._resolve = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)
-        self._query = self._resolve(description)
-        self._position = connectors.source(source.type).position
-        self._sink: SinkConnector = connectors.sink(description.type)
-        self._history = StepHistory(warehouse, (description.id, description.generation), source.place)
-        self._content: Content | None = None
+        resolved = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)
+        self._both = SinkContent(description, resolved, Connectors(), warehouse, spark)
+        self._spark = spark
         self._read: dict[int, int] = {}
 
     @classmethod
@@ -65,7 +53,7 @@ class ContentComparison:
         from mzplan.spark.session import open_session
 
         query = resolve(description, secrets, directory, warehouse)
-        _require_content(query, Connectors().sink(description.type))
+        require_content(query, Connectors().sink(description.type))
         links = query.connections.values()
         pairs = [resource_kind("connection", link.type).packages(link.body) for link in links]
         further = {
@@ -81,9 +69,7 @@ class ContentComparison:
 
     def leave(self) -> None:
         """Leave the target."""
-        if self._content is not None:
-            self._content.close()
-            self._content = None
+        self._both.leave()
 
     def rows_read(self) -> int:
         """How many rows of both sides were read by now, as far as Spark says."""
@@ -94,42 +80,29 @@ class ContentComparison:
                 self._read[one.stageId()] = int(one.inputRecords())
         except Exception:  # the session ends meanwhile
             pass
-        return sum(self._read.values()) + (self._content.taken() if self._content is not None else 0)
+        content = self._both.content
+        return sum(self._read.values()) + (content.taken() if content is not None else 0)
 
     def compare(self) -> Compared:
         """Raises MzplanError MZ177, and what a server or the storage did."""
         try:
             return self._compare()
         except GoneError as problem:
-            raise incomparable(self._query, str(problem)) from None
+            raise incomparable(self._both.query, str(problem)) from None
         except (MzplanError, OSError):
             raise
         except Exception as problem:
             failure = failures.of_exception(problem)
-            raise incomparable(self._query, f"{failure.text.rstrip('.')}.", _HINT) from None
+            raise incomparable(self._both.query, f"{failure.text.rstrip('.')}.", _HINT) from None
 
     def _compare(self) -> Compared:
-        connector = _require_content(self._query, self._sink)
-        outputs = analysed_outputs(self._spark, self._query, self._position)
-        done = self._history.log.committed()  # before the target is looked at: it has these steps
-        self._content = content = connector.content(self._query, outputs, self._spark)
-        records = self._history.read().records
-        require_steps(self._query, records, content.frontier, done)
-        upto = [record for record in records if record.step <= content.frontier]
-        first = _first_complete(upto, content)
-        found = content.rows(self._spark)
-        collection = WantedContent(
-            self._query, self._resolve, self._history.collection, self._position, self._spark
-        )
-        if upto:
-            wanted = collection.rows(upto, content, first if first is not None else content.frontier + 1)
-        else:
-            wanted = collection.none(content)
-        counted = _counted(wanted, found, content.keys)
+        sides, query = self._both.sides(), self._both.query
+        content = sides.content
+        counted = _counted(sides.wanted, sides.found, content.keys)
         return Compared(
-            address=self._query.address,
-            target=self._sink.route(self._query),
-            first=first,
+            address=query.address,
+            target=self._both.sink.route(query),
+            first=sides.first,
             last=content.frontier,
             wanted=counted["wanted"],
             found=counted["found"],
@@ -141,49 +114,6 @@ class ContentComparison:
 
 
 _HINT = "see that both can be read from here; docs/errors.md has what can't be compared."
-
-
-def _require_content(query: ResolvedQuery, sink: object) -> HoldsContent:
-    if not isinstance(sink, HoldsContent):
-        source, type_ = query.description.source, query.description.type
-        why = f"What a sink of type {type_} has written can't be read again."
-        hint = f"verify its source: mzplan verify {source.address}" if source is not None else ""
-        raise incomparable(query, why, hint)
-    return sink
-
-
-def require_steps(query: ResolvedQuery, records: Sequence[StepRecord], frontier: int, done: int) -> None:
-    """See that the target has the steps of this checkpoint, and these are known. `frontier`: the last one
-    that it says to have; `done`: the last one that Spark had seen through before. Raises MzplanError."""
-    known = max((record.step for record in records), default=-1)
-    if frontier > known:
-        raise incomparable(
-            query,
-            f"The target has been written up to step {frontier}, and the checkpoint knows the steps up "
-            f"to {known}: it was restored from a backup, or another sink writes under this one's name.",
-        )
-    lacking = [one for one in records if frontier < one.step <= done and one.rows != 0]
-    if lacking:
-        there = f"only the steps up to {frontier}" if frontier >= 0 else "none of the sink's steps"
-        raise incomparable(
-            query,
-            f"The target has recorded {there}, and by the checkpoint step {lacking[-1].step} was written: it "
-            "was restored from a backup, or what it had recorded is gone.",
-        )
-    if frontier >= 0 and all(one.step != frontier for one in records):
-        raise incomparable(query, f"What step {frontier}, the last one in the target, has read is not known.")
-
-
-def _first_complete(records: Sequence[StepRecord], content: Content) -> int | None:
-    """The first step whose rows the target still has all of: of those that began after what it may have
-    lost was written."""
-    if content.since is None:
-        return 0
-    young = (r.step for r in records if r.time is not None and r.time > content.since)
-    return min(young, default=None)
-
-
-# ── what differs
 
 
 def _counted(wanted: DataFrame, found: DataFrame, keys: Sequence[str]) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content
+from mzplan.connectors.frames.changes import CHANGE_FEED, with_order
 from mzplan.connectors.frames.types import ddl, quoted, spark_type
 from mzplan.schema.columns import POSITION
 from mzplan.schema.kinds import resource_kind
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 MUST = "_must"
 # The first fields of `_position`: the last and the first step that the row may have come with.
-_STEP, _NOT_BEFORE, ORDER = "_step", "_not_before", "_order"
+STEP, NOT_BEFORE, ORDER = "_step", "_not_before", "_order"
+ROW = "_row"
+"""The last field of `_position`, where it is asked for: the row as the sink writes it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ class _Description:
 
 
 class WantedContent:
-    """One sink's. `position`: the type of `_position` in its collection."""
+    """One sink's. `position`: the type of `_position` in its collection. `carried`: the columns of ROW, where
+    `_position` is to have it."""
 
     def __init__(
         self,
@@ -52,9 +56,10 @@ class WantedContent:
         collection: CollectionLog,
         position: str,
         spark: SparkSession,
+        carried: Sequence[Output] = (),
     ):
         self._query, self._resolve, self._collection = query, resolve, collection
-        self._position, self._spark = position, spark
+        self._position, self._spark, self._carried = position, spark, carried
 
     def none(self, content: Content) -> DataFrame:
         return content.held(project(_positioned(self._empty(), None), self._query), self._query)
@@ -79,14 +84,39 @@ class WantedContent:
         for i, one in enumerate(descriptions):
             part = rows
             if i > 0:
-                part = part.where(f.col(f"{POSITION}.{_STEP}") >= one.first)
+                part = part.where(f.col(f"{POSITION}.{STEP}") >= one.first)
             if i + 1 < len(descriptions):
-                part = part.where(f.col(f"{POSITION}.{_STEP}") < descriptions[i + 1].first)
-            made.append(content.held(project(part, one.query), one.query))
+                part = part.where(f.col(f"{POSITION}.{STEP}") < descriptions[i + 1].first)
+            made.append(content.held(self._carrying(project(part, one.query)), one.query))
         held = reduce(lambda all_, part: all_.unionByName(part), made)
         if content.keys:
             held = _last_of_each(held, content.keys)
-        return held.withColumn(MUST, f.col(f"{POSITION}.{_NOT_BEFORE}") >= first)
+        return held.withColumn(MUST, f.col(f"{POSITION}.{NOT_BEFORE}") >= first)
+
+    def keys_of(self, records: Sequence[StepRecord], keys: Sequence[str]) -> DataFrame:
+        """Of a keyed collection: each key of the target of which these steps, in order, have read a change.
+        Raises GoneError."""
+        first, last, log = records[0], records[-1], self._collection
+        begins, ends = versions_of(log, replace(last, step=first.step, start=first.start))
+        between = {"startingVersion": str(begins), "endingVersion": str(ends)}
+        feed = self._spark.read.format("delta").options(**CHANGE_FEED, **between).load(log.collection)
+        changed = project(with_order(feed, self._query.columns), self._query)
+        return changed.select(*map(quoted, keys)).distinct()
+
+    def _carrying(self, rows: DataFrame) -> DataFrame:
+        """The same rows, with ROW in their `_position` where it is asked for."""
+        from pyspark.sql import functions as f
+
+        if not self._carried:
+            return rows
+        there = {name.lower(): name for name in rows.columns}
+        values = []
+        for output in self._carried:
+            own = there.get(output.name.lower())
+            value = f.col(quoted(own)) if own is not None else f.lit(None)
+            values.append((value.cast(output.type) if output.type else value).alias(output.name))
+        fields = [f.col(f"{POSITION}.{name}") for name in (STEP, NOT_BEFORE, ORDER)]
+        return rows.withColumn(POSITION, f.struct(*fields, f.struct(*values).alias(ROW)))
 
     def _descriptions(self, last: int) -> list[_Description]:
         """What the sink was while it wrote the steps up to the last one, in order."""
@@ -207,8 +237,8 @@ def _positioned(rows: DataFrame, span: tuple[Expression, Expression] | None) -> 
     unknown = f.lit(OLDEST if span is not None else 0)
     last, first = span if span is not None else (unknown, unknown)
     fields = [
-        f.coalesce(last, unknown).alias(_STEP),
-        f.coalesce(first, unknown).alias(_NOT_BEFORE),
+        f.coalesce(last, unknown).alias(STEP),
+        f.coalesce(first, unknown).alias(NOT_BEFORE),
         f.col(POSITION).alias(ORDER),
     ]
     return rows.withColumn(POSITION, f.struct(*fields))
@@ -217,7 +247,7 @@ def _positioned(rows: DataFrame, span: tuple[Expression, Expression] | None) -> 
 def _last_of_each(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as f
 
-    order = f.struct(f.col(f"{POSITION}.{_STEP}"), f.col(f"{POSITION}.{ORDER}"))
+    order = f.struct(f.col(f"{POSITION}.{STEP}"), f.col(f"{POSITION}.{ORDER}"))
     grouped = rows.groupBy(*(f.col(quoted(key)).alias(f"_key{i}") for i, key in enumerate(keys)))
     last = grouped.agg(f.max_by(f.struct(*(quoted(name) for name in rows.columns)), order).alias("_last"))
     return last.select(*(f.col(f"_last.{quoted(name)}").alias(name) for name in rows.columns))

@@ -165,7 +165,7 @@ def test_what_a_killed_runner_has_begun(lab: Lab, topic: Make) -> None:
     checkpoint = Checkpoint(str(lab.checkpoint(source)))
     assert query.checkpoint == checkpoint
     from mzplan.connectors.kafka.source import KafkaSource
-    from mzplan.spark.backfills import _begin
+    from mzplan.spark.errands.backfills import _begin
 
     begun = _begin(KafkaSource(), query, checkpoint, asked)
     lab.start(source)  # as when it was given up

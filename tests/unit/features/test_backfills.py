@@ -31,7 +31,7 @@ from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause, plan_restart
 from mzplan.schema.description import describe, digest_of
 from mzplan.secrets.references import Secrets
-from mzplan.spark.backfills import pass_over_begun, settle_backfills
+from mzplan.spark.errands.backfills import pass_over_begun, settle_backfills
 from mzplan.store.formats import decode_state, encode_state
 from mzplan.warehouse.checkpoints import Backfills, BackfillStep, Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
@@ -99,12 +99,12 @@ def test_it_is_pending_until_the_query_runs_that_has_done_it(state: State) -> No
     (pending,) = build_plan(shop(out=console("out", "orders")), after, old).pending
     assert pending.reason == f"the backfill {TEXT} is not done yet"
     record = after.resources[ORDERS]
-    assert record.open_backfills(old["local"].observations[ORDERS]) == record.backfills
+    assert record.open_errands(old["local"].observations[ORDERS]) == record.backfills
     assert build_plan(shop(out=console("out", "orders")), after, observe(after)).pending == ()
     # A later restart that is still to come does not bring it back.
     later = commit_plan(plan_restart(after, [ORDERS]), after)
     seen = observe(after, orders={"backfilled": 2})["local"].observations[ORDERS]
-    assert later.resources[ORDERS].open_backfills(seen) == ()
+    assert later.resources[ORDERS].open_errands(seen) == ()
 
 
 def test_what_a_query_that_does_not_run_has_done(state: State) -> None:
@@ -114,7 +114,7 @@ def test_what_a_query_that_does_not_run_has_done(state: State) -> None:
     for accepted, done in ((state, False), (after, True)):
         memory = Memory(accepted=describe(accepted.resources[ORDERS], accepted.resources))
         seen = observe_query(ORDERS, QueryState(wanted=wanted, memory=memory))
-        assert record.has_backfilled(record.backfills[0], seen) is done
+        assert record.has_done(record.backfills[0], seen) is done
 
 
 def test_the_same_range_again_only_when_it_is_done(state: State) -> None:
@@ -149,7 +149,7 @@ def test_a_new_generation_has_none(state: State) -> None:
     anew = commit(shop(out=console("out", "orders")), after, replace=[ORDERS])
     record = anew.resources[ORDERS]
     assert record.generation == 2 and describe(record, anew.resources).backfills == ()
-    assert record.open_backfills(observe(state)["local"].observations[ORDERS]) == ()
+    assert record.open_errands(observe(state)["local"].observations[ORDERS]) == ()
 
 
 # --- after a rollback
@@ -166,7 +166,7 @@ def test_another_one_after_a_rollback_is_done_too(state: State) -> None:
     record = second.resources[ORDERS]
     assert record.restart_token == first.resources[ORDERS].restart_token
     assert record.digest != first.resources[ORDERS].digest
-    assert record.open_backfills(observe(first)["local"].observations[ORDERS]) == record.backfills
+    assert record.open_errands(observe(first)["local"].observations[ORDERS]) == record.backfills
     ran = describe(first.resources[ORDERS], first.resources)
     report = QueryReport(
         name=QueryName.of("shop", ran), query_id="q", run_id="r", active=True, triggered=True, backfilled=2
@@ -187,7 +187,7 @@ def test_an_older_one_that_a_rollback_brings_back_is_not_done_by_a_newer_one(sta
     record = again.resources[ORDERS]
     assert record.digest == first.resources[ORDERS].digest
     seen = observe(second, orders={"backfilled": second.resources[ORDERS].backfills[0].serial})
-    assert record.open_backfills(seen["local"].observations[ORDERS]) == record.backfills
+    assert record.open_errands(seen["local"].observations[ORDERS]) == record.backfills
     _, third = backfilled(again, seen, RANGE[0] + HOUR)
     assert [one.serial for one in third.resources[ORDERS].backfills] == [2, third.serial]
 
@@ -198,7 +198,7 @@ def test_those_before_the_newest_that_is_done_are_done(state: State) -> None:
     later = commit_plan(plan_restart(two, [ORDERS]), two).resources[ORDERS]
     for newest, left in ((0, [2, 3]), (2, [3]), (3, [])):
         seen = observe(state, orders={"backfilled": newest})["local"].observations[ORDERS]
-        assert [one.serial for one in later.open_backfills(seen)] == left
+        assert [one.serial for one in later.open_errands(seen)] == left
 
 
 def test_the_digest_has_the_backfills_of_the_generation(state: State) -> None:

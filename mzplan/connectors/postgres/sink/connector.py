@@ -24,7 +24,9 @@ import psycopg
 from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded, refused, unknown_step, warn_repeated
+from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.changes import THERE
+from mzplan.connectors.frames.merges import naming
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import in_one_task
 from mzplan.connectors.postgres.client import connect, elsewhere_of, hang_up, reached
@@ -48,7 +50,7 @@ from mzplan.connectors.postgres.sink.staging import (
     staging_shape,
 )
 from mzplan.connectors.postgres.sink.target_probe import check_table, failed, look_at
-from mzplan.connectors.postgres.sink.tasks import REPORT, run_here, straight_task
+from mzplan.connectors.postgres.sink.tasks import REPORT, run_here, staging_task, straight_task
 from mzplan.connectors.postgres.sink.writer import Writer, writer_of
 from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import quoted
@@ -140,6 +142,16 @@ class PostgresSink(SinkConnector):
             schema, id_ = quoted(query.body["staging_schema"]), query.description.id
             raise _KEPT.error(query, why=reason(query, problem), schema=schema, id=id_) from None
 
+    def put_again(self, rows: DataFrame, run: SinkRun, name: str) -> None:
+        """One transaction, under the lock and the epoch of our row in `writers`: of a runner that was frozen
+        it is refused. No step is recorded: what is recorded of them stays."""
+        batches = _Batches(run)
+        try:
+            with naming(rows.sparkSession, run.checkpoint.log.query_id() or ""):
+                batches.write_again(rows)
+        except Exception as problem:
+            raise batches.explained(problem) from None
+
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         batches = _Batches(run)
 
@@ -204,6 +216,25 @@ class _Batches:
                 self._run.wrote(step, written.rows)
             writer.expire(connection, step)
 
+    def write_again(self, rows: DataFrame) -> None:
+        """Rows of steps that are written already."""
+        with reached(self._query, self._writer.application) as info, connect(info) as connection:
+            self._connection, self._conninfo = connection, info
+            next_ = self._run.checkpoint.log.committed() + 1
+            prepared = self._prepare(connection, rows, next_, straight=False)
+            writer, move = prepared.writer, prepared.move
+            writer.check_target(connection, move.table)
+            columns = staged_columns(self._run.outputs, move)
+            staged = rows.select(*columns, f.lit(0).cast("bigint").alias(HASH))  # no hash is recorded
+            target = self._target(rows, (writer.schema, writer.stage), staged.columns[:-1])
+            task = staging_task(target, 0, None, None, "warn")
+            reports = [row.asDict() for row in staged.mapInArrow(task, REPORT).collect()]
+            attempts = {one["attempt"]: one["staged"] for one in reports if one["staged"]}
+            with connection.transaction():
+                writer.lock(connection)
+                if not move.move(connection, attempts):
+                    raise _EMPTIED.error(self._query, stage=writer.stage_sql)
+
     def explained(self, problem: BaseException) -> BaseException:
         """The problem, as a person should read it."""
         if isinstance(problem, MzplanError):
@@ -243,7 +274,10 @@ class _Batches:
         if self._connection is not None:
             hang_up(self._connection)
 
-    def _prepare(self, connection: Connection, batch: DataFrame, step: int) -> _Prepared:
+    def _prepare(
+        self, connection: Connection, batch: DataFrame, step: int, *, straight: bool = True
+    ) -> _Prepared:
+        """`straight`: whether rows may go so, where they can."""
         run = self._run
         table = find_target(connection, self._query)
         shape_before = _shape(connection, table) if table is not None else ""
@@ -253,7 +287,7 @@ class _Batches:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         writer = replace(self._writer, query_id=query_id or "")
         move = self._plan_move(writer, table, batch)
-        straight = goes_straight(table, run.outputs, move.targets, move.keys)
+        straight = straight and goes_straight(table, run.outputs, move.targets, move.keys)
         shape = None if straight else staging_shape(run.outputs, move.targets, move.position)
         goes_on = step if take_target(connection, self._query) else None
         writer.register(connection, shape, table if empties_target(self._query) else None, goes_on)

@@ -18,7 +18,7 @@ from mzplan.connectors.postgres.types import TargetColumn
 from mzplan.features.steps.content import compared_to_json, render_compared
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
-from mzplan.spark.verification.content_comparison import require_steps
+from mzplan.spark.verification.sink_content import require_steps
 from mzplan.warehouse.file_steps import OLDEST, steps_of_files
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named

@@ -10,8 +10,6 @@ often it is written. The checkpoint's position stays where it is. Killed anywher
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +17,7 @@ from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.upstreams import backfills_to_do, not_begun, range_of_backfill
 from mzplan.connectors.formats.dead_letters import DeadLetters
-from mzplan.connectors.frames.merges import append
+from mzplan.connectors.frames.merges import append, naming
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.state import Backfill
 from mzplan.warehouse.checkpoints import BackfillStep, Checkpoint
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("mzplan.spark")
-
-_QUERY_ID = "sql.streaming.queryId"  # by which Spark, and frames.merges, name who writes a step
 
 
 def settle_backfills(checkpoint: Checkpoint, collection: str) -> None:
@@ -114,23 +110,12 @@ def _write(
     letters: DeadLetters | None,
     step: BackfillStep,
 ) -> None:
-    with _as_query(spark, checkpoint):
+    with naming(spark, checkpoint.log.query_id() or ""):  # as the query of the checkpoint does
         rows = connector.replay(spark, query, step.start, step.end, lambda: ())
         if letters is None:
             return append(rows, step.step, collection)
         with letters.apart(rows, step.step) as good:
             return append(good, step.step, collection)
-
-
-@contextmanager
-def _as_query(spark: SparkSession, checkpoint: Checkpoint) -> Iterator[None]:
-    """This thread writes as the query of the checkpoint does."""
-    context = spark.sparkContext
-    context.setLocalProperty(_QUERY_ID, checkpoint.log.query_id() or "")
-    try:
-        yield
-    finally:
-        context.setLocalProperty(_QUERY_ID, None)  # type: ignore[arg-type]
 
 
 def _finish(checkpoint: Checkpoint, step: BackfillStep) -> None:

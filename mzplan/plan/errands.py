@@ -1,0 +1,52 @@
+"""Plans of errands: what a query does once before it starts (a backfill, a replay), recorded in the state
+until it is done."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from mzplan.model.address import natural
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.graph import DependencyGraph
+from mzplan.model.observed import Status
+from mzplan.model.plan import Change, Plan
+from mzplan.model.state import Backfill, Errand, Replay, ResourceState, State
+from mzplan.plan.causes import errand_reason
+from mzplan.plan.manual_changes import plan_of
+from mzplan.schema.description import digest_of
+
+
+def left_of(record: ResourceState, statuses: Mapping[str, Status]) -> tuple[Errand, ...]:
+    """The errands of a query that are not known to be done."""
+    status = statuses.get(record.instance)
+    seen = status.observations.get(record.address) if status is not None else None
+    return tuple(one for one in record.errands if not record.has_done(one, seen))
+
+
+def plan_errands(
+    state: State,
+    before: ResourceState,
+    errands: Sequence[Errand],
+    statuses: Mapping[str, Status],
+    notices: tuple[Diagnostic, ...] = (),
+) -> Plan:
+    """Let a query have these errands, in the place of all that it had; it restarts for them."""
+    after = dataclasses.replace(
+        before,
+        backfills=tuple(one for one in errands if isinstance(one, Backfill)),
+        replays=tuple(one for one in errands if isinstance(one, Replay)),
+        restart_token=before.restart_token + 1,
+    )
+    after = dataclasses.replace(after, digest=digest_of(after, state.resources))
+    change = Change(
+        address=before.address,
+        action="restart",
+        effect="restart",
+        reason=errand_reason(before, after),
+        before=before,
+        after=after,
+        cause="hand",
+    )
+    downstream = DependencyGraph.of(state.resources).reach([before.address]) - {before.address}
+    return plan_of(state, [change], statuses, tuple(sorted(downstream, key=natural)), notices)

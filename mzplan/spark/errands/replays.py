@@ -1,0 +1,147 @@
+"""Replays: rows of steps that a sink has written, once more into its target.
+
+The sink's query does not run meanwhile. What its target should hold of the steps is made of the collection,
+as for `verify --content`: of an upsert the last row of each key that they have written, so that none takes
+the place of a newer one. It is written all or nothing, and recorded as done after that. Killed in between, it
+is done again: an upsert writes the same rows, and of what was missing nothing is missing any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.connector import SinkConnector
+from mzplan.connectors.api.queries import SinkRun
+from mzplan.connectors.api.repairs import replays_to_do
+from mzplan.connectors.api.targets import PLACE, incomparable
+from mzplan.connectors.frames.changes import THERE, VERSION
+from mzplan.connectors.frames.row_hash import row_hash
+from mzplan.connectors.frames.types import quoted
+from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model.state import Replay
+from mzplan.schema.columns import CHANGE, DELETE, POSITION, UPSERT
+from mzplan.spark.verification.sink_content import Sides, SinkContent
+from mzplan.spark.verification.wanted_content import MUST, NOT_BEFORE, ORDER, ROW, STEP
+from mzplan.warehouse.checkpoints import Replayed, ReplaysDone
+from mzplan.warehouse.damage import GoneError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger("mzplan.spark")
+
+_HASH, _THERE, _RANK, _ALL = "_hash", "_there", "_rank", "_all"
+
+
+def write_replays(sink: SinkConnector, run: SinkRun, opened: Callable[[], SinkContent]) -> None:
+    """Do what is still to be done of the sink's replays; every step of its checkpoint is finished, and no
+    query runs on it. `opened`: what its target holds and should hold, with ROW. Raises MzplanError, OSError,
+    and whatever Spark raises."""
+    for replay in replays_to_do(run.query, run.checkpoint):
+        log.info("%s: the replay %s begins", run.query.address, replay)
+        failpoint(Failpoint.REPLAY_BEGUN)
+        count = _write(sink, run, opened(), replay)
+        failpoint(Failpoint.REPLAY_WRITTEN)
+        done = run.checkpoint.replays().done
+        run.checkpoint.record_replays(ReplaysDone((*done, Replayed(replay=replay, rows=count))))
+        log.info("%s: the replay %s is done: %d rows were written", run.query.address, replay, count)
+
+
+def _write(sink: SinkConnector, run: SinkRun, both: SinkContent, replay: Replay) -> int:
+    """How many rows."""
+    try:
+        # Kept: what is read of a target is as it was at one moment, which ends here.
+        rows = rows_again(both, both.sides(), replay).persist()
+        count = rows.count()
+    except GoneError as problem:
+        address = run.query.address
+        raise incomparable(
+            run.query, str(problem), f"mzplan replay {address} --cancel gives it up."
+        ) from None
+    finally:
+        both.leave()
+    try:
+        if count:
+            log.info("%s: %d rows are to be written once more", run.query.address, count)
+            sink.put_again(rows, run, f"mzplan replay {replay.serial} of {run.checkpoint.log.query_id()}")
+    finally:
+        rows.unpersist()
+    return count
+
+
+def rows_again(both: SinkContent, sides: Sides, replay: Replay) -> DataFrame:
+    """Those of the wanted rows that are to be written, as SinkConnector.put_again takes them."""
+    from pyspark.sql import functions as f
+
+    within = f.lit(True) if both.query.keys else _within(replay)
+    wanted = _missing(sides, within) if replay.missing else sides.wanted.where(within)
+    if both.query.keys:
+        return _of_keyed(sides, replay, wanted.select(f"{POSITION}.{ROW}.*"))
+    return wanted.select(f"{POSITION}.{ROW}.*", f.col(f"{POSITION}.{ORDER}").alias(POSITION))
+
+
+def _of_keyed(sides: Sides, replay: Replay, wanted: DataFrame) -> DataFrame:
+    """Of a keyed collection, rows of the keys that the steps have changed; and those of them that are gone by
+    now are to be deleted."""
+    comes = _with_change(wanted, UPSERT)
+    if replay.is_whole:
+        return comes
+    last = replay.last if replay.last is not None else sides.content.frontier
+    records = [one for one in sides.records if replay.first <= one.step <= last]
+    keys = sides.content.keys
+    if not records:
+        return comes.limit(0)
+    changed = sides.collection.keys_of(records, keys)
+    comes = _by_key(comes, changed, keys, "left_semi")
+    if replay.missing:
+        return comes
+    goes = _with_change(_by_key(changed, wanted, keys, "left_anti"), DELETE)
+    return comes.unionByName(goes, allowMissingColumns=True)
+
+
+def _by_key(rows: DataFrame, others: DataFrame, keys: Sequence[str], how: str) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    right = others.select(*(f.col(quoted(key)).alias(f"_key{i}") for i, key in enumerate(keys)))
+    same = [f.col(quoted(key)).eqNullSafe(f.col(f"_key{i}")) for i, key in enumerate(keys)]
+    return rows.join(right, reduce(lambda all_, one: all_ & one, same), how)
+
+
+def _with_change(rows: DataFrame, change: str) -> DataFrame:
+    """There is one row of each key: their order decides nothing, but whether they are there."""
+    from pyspark.sql import functions as f
+
+    order = f.struct(f.lit(0).cast("bigint").alias(VERSION), f.lit(int(change == UPSERT)).alias(THERE))
+    return rows.select("*", order.alias(POSITION), f.lit(change).alias(CHANGE))
+
+
+def _within(replay: Replay) -> Expression:
+    """Whether a row has come with one of the steps; of files that were merged, whether it may have."""
+    from pyspark.sql import functions as f
+
+    late = f.lit(True) if replay.first == 0 else f.col(f"{POSITION}.{STEP}") >= replay.first
+    return late if replay.last is None else late & (f.col(f"{POSITION}.{NOT_BEFORE}") <= replay.last)
+
+
+def _missing(sides: Sides, within: Expression) -> DataFrame:
+    """Of equal rows as many as the target has too few, as `verify --content` counts them."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    columns = [quoted(name) for name in sides.found.columns if name != PLACE]
+    wanted = sides.wanted.where(MUST)
+    wanted = wanted.select(*columns, POSITION, row_hash(wanted.select(*columns)).alias(_HASH))
+    found = sides.found.select(row_hash(sides.found.select(*columns)).alias(_HASH))
+    there = found.groupBy(_HASH).agg(f.count(f.lit(1)).alias(_THERE))
+    equal = Window.partitionBy(_HASH)
+    ranked = wanted.select(
+        "*",
+        f.count(f.lit(1)).over(equal).alias(_ALL),
+        f.row_number().over(equal.orderBy(f.when(within, 0).otherwise(1))).alias(_RANK),
+    ).join(there, _HASH, "left")
+    lacking = f.col(_ALL) - f.coalesce(f.col(_THERE), f.lit(0))
+    return ranked.where(within & (f.col(_RANK) <= lacking)).select(*columns, POSITION)

@@ -1,0 +1,135 @@
+"""Both sides of a sink: what its target holds, and what it should hold by the collection.
+
+The target is looked at first, at one moment, which says up to which step it has been written; then the
+collection is read up to that step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.connector import SinkConnector
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.targets import Content, HoldsContent, incomparable
+from mzplan.connectors.catalogue import Connectors
+from mzplan.schema.description import Description
+from mzplan.spark.projection import analysed_outputs
+from mzplan.spark.verification.wanted_content import WantedContent
+from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.step_record import StepRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """Up to the last step that the target holds. `first`: the first step whose rows it must all have; None
+    where it has lost rows of all of them. `wanted`: the rows that it should hold, in the form that it has
+    them in, with `_position` and MUST; `found`: those that it holds, with PLACE. `records`: of these
+    steps."""
+
+    content: Content
+    collection: WantedContent
+    first: int | None
+    wanted: DataFrame
+    found: DataFrame
+    records: Sequence[StepRecord]
+
+
+class SinkContent:
+    """One sink's. `carries`: whether `_position` has ROW. `content`: the target, while it is looked at."""
+
+    def __init__(
+        self,
+        description: Description,
+        resolve: Callable[[Description], ResolvedQuery],
+        connectors: Connectors,
+        warehouse: str,
+        spark: SparkSession,
+        *,
+        carries: bool = False,
+    ):
+        source = description.source
+        assert source is not None
+        self._resolve, self._spark, self._carries = resolve, spark, carries
+        self.query = resolve(description)
+        self._position = connectors.source(source.type).position
+        self.sink: SinkConnector = connectors.sink(description.type)
+        self._history = StepHistory(warehouse, (description.id, description.generation), source.place)
+        self.content: Content | None = None
+
+    def leave(self) -> None:
+        """Leave the target."""
+        if self.content is not None:
+            self.content.close()
+            self.content = None
+
+    def sides(self) -> Sides:
+        """Look at both. Raises MzplanError MZ177, GoneError, and what a server, the storage or Spark did."""
+        connector = require_content(self.query, self.sink)
+        outputs = analysed_outputs(self._spark, self.query, self._position)
+        done = self._history.log.committed()  # before the target is looked at: it has these steps
+        self.content = content = connector.content(self.query, outputs, self._spark)
+        records = self._history.read().records
+        require_steps(self.query, records, content.frontier, done)
+        upto = [record for record in records if record.step <= content.frontier]
+        first = _first_complete(upto, content)
+        found = content.rows(self._spark)
+        collection = WantedContent(
+            self.query,
+            self._resolve,
+            self._history.collection,
+            self._position,
+            self._spark,
+            outputs if self._carries else (),
+        )
+        if upto:
+            wanted = collection.rows(upto, content, first if first is not None else content.frontier + 1)
+        else:
+            wanted = collection.none(content)
+        return Sides(
+            content=content, collection=collection, first=first, wanted=wanted, found=found, records=upto
+        )
+
+
+def require_content(query: ResolvedQuery, sink: object) -> HoldsContent:
+    if not isinstance(sink, HoldsContent):
+        source, type_ = query.description.source, query.description.type
+        why = f"What a sink of type {type_} has written can't be read again."
+        hint = f"verify its source: mzplan verify {source.address}" if source is not None else ""
+        raise incomparable(query, why, hint)
+    return sink
+
+
+def require_steps(query: ResolvedQuery, records: Sequence[StepRecord], frontier: int, done: int) -> None:
+    """See that the target has the steps of this checkpoint, and these are known. `frontier`: the last one
+    that it says to have; `done`: the last one that Spark had seen through before. Raises MzplanError."""
+    known = max((record.step for record in records), default=-1)
+    if frontier > known:
+        raise incomparable(
+            query,
+            f"The target has been written up to step {frontier}, and the checkpoint knows the steps up "
+            f"to {known}: it was restored from a backup, or another sink writes under this one's name.",
+        )
+    lacking = [one for one in records if frontier < one.step <= done and one.rows != 0]
+    if lacking:
+        there = f"only the steps up to {frontier}" if frontier >= 0 else "none of the sink's steps"
+        raise incomparable(
+            query,
+            f"The target has recorded {there}, and by the checkpoint step {lacking[-1].step} was written: it "
+            "was restored from a backup, or what it had recorded is gone.",
+        )
+    if frontier >= 0 and all(one.step != frontier for one in records):
+        raise incomparable(query, f"What step {frontier}, the last one in the target, has read is not known.")
+
+
+def _first_complete(records: Sequence[StepRecord], content: Content) -> int | None:
+    """The first step whose rows the target still has all of: of those that began after what it may have
+    lost was written."""
+    if content.since is None:
+        return 0
+    young = (r.step for r in records if r.time is not None and r.time > content.since)
+    return min(young, default=None)

@@ -1,0 +1,147 @@
+"""Replays: what was taken from a target by hand is written once more, and nothing else changes there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mzplan.model.state import Replay
+from mzplan.warehouse.checkpoints import Checkpoint, Replayed
+from tests.integration.spark.test_spark_verify_sinks import (
+    Filled,
+    compared,
+    numbers,
+    produce_record,
+    verified,
+)
+from tests.integration.spark_lab import read_delta, until
+
+if TYPE_CHECKING:
+    from mzplan.schema.description import Description
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+
+
+def replayed(
+    lab: Lab, sink: Description, serial: int, first: int = 0, last: int | None = None, missing: bool = False
+) -> int:
+    """Do one, and run the sink on. Returns how many rows it has written."""
+    asked = Replay(serial=serial, first=first, last=last, missing=missing, generation=1)
+    described = replace(lab.retried(sink), replays=(asked,))
+    assert lab.codes(described) == []
+    lab.start(described)
+    assert lab.report(described).backfilled == serial
+    lab.finish(described)
+    (done,) = [one for one in done_of(lab, sink) if one.replay.serial == serial]
+    assert done.replay == asked
+    return done.rows
+
+
+def done_of(lab: Lab, sink: Description) -> tuple[Replayed, ...]:
+    return Checkpoint(str(lab.checkpoint(sink))).replays().done
+
+
+@pytest.mark.faults
+def test_what_a_hand_has_taken_is_put_back(lab: Lab, topic: Make, database: Make, tmp_path: Path) -> None:
+    shop, disk = database(), {"type": "files", "path": str(tmp_path)}
+    lab.execute(
+        shop,
+        "CREATE TABLE straight (id bigint, customer text, amount numeric(10,2))",
+        "CREATE TABLE latest (customer text PRIMARY KEY, id integer, extra text DEFAULT 'x')",
+    )
+    orders = Filled(lab, topic(partitions=2))
+    source = orders.source
+    upsert = {"mode": "upsert", "key": ["customer"], "select": ["customer", "id"]}
+    orders.run(
+        straight=lab.postgres_sink(source, shop, "straight", where="id % 2 = 0", max_files_per_trigger=1),
+        latest=lab.postgres_sink(source, shop, "latest", **upsert),
+        delta=lab.sink(source, "delta", disk, path="delta", select=["id", "amount * 2 AS twice"]),
+        merged=lab.sink(source, "delta", disk, path="merged", **upsert),
+    )
+    orders.stop()
+    orders.require_equal()
+    spark = lab.executor._spark
+    assert spark is not None
+    lab.execute(
+        shop,
+        "DELETE FROM straight WHERE id < 7",
+        "DELETE FROM latest WHERE customer = 'c1'",
+        "UPDATE latest SET id = 0, extra = 'kept' WHERE customer = 'c2'",
+    )
+    spark.sql(f"DELETE FROM delta.`{tmp_path / 'delta'}` WHERE id < 3 OR id > 20")
+    spark.sql(f"UPDATE delta.`{tmp_path / 'merged'}` SET id = -1 WHERE customer = 'c3'")
+    lacking = {kind: compared(lab, sink).missing for kind, sink in orders.sinks.items()}
+    assert all(lacking.values()), lacking
+    for kind, sink in orders.sinks.items():
+        assert replayed(lab, sink, 7, missing=True) == lacking[kind], kind
+        assert replayed(lab, sink, 8, missing=True) == 0, kind
+    orders.require_equal()
+    assert lab.rows(shop, "SELECT customer, extra FROM latest WHERE extra = 'kept'") == [("c2", "kept")]
+
+    # Steps of an upsert: what they should have left there, and nothing older than that.
+    for kind, sink in (("latest", orders.sinks["latest"]), ("merged", orders.sinks["merged"])):
+        lab.execute(shop, "UPDATE latest SET id = -5")
+        spark.sql(f"UPDATE delta.`{tmp_path / 'merged'}` SET id = -5")
+        newest = lab.last_step(sink)
+        assert replayed(lab, sink, 9, last=0) <= 5
+        found = compared(lab, sink)
+        assert found.missing == found.more > 0, (kind, "later steps have the newest row of each key")
+        assert replayed(lab, sink, 10, first=1, last=newest) > 0
+        assert numbers(compared(lab, sink)) == (0, 0, 0), kind
+
+    # They go on from their steps, of which the targets' records are as before.
+    lab.start(source, *orders.sinks.values())
+    orders.produce()
+    orders.stop()
+    orders.require_equal()
+    for kind, sink in orders.sinks.items():
+        found_ = verified(lab, sink)
+        assert (found_.difference, found_.problems) == (None, ()), kind
+    straight = orders.sinks["straight"]
+    beyond = Replay(serial=20, first=99, last=99, missing=True, generation=1)
+    assert lab.codes(replace(straight, replays=(beyond,))) == ["MZ295"]
+
+
+def test_steps_of_a_keyed_collection(lab: Lab, topic: Make, database: Make, tmp_path: Path) -> None:
+    shop, name = database(), topic()
+    lab.execute(shop, "CREATE TABLE kept (id bigint PRIMARY KEY, customer text)")
+    source = lab.kafka_source(name, envelope={"type": "upsert", "key": ["id"]})
+    body = {"mode": "upsert", "key": ["id"], "select": ["id", "customer"], "where": "customer <> 'no'"}
+    disk = {"type": "files", "path": str(tmp_path)}
+    sinks = {
+        "postgres": lab.postgres_sink(source, shop, "kept", **body),
+        "delta": lab.sink(source, "delta", disk, path="kept", **body),
+    }
+    for key, customer in (("1", "a"), ("2", "b"), ("3", "c"), ("4", "d")):
+        produce_record(lab, name, f'{{"id":{key},"customer":"{customer}"}}', key)
+    lab.start(source, *sinks.values())
+    lab.has_rows(shop, "kept", 4)
+    until("delta has them", lambda: len(read_delta(tmp_path / "kept")) == 4)
+    until("both are done", lambda: all(map(lab.checkpoint_done, sinks.values())))
+    steps = {kind: lab.last_step(sink) for kind, sink in sinks.items()}
+    produce_record(lab, name, None, "1")
+    produce_record(lab, name, '{"id":2,"customer":"no"}', "2")
+    produce_record(lab, name, '{"id":5,"customer":"e"}', "5")
+    of_both = "SELECT array_agg(id ORDER BY id) FROM kept"
+    until("the changes are there", lambda: lab.rows(shop, of_both) == [([3, 4, 5],)])
+    until("also here", lambda: sorted(r["id"] for r in read_delta(tmp_path / "kept")) == [3, 4, 5])
+    lab.finish(source, *sinks.values())
+
+    spark = lab.executor._spark
+    assert spark is not None
+    changes = "WHERE id IN (3, 5)", "VALUES (1, 'a'), (2, 'b')"
+    lab.execute(shop, f"DELETE FROM kept {changes[0]}", f"INSERT INTO kept {changes[1]}")
+    spark.sql(f"DELETE FROM delta.`{tmp_path / 'kept'}` {changes[0]}")
+    spark.sql(f"INSERT INTO delta.`{tmp_path / 'kept'}` {changes[1]}")
+    for kind, sink in sinks.items():
+        assert numbers(compared(lab, sink)) == (2, 0, 2), kind
+        # What these steps have deleted goes, what they have brought comes; the others stay as they are.
+        assert replayed(lab, sink, 7, first=steps[kind] + 1) == 3, kind
+        assert numbers(compared(lab, sink)) == (1, 0, 0), kind
+        assert replayed(lab, sink, 8, missing=True) == 1, kind
+        assert numbers(compared(lab, sink)) == (0, 0, 0), kind

@@ -1,0 +1,200 @@
+"""Replays without Spark: what is planned and refused, what is pending, and what a runner does of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.connectors.api.queries import resolve
+from mzplan.connectors.api.repairs import check_replays, replays_to_do
+from mzplan.features.replay.replay_plans import plan_replay, plan_without_replays
+from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.plan import Plan
+from mzplan.model.state import Backfill, Replay, State
+from mzplan.plan import build_plan
+from mzplan.plan.manual_changes import plan_between, plan_pause
+from mzplan.schema.description import describe
+from mzplan.secrets.references import Secrets
+from mzplan.store.formats import decode_state, encode_state
+from mzplan.warehouse.checkpoints import Checkpoint, Replayed, ReplaysDone
+from tests.stored_steps import commit as seen_through
+from tests.stored_steps import offsets
+from tests.unit import cli_runs
+from tests.unit.small_projects import (
+    actions,
+    at,
+    change_of,
+    commit,
+    commit_plan,
+    console,
+    observe,
+    shop,
+    sink,
+)
+
+SINK = at("sink.orders_pg")
+ASKED = Replay(serial=2, first=3, last=5, missing=True, generation=1)
+
+
+@pytest.fixture
+def state() -> State:
+    return commit(shop(out=console("out", "orders")))
+
+
+def replayed(state: State, statuses: Any = None, **given: Any) -> tuple[Plan, State]:
+    plan = plan_replay(state, SINK, (3, 5), missing=True, statuses=statuses or {}, **given)
+    return plan, commit_plan(plan, state)
+
+
+def test_a_replay_is_a_restart_of_the_sink_alone(state: State) -> None:
+    plan, after = replayed(state)
+    assert actions(plan) == {"sink.orders_pg": "restart"} and plan.downstream == ()
+    reason = "a replay of steps 3 to 5, rows that are missing"
+    assert change_of(plan, "sink.orders_pg").reason == reason
+    before, record = state.resources[SINK], after.resources[SINK]
+    assert record.replays == (ASKED,) and record.place == before.place
+    assert record.digest != before.digest
+    assert describe(record, after.resources).replays == (ASKED,)
+    assert decode_state(encode_state(after), "x").resources == after.resources
+    assert build_plan(shop(out=console("out", "orders")), after).is_empty
+    shown = change_of(plan_between(state, after), "sink.orders_pg")
+    assert (shown.action, shown.reason) == ("restart", reason)
+    (pending,) = build_plan(shop(out=console("out", "orders")), after, observe(state)).pending
+    assert pending.reason == "the replay of steps 3 to 5, rows that are missing is not done yet"
+    assert build_plan(shop(out=console("out", "orders")), after, observe(after)).pending == ()
+
+
+@pytest.mark.parametrize(
+    ("steps", "missing", "text"),
+    [
+        (None, True, "of all steps, rows that are missing"),
+        ((3, 3), False, "of step 3"),
+        ((3, None), False, "of the steps from 3 on"),
+        ((0, None), False, "of all steps"),
+    ],
+)
+def test_in_words(state: State, steps: Any, missing: bool, text: str) -> None:
+    plan = plan_replay(state, SINK, steps, missing=missing)
+    assert change_of(plan, "sink.orders_pg").reason == f"a replay {text}"
+
+
+def test_the_same_again_only_when_it_is_done_and_giving_it_up(state: State) -> None:
+    _, after = replayed(state)
+    for statuses in ({}, observe(state)):
+        with pytest.raises(MzplanError, match="is asked for already") as caught:
+            replayed(after, statuses)
+        assert caught.value.diagnostics[0].code == "MZ296" and caught.value.exit_code == ExitCode.REFUSED
+    _, again = replayed(after, observe(after))
+    assert [one.serial for one in again.resources[SINK].replays] == [3]
+    plan = plan_without_replays(after, SINK, observe(state))
+    assert change_of(plan, "sink.orders_pg").reason.endswith("is given up")
+    assert commit_plan(plan, after).resources[SINK].replays == ()
+    with pytest.raises(MzplanError, match="no replay that could be given up"):
+        plan_without_replays(after, SINK, observe(after))
+
+
+def test_what_can_not_be_replayed() -> None:
+    appended = sink("appended", mode="append", key=None)
+    state = commit(shop(appended=appended, out=console("out", "orders")))
+    state = commit_plan(plan_pause(state, [SINK]), state)
+    for address, why in (
+        ("sink.out", "type console"),
+        ("sink.appended", "would be there twice"),
+        ("sink.orders_pg", "paused"),
+        ("source.orders", "Only a sink has a target"),
+    ):
+        with pytest.raises(MzplanError) as caught:
+            plan_replay(state, at(address), (0, 1), missing=False)
+        (found,) = caught.value.diagnostics
+        assert (found.code, caught.value.exit_code) == ("MZ295", ExitCode.REFUSED), address
+        assert why in found.detail
+    assert plan_replay(state, at("sink.appended"), None, missing=True).changes
+
+
+def test_which_steps_a_runner_finds(state: State, tmp_path: Path) -> None:
+    described = replace(describe(state.resources[SINK], state.resources), replays=(ASKED,))
+    secrets = Secrets(".", {"PG_PASSWORD": "x"})
+    query = resolve(described, secrets, ".", str(tmp_path))
+    checkpoint = Checkpoint.of(str(tmp_path), *described.place)
+    (none,) = check_replays(query, checkpoint)
+    assert none.code == "MZ295" and "written no step yet" in none.detail
+    for step in range(5):
+        offsets(Path(checkpoint.spark), step, {"reservoirVersion": step})
+        seen_through(Path(checkpoint.spark), step)
+    (beyond,) = check_replays(query, checkpoint)
+    assert "Step 5 is not there yet. Its last step is 4." in beyond.detail
+    offsets(Path(checkpoint.spark), 5, {"reservoirVersion": 5})
+    seen_through(Path(checkpoint.spark), 5)
+    assert check_replays(query, checkpoint) == ()
+    # What is done is not looked at again, and not done again.
+    assert replays_to_do(query, checkpoint) == [ASKED]
+    checkpoint.record_replays(ReplaysDone((Replayed(replay=ASKED, rows=101),)))
+    assert replays_to_do(query, checkpoint) == [] and checkpoint.replays().newest() == 2
+    (Path(checkpoint.folder) / "replays.json").write_text("{")
+    with pytest.raises(OSError, match="is damaged"):
+        checkpoint.replays()
+
+
+def test_the_command(tmp_path: Path) -> None:
+    folder = cli_runs.write(tmp_path / "p")
+    (folder / "lake.yaml").write_text(
+        "connections:\n  disk: {type: files, path: /lake}\n"
+        "sinks:\n  lake: {type: delta, from: orders, connection: disk, path: d}\n"
+    )
+
+    def run(*arguments: str) -> cli_runs.Ran:
+        return cli_runs.run("-C", str(folder), *arguments)
+
+    assert run("apply", "--auto-approve").code == 0
+    asked = ("replay", "sink.lake", "--missing")
+    assert run(*asked).code == 64  # nobody to ask
+    done = run(*asked, "--auto-approve", "--json")
+    assert done.code == 0, done.err
+    assert done.json()["changes"][0]["reason"] == "a replay of all steps, rows that are missing"
+    assert run("plan", "--detailed-exitcode").code == 0
+    (shown,) = [q for q in run("status", "--json").json()["queries"] if q["address"] == "sink.lake"]
+    assert shown["replays"] == [{"serial": 2, "first": 0, "last": None, "missing": True, "done": True}]
+    assert "Replay of sink.lake" in run("history").out
+    assert run("replay", "sink.lake", "--cancel").code == 7
+    for wrong in ((), ("--steps", "5..3"), ("--cancel", "--missing"), ("--steps", f"0..{2**63}")):
+        assert run("replay", "sink.lake", *wrong, "--auto-approve").code == 64, wrong
+    assert run("replay", "sink.lake", "--steps", "0..1", "--auto-approve").code == 7
+
+
+def test_with_no_runner_alive_it_is_recorded(tmp_path: Path) -> None:
+    folder = cli_runs.write(tmp_path / "p", "cluster")
+    (folder / "lake.yaml").write_text(
+        "connections:\n  disk: {type: files, path: /lake}\n"
+        "sinks:\n  lake: {type: delta, from: orders, connection: disk, path: d}\n"
+    )
+
+    def run(*arguments: str) -> cli_runs.Ran:
+        return cli_runs.run("-C", str(folder), *arguments, "--auto-approve", "--wait", "0s")
+
+    assert run("apply", "--no-live").code == 8
+    recorded = run("replay", "sink.lake", "--missing")
+    assert recorded.code == 8, recorded.err
+    assert "no runner" in (recorded.out + recorded.err).lower()
+    state = json.loads((folder / "state" / "mzplan.state.json").read_text())
+    assert [one["serial"] for one in state["resources"]["sink.lake"]["replays"]] == [2]
+
+
+def test_only_what_is_committed_has_errands(state: State) -> None:
+    """Who writes the accepted descriptions beside a Status adds none to what a query goes back to."""
+    from mzplan.controller.queries import _as_committed
+    from mzplan.controller.reconcile import Decision, Desired, Memory, Switch
+
+    wanted = replace(describe(state.resources[SINK], state.resources), replays=(ASKED,))
+    backfill = Backfill(serial=7, start="2026-11-23T05:00:00Z", end="2026-11-23T07:00:00Z", generation=1)
+    forged = replace(wanted, digest="1:old", replays=(replace(ASKED, serial=9),), backfills=(backfill,))
+    desired = Desired(description=wanted, paused=False)
+    for description, kept in ((wanted, (ASKED,)), (forged, ())):
+        switch = Switch(address=SINK, description=description, stop=(), check=True)
+        decision = Decision(command=switch, memory=Memory(), condition="starting", shown=None)
+        command = _as_committed(decision, desired).command
+        assert isinstance(command, Switch)
+        assert (command.description.replays, command.description.backfills) == (kept, ())
