@@ -57,6 +57,8 @@ def drift_between(
         kind, detail = _departure(resource, seen) if runs else _without_runner(resource)
         if runs and not kind:
             kind, detail = _stalled(resource, seen, now)
+        if runs and not kind:
+            kind, detail = _unreachable(resource, seen)
         if runs and resource.address in rotated:
             detail_of = f"it runs with an old value of {', '.join(rotated[resource.address])}"
             found.append(DriftItem(address=str(resource.address), kind="secret-rotated", detail=detail_of))
@@ -135,14 +137,13 @@ def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, 
     if seen.held:
         return "", ""  # running on as before, or waiting to start, is what the state requires
     wanted = (seen.wanted_generation, seen.wanted_digest)
-    unreachable = ("connection-unreachable", f"{seen.at_fault}: {seen.fault}") if seen.at_fault else ("", "")
     if seen.condition == "starting" and wanted == (resource.generation, resource.digest):
-        return unreachable  # else still converging
+        return "", ""  # still converging
     if (seen.generation, seen.digest) != (resource.generation, resource.digest):
         return "outdated-query", why or "it still runs as it was described before"
     if seen.condition in ("stopped", "paused"):
         return "missing-query", f"it is {seen.condition}"
-    return unreachable
+    return "", ""
 
 
 def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> tuple[str, str]:
@@ -156,6 +157,13 @@ def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> t
     if quiet < max(STALLED, 3 * seconds(str(trigger.get("interval", "")))):
         return "", ""
     return "stalled-query", f"input waits, and no micro-batch has ended for {quiet / 60:.0f} min"
+
+
+def _unreachable(resource: ResourceState, seen: Observation | None) -> tuple[str, str]:
+    """A query that is to run, and has nothing else in its way than a connection."""
+    if seen is None or seen.at_fault is None or resource.paused:
+        return "", ""
+    return "connection-unreachable", f"{seen.at_fault}: {seen.fault}"
 
 
 def find_pending(state: State, statuses: Mapping[str, Status]) -> tuple[Pending, ...]:

@@ -131,7 +131,7 @@ def test_a_scrape_finds_what_the_dashboard_and_the_alerts_ask_for(
         def begun() -> set[str]:
             return {one["labels"]["alertname"] for one in prometheus.ask("alerts")["alerts"]}
 
-        trouble = {"MzplanQueryFailing", "MzplanQueryStalled", "MzplanSecretRefused"}
+        trouble = {"MzplanQueryFailing", "MzplanQueryStalled", "MzplanQueryDegraded", "MzplanSecretRefused"}
         disk = {"MzplanWarehouseDisk"}  # of this machine
         eventually("alerts for what is wrong, and no others", lambda: begun() - disk == trouble)
         (group,) = prometheus.ask("rules")["groups"]
