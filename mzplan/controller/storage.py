@@ -105,11 +105,6 @@ def planned_steps(command: AppendCommand, current: Step, keyed: bool) -> list[li
     return steps
 
 
-def step_key(key: str, index: int) -> str:
-    """The id of one step of an append: that of the append itself for its first."""
-    return key if index == 0 else f"{key}+{index}"
-
-
 def to_table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
     """Rows as Arrow, of exactly these columns. Raises StorageError for one that doesn't fit them."""
     import pyarrow as pa

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import ExecutorContext
@@ -20,7 +20,6 @@ from mzplan.controller.storage import (
     appended_columns,
     consolidated,
     planned_steps,
-    step_key,
     to_table,
 )
 from mzplan.controller.terms import (
@@ -49,11 +48,6 @@ from mzplan.warehouse.snapshot import small_files, snapshot_batches
 from mzplan.warehouse.step_history import StepHistory, needed_by
 from mzplan.warehouse.step_record import StepRecord
 from mzplan.warehouse.storage import places_below
-
-if TYPE_CHECKING:
-    from pyarrow import Table
-
-    from mzplan.connectors.local.endpoint import Turn
 
 # Commits of a table's log, their checksums, and checkpoints, whole or in parts.
 _ENTRY = re.compile(r"(\d{20})\.(json|crc|checkpoint\.[0-9a-z.-]+)")
@@ -174,31 +168,31 @@ class DeltaStorage:
 
         places = {description.query.place for description, _ in commands}
         with turns(self._warehouse, places, self._alone) as there:
-            steps: dict[Place, list[tuple[str, Table]]] = {place: [] for place in there}
             for description, command in commands:
                 query = description.query
-                turn, planned = there[query.place], steps[query.place]
+                turn = there[query.place]
                 if command.key.startswith(RESERVED):
                     raise StorageError(f"The key {command.key!r} is mzplan's own: no append may have it.")
-                if command.key in (key for key, _ in planned):
+                if turn.plans(command.key):
                     continue
                 columns, keyed = appended_columns(query), bool(keys_of(query.type, query.body))
                 numbering = Numbering(turn, self._warehouse, query.place)
                 known = turn.known(command.key)
-                if known is not None:
-                    first = numbering.collected(known)
-                    if first is not None:  # else it is so long ago that nothing is known of it
-                        tables = [to_table(columns, each) for each in planned_steps(command, first, keyed)]
-                        _ensure_same(turn, known, command.key, tables)
-                    continue
-                upper = numbering.upper()
-                if upper is None:
+                first = numbering.upper() if known is None else numbering.collected(known)
+                if first is None and known is not None:
+                    continue  # so long ago that nothing is known of it
+                if first is None:
                     raise InvalidUppersError(command.id, command.upper - 1, numbering.next + 1, decided=False)
-                steps_of = planned_steps(command, upper + len(planned), keyed)
-                tables = [to_table(columns, each) for each in steps_of]
-                planned += [(step_key(command.key, index), each) for index, each in enumerate(tables)]
-            for place, turn in there.items():
-                turn.write(steps[place])
+                planned = planned_steps(command, first, keyed)
+                made = turn.append([to_table(columns, each) for each in planned], command.key, apart=True)
+                if made.digests is not None:
+                    raise StorageError(
+                        f"An append of the key {command.key!r} was made as step {made.step}, and step "
+                        f"{made.other} has other rows: their digest is {made.digests[0]}, that of these is "
+                        f"{made.digests[1]}."
+                    )
+            for turn in there.values():
+                turn.write()
 
     def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:
         try:
@@ -239,17 +233,6 @@ class SparkStorageController(Controller):
         warehouse = absolute(context.directory, context.warehouse)
         storage = DeltaStorage(warehouse, spark, alone=store.lock_for_append)
         super().__init__(store, spark, storage, secrets, pool, clock, parameters, gates)
-
-
-def _ensure_same(turn: Turn, first: Step, key: str, tables: Sequence[Table]) -> None:
-    """Raises StorageError where an append of this key was made as step `first` with other rows."""
-    for step, rows in enumerate(tables, first):
-        differs = turn.differing(step, rows)
-        if differs is not None:
-            raise StorageError(
-                f"An append of the key {key!r} was made as step {first}, and step {step} has other rows: "
-                f"their digest is {differs[0]}, that of these is {differs[1]}."
-            )
 
 
 # ── the log of a table, kept short

@@ -49,14 +49,15 @@ _MOST_BYTES = 1 << 32  # of one step's file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """The result of an append. `repeated`: an append with its id was there, as `step`, and nothing was
+    """The result of an append. `repeated`: an append with its id was there, from `step` on, and nothing was
     written. `digests`: what was recorded of that one's rows, and the digest of these, if they are other
-    rows."""
+    rows; of the step `other`."""
 
     step: Step
     rows: int
     repeated: bool = False
     digests: tuple[str, str] | None = None
+    other: Step | None = None
 
     @property
     def differs(self) -> bool:
@@ -109,9 +110,11 @@ class LocalSteps:
         return range(view.start, view.stop)
 
     def append(self, rows: Table, id_: str, expect: Step | None = None) -> Appended:
-        """As Turn.append, in a turn of its own."""
+        """As Turn.append of one step, in a turn of its own."""
         with self.turn() as turn:
-            return turn.append(rows, id_, expect)
+            made = turn.append([rows], id_, expect)
+            turn.write()
+            return made
 
     @contextlib.contextmanager
     def turn(self, passed: Step = 0) -> Iterator[Turn]:
@@ -278,34 +281,51 @@ class Turn:
     def __init__(self, steps: LocalSteps, view: _FolderView):
         self._steps = steps
         self.view = view
+        self._planned: dict[str, tuple[str, Table]] = {}  # by the name of the file
 
-    def append(self, rows: Table, id_: str, expect: Step | None = None) -> Appended:
-        """Make the rows the next step, unless an append of this id has. Once. Raises StaleStepError."""
+    @property
+    def stop(self) -> Step:
+        """The step after those that are there, and those that `write` makes."""
+        return self.view.stop + len(self._planned)
+
+    def append(
+        self, steps: Sequence[Table], id_: str, expect: Step | None = None, *, apart: bool = False
+    ) -> Appended:
+        """Plan rows as the next steps, unless an append of this id has made them. `apart`: each is to be a
+        micro-batch of its own. Raises StaleStepError."""
         known = self._steps.find(self.view, _hash(id_))
         if known is not None:
-            differs = _differing(known, content_hash([rows]))
-            return Appended(step=known[0], rows=known[1], repeated=True, digests=differs)
-        if expect is not None and expect != self.view.stop:
-            raise StaleStepError(expect, self.view.stop)
-        self._write(_name(self.view.stop, _hash(id_)), id_, rows)
-        return Appended(step=self.view.stop, rows=rows.num_rows)
+            found = ((step, self._differing(step, rows)) for step, rows in enumerate(steps, known[0]))
+            other, digests = next((one for one in found if one[1] is not None), (None, None))
+            return Appended(step=known[0], rows=known[1], repeated=True, digests=digests, other=other)
+        first = self.stop
+        if expect is not None and expect != first:
+            raise StaleStepError(expect, first)
+        for index, rows in enumerate(steps):
+            own = id_ if index == 0 else f"{id_}+{index}"
+            name = _name(first + index, _hash(own), *([index] if apart else []))
+            self._planned[name] = (own, rows)
+        return Appended(step=first, rows=sum(rows.num_rows for rows in steps))
+
+    def plans(self, id_: str) -> bool:
+        """Whether an append of this id is planned."""
+        return any(own == id_ for own, _ in self._planned.values())
 
     def known(self, id_: str) -> Step | None:
         """The first step of the append of this id; None where none has been made."""
         found = self._steps.find(self.view, _hash(id_))
         return found[0] if found is not None else None
 
-    def differing(self, step: Step, rows: Table) -> tuple[str, str] | None:
+    def _differing(self, step: Step, rows: Table) -> tuple[str, str] | None:
         """Of a step that was appended: what was recorded of its rows, and the digest of these, if they are
         other rows."""
         recorded = self._steps.recorded(self.view, step)
         return _differing(recorded, content_hash([rows])) if recorded is not None else None
 
-    def write(self, steps: Sequence[tuple[str, Table]]) -> None:
-        """Write the next steps, each with its id, and each to be a micro-batch of its own; all or none. May
-        be called once."""
-        for index, (id_, rows) in reversed(list(enumerate(steps))):
-            self._write(_name(self.view.stop + index, _hash(id_), index), id_, rows)
+    def write(self) -> None:
+        """Write what is planned; all or none. Once."""
+        for name, (id_, rows) in reversed(self._planned.items()):
+            self._write(name, id_, rows)
 
     def _write(self, name: str, id_: str, rows: Table) -> None:
         data = _encoded(rows, id_, str(content_hash([rows])))

@@ -3,8 +3,8 @@ correspond.
 
 A micro-batch, which is one step of the collection, reads what has been appended since the last one: steps of
 the source that follow each other. Spark logs in the checkpoint which ones, before it reads them. Steps of an
-append that names them (`Turn.write`) are micro-batches of their own, so that where they will be is known
-before they are read.
+append that names them (`Turn.append`, apart) are micro-batches of their own, so that where they will be is
+known before they are read.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ class Numbering:
     """Of one source, while nobody else can append to it. Raises OSError."""
 
     def __init__(self, turn: Turn, warehouse: str, place: Place):
-        self._view = turn.view
+        self._turn, self._view = turn, turn.view
         self._warehouse = warehouse
         self._place = place
 
     def upper(self) -> Step | None:
-        """The step of the collection that what is appended next becomes; None where that is decided only when
-        what waits is read."""
-        return self._planned(self._view.stop)
+        """The step of the collection that what is appended next becomes, each step apart; None where that is
+        decided only when what waits is read."""
+        stop = self._planned(self._view.stop)
+        return None if stop is None else stop + self._turn.stop - self._view.stop
 
     @property
     def next(self) -> Step:

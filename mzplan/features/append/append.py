@@ -113,7 +113,10 @@ def _write(
     warehouse = absolute(project.settings.directory, state.warehouse)
     try:
         with turns(warehouse, [resource.place], project.store.lock_for_append) as there:
-            return there[resource.place].append(table, id_, expect)
+            turn = there[resource.place]
+            made = turn.append([table], id_, expect)
+            turn.write()
+            return made
     except StaleStepError as stale:
         raise error(
             "MZ084",

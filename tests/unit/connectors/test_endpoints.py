@@ -268,7 +268,8 @@ def test_small_appends_are_read_together_and_large_ones_are_not(
     assert steps.joined(range(6, 7)) == range(6, 7)
     # Steps that an append has named are micro-batches of their own: somebody reads the collection as of each.
     with steps.turn() as turn:
-        turn.write([("named", pa.table({"id": [7]})), ("named+1", pa.table({"id": [8]}))])
+        turn.append([pa.table({"id": [7]}), pa.table({"id": [8]})], "named", apart=True)
+        turn.write()
     steps.append(pa.table({"id": [9]}), "a9")
     assert [steps.joined(range(step, 10)) for step in (5, 7, 8, 9)] == [
         range(step, step + 1) for step in (5, 7, 8, 9)
