@@ -259,6 +259,12 @@ class Controller(Hosting):
             self.queries.forgive(changed)
             self.wake()
 
+    def answers_again(self, connections: Mapping[Address, Address]) -> None:
+        """What has failed is tried again at once: by query, the connection of it that answers again."""
+        if connections and self.queries is not None:
+            self.queries.hurry(connections)
+            self.wake()
+
     def inspect(self, description: Description, whole: bool = True) -> tuple[Diagnostic, ...]:
         """Whether a query that runs still has what it goes on from: its checkpoint and collection, and (the
         `whole` of it) its upstream or target. Changes nothing; any thread may."""

@@ -7,6 +7,7 @@ a server. Starts that may take hours have threads of their own, and hold up noth
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
@@ -238,6 +239,14 @@ class Queries:
             if before is not None and before is not description and before != description:
                 self._try_again(address, None)
         self._wanted = now
+
+    def hurry(self, connections: Mapping[Address, Address]) -> None:
+        """What has failed, and is to be tried again, is at once: by query, the connection that answers."""
+        for address, connection in connections.items():
+            memory = self.memories.get(address)
+            if memory is not None and memory.verdict is not None and not math.isinf(memory.retry_at):
+                called = Cause(cause="retry", detail=f"{connection} answers again")
+                self.memories[address] = replace(memory, retry_at=0.0, called=called)
 
     def _try_again(self, address: Address, called: Cause | None) -> None:
         """At once, if it has failed; how a start ends that is under way says nothing of it."""

@@ -112,8 +112,9 @@ class ConnectionWatch:
         self._used: dict[Address, tuple[Description, tuple[InlinedConnection, ...]]] = {}
         self._faults: dict[Address, Fault] = {}
 
-    def look(self, queries: Mapping[Address, Description]) -> None:
-        """Ask the connections of these queries that are due, and take in what was found."""
+    def look(self, queries: Mapping[Address, Description]) -> dict[Address, Address]:
+        """Ask the connections of these queries that are due, and take in what was found. Returns the queries
+        of which one answers again, each with that one."""
         for gone in self._used.keys() - queries.keys():
             del self._used[gone]
         for address, description in queries.items():  # once for each description: a thousand take their time
@@ -131,10 +132,15 @@ class ConnectionWatch:
         for address in faults.keys() - self._faults.keys():
             problem = faults[address].problem
             log.warning("%s: [%s] %s. %s", address, problem.code, problem.summary.rstrip("."), problem.detail)
-        for address in self._faults.keys() - faults.keys():
-            if address in wanted:
-                log.info("%s answers again", address)
+        healed = {address for address in self._faults.keys() - faults.keys() if address in wanted}
+        for address in healed:
+            log.info("%s answers again", address)
         self._faults = faults
+        if not healed:
+            return {}
+        return {
+            a: one.address for a, (_, used) in self._used.items() for one in used if one.address in healed
+        }
 
     def fault(self, query: Address) -> Fault | None:
         """The innermost connection at fault: behind a tunnel that is down, nothing answers."""

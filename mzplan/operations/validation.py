@@ -274,8 +274,8 @@ def reach_alone(
             asking = f"Nothing uses {names}: the runner of instance {instance.name} reaches it"
             handed = handed or values_here(state)
             return _by_runner(work, asking, instance, asked, handed)
-    work.reporter.detail(
-        f"nothing uses {names}, and no runner is alive: not reached (--live reaches it from here)"
+    work.reporter.stage(
+        f"notice: nothing uses {names}, and no runner is alive: not validated (--live validates it from here)"
     )
     return []
 

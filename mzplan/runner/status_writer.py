@@ -69,7 +69,8 @@ class Watches:
             return  # Spark's start is slow enough
         now = time.time()
         fresh = {a for a, (query, _) in wanted.items() if is_fresh(query.shown, now)}
-        self.connections.look({a: want.description for a, (_, want) in wanted.items() if not want.paused})
+        used = {a: want.description for a, (_, want) in wanted.items() if not want.paused}
+        self._controller.answers_again(self.connections.look(used))
         self.backlogs.look(
             {a: want.description for a, (_, want) in wanted.items()},
             lambda address: FRESH_EVERY if address in fresh else MEASURED_EVERY,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.controller.executor import Measured, QueryName, QueryReport
+from mzplan.controller.executor import CheckResult, Measured, QueryName, QueryReport
 from mzplan.controller.observations import QueryState, observe
 from mzplan.controller.reconcile import Decision, Desired, Memory
 from mzplan.controller.watches import ConnectionWatch, Sampler
@@ -149,6 +149,24 @@ def test_a_server_that_is_gone_is_told_of_running_queries_with_the_repair(world:
     world.executor.unreached = lambda one: ()
     world.now += 5.0
     until(world, lambda seen: seen.at_fault is None)
+
+
+def test_what_has_failed_is_tried_when_its_server_answers_again(world: World) -> None:
+    world.executor.unreached = lambda one: (DOWN,)
+    world.executor.check_result = lambda description: CheckResult(
+        diagnostics=(DOWN,) if description.address == ORDERS and world.executor.unreached(None) else ()  # type: ignore[arg-type]
+    )
+    world.commit(make_state(1))
+    for _ in range(8):
+        world.settle()
+        world.now += 61.0
+    seen = until(world, lambda seen: seen.at_fault is not None and seen.failures > 6)
+    assert seen.condition == "rejected" and seen.retry_at is not None
+    world.executor.unreached = lambda one: ()
+    began = world.now
+    healed = until(world, lambda seen: seen.condition == "running")
+    assert world.now - began < 10.0
+    assert healed.started_because is not None and "answers again" in healed.started_because.detail
 
 
 def test_a_pyspark_that_is_replaced_under_a_runner_is_noticed(world: World) -> None:
