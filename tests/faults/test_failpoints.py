@@ -45,6 +45,7 @@ SOURCE = [p for p in Failpoint if p.value.startswith("source.")]  # on real serv
 BACKFILL = [
     p for p in Failpoint if p.value.startswith("backfill.")
 ]  # on real servers: test_backfill_kills.py
+REPLAY = [p for p in Failpoint if p.value.startswith("replay.")]  # on real servers: test_replay_kills.py
 SINK = [p for p in Failpoint if p.value.startswith("sink.")]  # on real servers: test_sink_kills.py
 # On real servers: tests/integration/spark/test_spark_task_kills.py.
 TASK = [p for p in Failpoint if p.value.startswith("task.")]
@@ -112,7 +113,10 @@ def follower(tmp_path: Path) -> Iterator[Followed]:
 
 
 def test_the_lists_are_whole() -> None:
-    groups = (APPLY, RUNNER, COMMAND, CLAIMS, TABLES, CANARY, APPEND, SOURCE, BACKFILL, SINK, TASK, ALTER)
+    groups = (
+        *(APPLY, RUNNER, COMMAND, CLAIMS, TABLES, CANARY, APPEND, SOURCE, BACKFILL, REPLAY, SINK),
+        *(TASK, ALTER),
+    )
     assert all(groups) and set(ALTER) > set(APPLY)
     assert {point for group in groups for point in group} == set(Failpoint)
     # One after each command to the controller; an export is prepared before it is created.
