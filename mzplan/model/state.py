@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from mzplan.model.address import Address, Place, is_valid_name
 from mzplan.model.cause import Cause
+from mzplan.model.codec import decode
 from mzplan.model.history import CommitRecord
 from mzplan.model.observed import Awaited, Condition, Observation, Verdict, Versions
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource, RunnerSettings
@@ -57,6 +59,19 @@ def _read_body(value: Any, name: str) -> Body:
     if type(value.get("lifecycle", {})) is not dict:
         raise ValueError("lifecycle is no mapping")
     return value
+
+
+def _read_cause(value: Any, name: str) -> Cause | None:
+    """Most queries of a state have one of a few."""
+    try:
+        return None if value is None else _cause_of(tuple(value.items()), name)
+    except (AttributeError, TypeError):
+        raise ValueError(f"{name} is no cause") from None
+
+
+@lru_cache(1024)
+def _cause_of(items: tuple[tuple[str, Any], ...], name: str) -> Cause:
+    return decode(Cause, dict(items), name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +150,7 @@ class ResourceState:
     restart_token: int = field(default=0, metadata=OPTIONAL)
     backfills: tuple[Backfill, ...] = field(default=(), metadata=SPARSE)
     replays: tuple[Replay, ...] = field(default=(), metadata=SPARSE)
-    because: Cause | None = field(default=None, compare=False, metadata=SPARSE)
+    because: Annotated[Cause | None, _read_cause] = field(default=None, compare=False, metadata=SPARSE)
     may_lose: int = field(default=0, metadata=SPARSE)
 
     @property
