@@ -23,6 +23,7 @@ from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, InlinedConnection, as_connection
 from mzplan.secrets.references import Secrets
+from mzplan.warehouse.checkpoints import Checkpoint
 
 
 def prepare_target(
@@ -81,13 +82,22 @@ def check_description(
                 return found
             more: tuple[Diagnostic, ...] = ()
             if found.upstream is not None:
-                other = judge_upstream(connector, query, query.checkpoint, found.upstream).diagnostic
+                goes_on_from = _goes_on_from(query, query.checkpoint, warehouse)
+                other = judge_upstream(connector, query, goes_on_from, found.upstream).diagnostic
                 more = (other,) if other else check_backfills(connector, query, query.checkpoint)
             if found.ok and not more:
                 more = check_losses(connector, query, warehouse, found.upstream)
             return replace(found, diagnostics=(*found.diagnostics, *more)) if more else found
     except MzplanError as problem:
         return Probe(diagnostics=_of(description, problem))
+
+
+def _goes_on_from(query: ResolvedQuery, own: Checkpoint, warehouse: str | None) -> Checkpoint:
+    """Its own checkpoint; while that has not begun, the one whose position it is to have."""
+    description = query.description
+    if warehouse is None or description.predecessor is None or own.carried() is not None:
+        return own
+    return Checkpoint.of(warehouse, description.id, description.predecessor.generation)
 
 
 def _of(description: Description, problem: MzplanError) -> tuple[Diagnostic, ...]:

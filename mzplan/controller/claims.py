@@ -83,7 +83,7 @@ class Claims:
             due = now - entry.dropped_at >= self.retain and time.monotonic() >= self._retry_at
             if entry.place not in self._released and now - entry.dropped_at < self.retain + PATIENCE:
                 continue  # where that was made is noted down in the storage
-            if due and entry.place not in reading and entry.place not in self._removing:
+            if due and not is_read(entry.place, reading) and entry.place not in self._removing:
                 wanted.append(entry.place)
         for place in self._unread_elsewhere(wanted):
             self._removing[place] = pool.submit(self.executor.reclaim, *place)
@@ -129,8 +129,9 @@ class Claims:
         except MzplanError as problem:
             log.warning("what other instances read is not known, so nothing is removed: %s", problem)
             read = set(places)
-        self._read_elsewhere |= {place: clock + RETRY for place in places if place in read}
-        return [place for place in places if place not in read]
+        still = {place for place in places if is_read(place, read)}
+        self._read_elsewhere |= dict.fromkeys(still, clock + RETRY)
+        return [place for place in places if place not in still]
 
     def _places_read_elsewhere(self) -> set[Place]:
         """What the other instances have noted down that they read; not those that are no more."""
@@ -208,6 +209,13 @@ class Claims:
 def places_read(descriptions: Mapping[Address, Description]) -> set[Place]:
     """The collections that these descriptions read."""
     return {d.source.place for d in descriptions.values() if d.source is not None}
+
+
+def is_read(place: Place, read: Collection[Place]) -> bool:
+    """Whether a collection is read, or an earlier generation of it: who reads that may go over to all that
+    came after it, one after the other."""
+    id_, generation = place
+    return any(other == id_ and earlier <= generation for other, earlier in read)
 
 
 def was_known(store: Store, claims: Claims | None, kind: str, id_: str) -> bool:

@@ -171,7 +171,9 @@ class Queries:
         """Where the next step is done; None for one that takes no time."""
         match decision.command:
             case Switch(description=description):
-                return self.long if has_errands(description, decision.memory, reports) else self.short
+                takes_long = has_errands(description, decision.memory, reports)
+                takes_long |= has_to_carry_over(description, decision.memory)
+                return self.long if takes_long else self.short
             case Stop():
                 return self.short
             case _:
@@ -334,6 +336,13 @@ def _as_committed(decision: Decision, desired: Desired | None) -> Decision:
         return decision
     description = replace(command.description, backfills=(), replays=())
     return replace(decision, command=replace(command, description=description))
+
+
+def has_to_carry_over(description: Description, memory: Memory) -> bool:
+    """Whether a start may have the rows of a former generation to carry over first, or their rest to read."""
+    read, accepted = description.source or description, memory.accepted
+    known = (accepted.source or accepted).place if accepted is not None else None
+    return read.predecessor is not None and known != read.place
 
 
 def has_errands(description: Description, memory: Memory, reports: Sequence[QueryReport]) -> bool:

@@ -83,6 +83,11 @@ class Change:
             return "restart"
         return "move" if self.action == "move" else "update"
 
+    @property
+    def carries_over(self) -> bool:
+        """Whether it is replaced by a generation that begins with the rows it has, and reads none again."""
+        return self.action == "replace" and self.after is not None and self.after.predecessor is not None
+
     def ways_to_json(self) -> dict[str, list[str]]:
         """`ways` as JSON values."""
         return {

@@ -118,6 +118,18 @@ class Replay:
         return f"{steps}, rows that are missing" if self.missing else steps
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predecessor:
+    """The generation of a source whose rows the next one begins with (`lifecycle: {replace:
+    from-collection}`), with its body: what its columns and its key were. `predecessor`: of one that
+    began so itself, for it may not have begun yet; at most `MOST_PREDECESSORS` of them."""
+
+    generation: Positive
+    body: Annotated[Body, _read_body]
+    predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
+
+
+MOST_PREDECESSORS = 5
 Errand = Backfill | Replay
 """What a query does once before it starts: it is part of its description, and a serial has asked for it."""
 
@@ -133,7 +145,8 @@ class ResourceState:
     a sink): what was asked for, each with a restart, before which it is done; the next one takes those out
     that are done. `because`: why the query last had to start, stop or move, as the commit that wanted it
     says; no part of what is wanted. `may_lose`: the generation of a source that may begin although its
-    upstream no longer holds all that the one before has read (`apply --allow-loss`); 0: none.
+    upstream no longer holds all that the one before has read (`apply --allow-loss`); 0: none. `predecessor`:
+    the generation whose rows this one begins with; None for one that reads its upstream from the start.
     """
 
     address: Address = field(metadata=KEY)
@@ -152,6 +165,7 @@ class ResourceState:
     replays: tuple[Replay, ...] = field(default=(), metadata=SPARSE)
     because: Annotated[Cause | None, _read_cause] = field(default=None, compare=False, metadata=SPARSE)
     may_lose: int = field(default=0, metadata=SPARSE)
+    predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
 
     @property
     def own_backfills(self) -> tuple[Backfill, ...]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.plan import Change, Effect, FieldChange, heaviest
 from mzplan.model.state import Errand, ResourceState
+from mzplan.plan.carry_over import sinks_go_on
 from mzplan.plan.comparison import compare_resources
 from mzplan.schema.description import collection_columns
 
@@ -70,7 +71,7 @@ class Dependencies:
         if change is None or change.before is None or change.after is None:
             return {}
         if change.action == "replace":
-            return {source: "replace"}
+            return {source: "restart" if sinks_go_on(change) else "replace"}
         if collection_columns(change.before) != collection_columns(change.after):
             return {source: "restart"}
         return {}

@@ -96,4 +96,5 @@ def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceSt
         backfills=before.backfills if before else (),
         replays=before.replays if before else (),
         may_lose=before.may_lose if before else 0,
+        predecessor=before.predecessor if before else None,
     )

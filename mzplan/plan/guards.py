@@ -118,6 +118,8 @@ def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> I
     for change in changes:
         if change.action != "replace" or change.before is None or change.address.kind != "source":
             continue
+        if change.carries_over:
+            continue
         status = statuses.get(change.before.instance)
         seen = status.observations.get(change.before.address) if status is not None else None
         if seen is not None and seen.loss is not None and seen.generation == change.before.generation:

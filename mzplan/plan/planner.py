@@ -19,6 +19,7 @@ from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State
 from mzplan.plan.canaries import going_on
+from mzplan.plan.carry_over import carry_over_notices, predecessor_of
 from mzplan.plan.causes import Causes, Dependencies, Reached, reason_for, ways_to, weigh_references
 from mzplan.plan.commit import wanted_state
 from mzplan.plan.comparison import compare_resources, settings_changes
@@ -136,6 +137,7 @@ def build_plan(
             *check_undeclared({new: old for new, old in renames.items() if {new, old} <= changed}),
             *check_changes(changes, renames),
             *known_losses(changes, statuses),
+            *carry_over_notices(changes),
             *check_delivery(changes, planner.after or state.resources),
         ),
     )
@@ -230,11 +232,15 @@ class _Planner:
     ) -> Change | None:
         forced = after.address in self.forced
         own = heaviest([change.effect for change in fields])
+        # To the same upstream, that is: a connection may lead to another one.
+        leads_on = all(one.effect != "replace" for one in fields if one.path in after.references)
+        goes_on = not forced and leads_on and reached.effect != "replace"
         effect: Effect
         by: CauseKind | None = None
         if _runs(before) and (forced or "replace" in (own, reached.effect)):
             effect = "replace"
-            after = dataclasses.replace(after, generation=before.generation + 1)
+            predecessor = predecessor_of(before, after) if goes_on else None
+            after = dataclasses.replace(after, generation=before.generation + 1, predecessor=predecessor)
             after = dataclasses.replace(after, digest=self._digest(after))
         else:
             digest = self._digest(after)

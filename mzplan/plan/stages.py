@@ -170,7 +170,8 @@ def _notes(plan: Plan, change: Change, switched: bool) -> list[str]:
     elif not switched:
         notes.append("runs on, nothing of it is stopped")
     if change.action == "replace":
-        notes.append("reads from the start; the former storage is kept for retain_dropped, then removed")
+        how = "begins with the rows of its collection" if change.carries_over else "reads from the start"
+        notes.append(f"{how}; the former storage is kept for retain_dropped, then removed")
         if after.body.get("on_replace") == "truncate":
             notes.append("empties its target first")
     elif before is not None and _columns(before) != _columns(after):

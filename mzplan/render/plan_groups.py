@@ -95,7 +95,8 @@ def consequence(change: Change) -> str:
             return "restart from their checkpoints"
         case "replace":
             generation = f" as generation {change.after.generation}" if change.after is not None else ""
-            return f"begin again{generation}: they read from the start"
+            rows = "they begin with the rows of their collections"
+            return f"begin again{generation}: {rows if change.carries_over else 'they read from the start'}"
         case "delete":
             return f"are deleted: {change.reason}"
     match change.effect:

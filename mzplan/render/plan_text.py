@@ -259,7 +259,8 @@ def _consequence(change: Change) -> str:
     if (fate := of_pause(change)) and change.action in ("update", "restart"):
         return fate
     if change.action == "replace" and change.after is not None:
-        return f"begins again as generation {change.after.generation}: reads from the start"
+        how = "begins with the rows of its collection" if change.carries_over else "reads from the start"
+        return f"begins again as generation {change.after.generation}: {how}"
     if change.action == "restart":
         return "restarts from its checkpoint"
     if change.action == "delete":

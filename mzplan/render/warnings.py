@@ -35,12 +35,20 @@ def warnings_of(plan: Plan) -> Iterator[Warned]:
             grave=True,
         )
     queries = [change for change in plan.changes if change.address.kind != "connection"]
-    if found := _with(queries, "replace"):
+    if found := _with((c for c in queries if not c.carries_over), "replace"):
         yield Warned(
             what=f"{many(len(found), 'query begins', 'queries begin')} again and will read everything again",
             more=" (a new generation; apply needs `--allow-replace`)",
             of=found,
             grave=True,
+        )
+    if found := tuple(str(change.address) for change in queries if change.carries_over):
+        begin = many(len(found), "source begins", "sources begin")
+        whose = "its collection" if len(found) == 1 else "their collections"
+        yield Warned(
+            what=f"{begin} again with the rows of {whose}",
+            more=" (a new generation; apply needs `--allow-replace`)",
+            of=found,
         )
     if found := _with(queries, "delete"):
         yield Warned(

@@ -44,8 +44,13 @@ def _faults(description: Description) -> Iterator[str]:
     if source is not None:
         yield from _body_faults(source.address, source.type, source.body)
     read = source or description
+    bodies, predecessor = [read.body], read.predecessor
+    while predecessor is not None:
+        yield from _body_faults(read.address, read.type, predecessor.body)
+        bodies, predecessor = [*bodies, predecessor.body], predecessor.predecessor
     try:
-        columns_of(read.type, read.body)
+        for body in bodies:
+            columns_of(read.type, body)
     except DdlError:
         yield f"the schema of {read.address} is not Spark DDL"
     if source is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.model.address import Address, Place
-from mzplan.model.state import Backfill, Errand, Replay, ResourceState
+from mzplan.model.state import Backfill, Errand, Predecessor, Replay, ResourceState
 from mzplan.model.stored import SPARSE, Id, Positive, stored
 from mzplan.schema.kinds import resource_kind
 
@@ -34,13 +34,15 @@ class InlinedConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRead:
-    """The collection that a sink reads: its place (id, generation) and columns."""
+    """The collection that a sink reads: its place (id, generation) and columns. `predecessor`: see
+    Description."""
 
     address: Address
     id: Id
     generation: Positive
     type: str
     body: Mapping[str, Any]
+    predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
 
     @property
     def place(self) -> Place:
@@ -52,7 +54,8 @@ class Description:
     """A source or sink as the runner starts it. Bodies are as committed: defaults are not filled in
     (see ResourceKind.with_defaults), secrets are references. `backfills`, `replays`: what a source or a
     sink does before it starts, each once. `may_lose`: it may begin without what its upstream no longer holds
-    of what the generation before has read."""
+    of what the generation before has read. `predecessor`: the generation of a source whose rows this one
+    begins with."""
 
     address: Address
     id: Id
@@ -65,6 +68,7 @@ class Description:
     backfills: tuple[Backfill, ...] = field(default=(), metadata=SPARSE)
     replays: tuple[Replay, ...] = field(default=(), metadata=SPARSE)
     may_lose: bool = field(default=False, metadata=SPARSE)
+    predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
 
     @property
     def errands(self) -> tuple[Errand, ...]:
@@ -103,6 +107,7 @@ def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]
                 generation=found.generation,
                 type=found.type,
                 body=found.body,
+                predecessor=found.predecessor,
             )
     return Description(
         address=resource.address,
@@ -116,6 +121,7 @@ def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]
         backfills=resource.own_backfills,
         replays=resource.own_replays,
         may_lose=resource.may_lose == resource.generation,
+        predecessor=resource.predecessor,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from mzplan.model.observed import Counters
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
+from mzplan.spark.carry_over.rows import CarryOver
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.driver import SparkDriver
 from mzplan.spark.maintenance import compact_target, measured, vacuum
@@ -40,6 +42,8 @@ from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.versions import require_features, require_readable
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.storage import missing_storage, require_plain
+
+log = logging.getLogger("mzplan.spark")
 
 _CLOSE_THREADS = 16
 # For how many seconds a look asks Spark about its queries, by calls into the JVM, and about how many in any
@@ -137,6 +141,7 @@ class SparkExecutor(SparkDriver):
         diagnostics = (*found.diagnostics, *lacking, *unreadable)
         if not any(one.severity == "error" for one in diagnostics):
             diagnostics += self._unsupported(description, secrets)
+            diagnostics += self._uncastable(description, secrets)
         return CheckResult(diagnostics=diagnostics, upstream=found.upstream, makes=found.makes)
 
     def _unreadable(self, description: Description) -> tuple[Diagnostic, ...]:
@@ -152,6 +157,20 @@ class SparkExecutor(SparkDriver):
         if any(one.name.generation == description.generation for one in self._hosted(description.address)):
             return ()
         return _raised("MZ281", lambda: self._require_features(self._resolve(description, secrets)))
+
+    def _uncastable(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
+        """MZ294, before anything is stopped for a source that could not begin with the rows that it has."""
+        if self._spark is None or description.predecessor is None or description.source is not None:
+            return ()
+        connector = self._connectors.source(description.type)
+        try:
+            query = self._resolve(description, secrets)
+            return CarryOver(self._spark, self._warehouse, connector, query).uncastable()
+        except MzplanError as problem:
+            return problem.diagnostics
+        except Exception as problem:  # what is wrong with the storage, the start says
+            log.warning("%s: its rows could not be looked at: %s", description.address, problem)
+            return ()
 
     def _lacking_jars(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """MZ129, before anything is stopped for a query that could not be started."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,13 @@ from mzplan.connectors.api.repairs import replays_to_do
 from mzplan.connectors.api.upstreams import backfills_to_do, take_upstream
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.releases import record_release
+from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Versions
 from mzplan.schema.description import Description, writes_all
 from mzplan.spark import failures
+from mzplan.spark.carry_over.rows import CarryOver
 from mzplan.spark.collections import Collections
 from mzplan.spark.errands.backfills import newest_done, pass_over_begun, settle_backfills, write_backfills
 from mzplan.spark.errands.replays import write_replays
@@ -30,6 +32,7 @@ from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.verification.sink_content import SinkContent
 from mzplan.spark.versions import take_over
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.going_over import GoingOver
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.storage import ensure_collection, remember_collection
 
@@ -92,8 +95,11 @@ class QueryStart:
         now on. Raises MzplanError, OSError, and whatever Spark raises."""
         description, checkpoint, running = self._query.description, self._checkpoint, self._running
         if description.source is not None:  # what began before the sink was changed is finished first
+            self._go_over()
             self._context.unfinished.begin(description, checkpoint, running, self._run_once)
         running.written_with = take_over(checkpoint, self._query.address, ours)
+        if description.source is None:
+            self._carry_over()
         self._do_errands()
         running.step = checkpoint.log.committed()
         running.resumed = resumed(checkpoint, running.step)
@@ -103,6 +109,41 @@ class QueryStart:
         query = self._resolve(description)
         start = QueryStart(self._context, self._spark, query, finishing, self._epoch, self._resolve)
         return start._start(once=True)
+
+    def _carry_over(self) -> None:
+        """Let a source begin with the rows of its former generation, where it is to."""
+        query, context = self._query, self._context
+        if query.description.predecessor is None:
+            return
+        self._use_scheduler_pool()
+        connector = context.connectors.source(query.description.type)
+        try:
+            CarryOver(self._spark, context.warehouse, connector, query).begin(context.collections)
+        except (MzplanError, OSError):
+            raise
+        except Exception as problem:
+            raise failures.as_error(
+                problem,
+                "MZ294",
+                f"The rows of {query.address} could not be carried over",
+                query.address,
+                "it is tried again; the former generation is kept until the new one is whole.",
+            ) from None
+
+    def _go_over(self) -> None:
+        """Let a sink go on with the generation of its source that has begun with the rows of the former one,
+        once it has read the rest of that."""
+        moves = GoingOver(self._context.warehouse, self._query.description, self._checkpoint)
+        while (earlier := moves.to_read()) is not None:
+            running = self._running
+            name = replace(running.name, digest=earlier.digest)
+            finishing = Running(name, running.place)
+            try:
+                self._context.unfinished.finish(earlier, self._checkpoint, finishing, self._run_once)
+            finally:
+                self._context.steps.ended(str(name))
+            failpoint(Failpoint.CARRY_OVER_READ)
+            moves.move()
 
     def _do_errands(self) -> None:
         """Do what the query is to do before it starts. Raises as `submit` does."""
@@ -129,7 +170,8 @@ class QueryStart:
         running.backfilled = checkpoint.replays().newest()
         if not replays_to_do(query, checkpoint):
             return
-        self._context.unfinished.finish(query.description, checkpoint, running, self._run_once)
+        finishing = Running(running.name, running.place)
+        self._context.unfinished.finish(query.description, checkpoint, finishing, self._run_once)
         self._use_scheduler_pool()
         spark = (
             self._spark.newSession()
@@ -157,7 +199,8 @@ class QueryStart:
         pass_over_begun(query, checkpoint)
         if not backfills_to_do(query, checkpoint):
             return
-        self._context.unfinished.finish(query.description, checkpoint, running, self._run_once)
+        finishing = Running(running.name, running.place)
+        self._context.unfinished.finish(query.description, checkpoint, finishing, self._run_once)
         self._own_collection()
         self._use_scheduler_pool()
         connector = self._context.connectors.source(query.description.type)

@@ -78,14 +78,14 @@ class UnfinishedSteps:
             checkpoint.record_begun(now)
 
     def finish(
-        self, description: Description, checkpoint: Checkpoint, running: Running, run_once: RunOnce
+        self, description: Description, checkpoint: Checkpoint, finishing: Running, run_once: RunOnce
     ) -> None:
-        """Before a source does anything else: finish its step that was interrupted, if there is one. Raises
-        MzplanError MZ063 where that fails, and OSError."""
+        """Finish the step that was interrupted, or planned, if there is one, as a query of its own
+        (`finishing`). Raises MzplanError MZ063 where that fails, and OSError."""
         step = checkpoint.log.unfinished()
         if step is None:
             return
-        problem = self._finish(description, Running(running.name, running.place), run_once)
+        problem = self._finish(description, finishing, run_once)
         if checkpoint.log.unfinished() is not None:
             raise error(
                 "MZ063",

@@ -13,6 +13,7 @@ from mzplan.warehouse.folder import Folder, decoded, delete_checksum, open_folde
 from mzplan.warehouse.step_record import StepRecord
 
 _MOVED = "mzplanMoved"  # in the settings of a step that only moved the checkpoint
+_NO_WATERMARK = b'v1\n{"nextBatchWatermarkMs":0}'
 
 
 class CheckpointLog:
@@ -85,6 +86,42 @@ class CheckpointLog:
         began = json.loads(lines[1]).get("batchTimestampMs")
         return _parsed(lines[2]), began / 1000 if began else None
 
+    def begin(self, query_id: str, earlier: CheckpointLog, position: str) -> None:
+        """Let a query of this id, which has not begun, go on at `position` of another checkpoint, behind a
+        step 0 that is done. Again, it is the same. The query must not run."""
+        folder = open_folder(self.spark)
+        head = earlier.lines(earlier.committed())[:2] or earlier.lines(earlier.newest())[:2]
+        commit = self._commits_of(earlier) or _NO_WATERMARK
+        for log, name, data in (
+            (folder, "metadata", json.dumps({"id": query_id}).encode()),
+            (self._offsets, "0", "\n".join([*head, position]).encode()),
+            (self._commits, "0", commit),
+        ):
+            delete_checksum(log, name)
+            log.write(name, data)
+
+    def _commits_of(self, other: CheckpointLog) -> bytes | None:
+        done = other.committed()
+        return other._commits.read(str(done)) if done >= 0 else None
+
+    def plan(self, position: str) -> None:
+        """Have the next step read up to `position`: it is planned as Spark plans one, and runs at the next
+        start. The query must not run."""
+        done = self.committed()
+        version, settings = self.lines(done)[:2]
+        read = {name: value for name, value in json.loads(settings).items() if name != _MOVED}
+        head = [version, json.dumps(read, separators=(",", ":"))]
+        delete_checksum(self._offsets, str(done + 1))
+        self._offsets.write(str(done + 1), "\n".join([*head, position]).encode())
+
+    def replace(self, step: int, position: str) -> None:
+        """Let a step have ended at another position; nothing where it is not there. The query must not
+        run."""
+        head = self.lines(step)[:2]
+        if head:
+            delete_checksum(self._offsets, str(step))
+            self._offsets.write(str(step), "\n".join([*head, position]).encode())
+
     def move(self, position: str) -> None:
         """Let the next step begin at `position`: one without rows, planned and done at once. One that was
         planned before and is not done is replaced by it. The query must not run."""
@@ -97,7 +134,7 @@ class CheckpointLog:
         commit = self._commits.read(str(done)) if done >= 0 else None
         for log, data in (
             (self._offsets, "\n".join([*head, position]).encode()),
-            (self._commits, commit or b'v1\n{"nextBatchWatermarkMs":0}'),
+            (self._commits, commit or _NO_WATERMARK),
         ):
             delete_checksum(log, str(done + 1))
             log.write(str(done + 1), data)

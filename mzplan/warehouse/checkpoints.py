@@ -10,6 +10,7 @@
     <warehouse>/checkpoints/<id>/g<n>/begun.json
     <warehouse>/checkpoints/<id>/g<n>/replays.json
     <warehouse>/checkpoints/<id>/g<n>/versions.json
+    <warehouse>/checkpoints/<id>/g<n>/carried.json
 
 `collection.json` has the id of the source's table: a query that runs makes a table anew that somebody has
 removed under it, and nobody would miss the rows. `upstream.json` is written before the very first start,
@@ -23,7 +24,9 @@ A file of `backfills` (see docs/protocol.md) is written before the rows are, so 
 kill writes the same ones; it is kept, for Spark's log says of such a step only that it has read nothing.
 `replays.json`: which replays of a sink are done, recorded once their rows are in the target: done a second
 time, they change nothing there.
-`versions.json`: which Spark and Delta have written here last, recorded before they do.
+`versions.json`: which Spark and Delta have written here last, recorded before they do. `carried.json`: of a
+source that begins with the rows of its earlier generation, which rows these are, and where it goes on; it is
+written before they are.
 """
 
 from __future__ import annotations
@@ -49,6 +52,22 @@ BEGUN_KEPT = 100  # descriptions
 def collection_path(warehouse: str, id_: str, generation: int) -> str:
     """The path or URI of a source's Delta table."""
     return absolute(warehouse, f"collections/{id_}/g{generation}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """With which rows a generation of a source begins: those of an earlier `generation`, whose body was
+    `body`, as of a `version` of its table, which has the id `table` (None: it has none, and no rows).
+    `position`: the entry of Spark's offset log with which this one goes on; None where nothing was read.
+    `written`: the version of this one's table that has these rows, once it is `done`."""
+
+    generation: Count
+    body: Mapping[str, Any]
+    table: str | None = None
+    version: int = -1
+    position: str | None = None
+    written: int = 0
+    done: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +291,19 @@ class Checkpoint:
     def record_replays(self, replays: ReplaysDone) -> None:
         """Write them down, durably and whole."""
         self._record("replays", encode(replays))
+
+    def carried(self) -> Carried | None:
+        """With which rows a source began; None for one that began without any. Raises OSError, also for a
+        file that holds something else."""
+        recorded = self._fact("carried")
+        try:
+            return decode(Carried, recorded) if recorded is not None else None
+        except ValueError as problem:
+            raise OSError(f"{self.folder}/carried.json is damaged: {problem}") from None
+
+    def record_carried(self, carried: Carried) -> None:
+        """Write it down, durably and whole: before the rows are written, and when all is done."""
+        self._record("carried", encode(carried))
 
     def versions(self) -> Versions | None:
         """What has written here last; None where nothing was recorded, as by an older mzplan. Raises OSError,

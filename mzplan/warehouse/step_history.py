@@ -40,7 +40,7 @@ class StepHistory:
     def __init__(self, warehouse: str, place: Place, source: Place | None = None, *, whole: bool = True):
         self._whole = whole
         self._warehouse = warehouse
-        checkpoint = Checkpoint.of(warehouse, *place)
+        checkpoint = self._checkpoint = Checkpoint.of(warehouse, *place)
         self.is_source = source is None
         self.written = source or place  # where the collection lies
         self.index = StepIndex(checkpoint)
@@ -51,9 +51,18 @@ class StepHistory:
     def tail(self, last: StepRecord | None, upto: int | None = None) -> list[StepRecord]:
         """The committed steps after the `last` known one."""
         if self.is_source:
-            return source_tail(self.log, self.collection, self.backfills, last, upto)
+            found = source_tail(self.log, self.collection, self.backfills, last, upto)
+            if found and found[0].step == 0 and (carried := self._checkpoint.carried()) is not None:
+                found[0] = replace(found[0], carried=carried.generation)
+            return found
         found = sink_tail(self.log, self.collection, last, upto)
-        return found if self._whole else [replace(record, rows=None) for record in found]
+        found = found if self._whole else [replace(record, rows=None) for record in found]
+        return [self._of_this_collection(record) for record in found]
+
+    def _of_this_collection(self, record: StepRecord) -> StepRecord:
+        """Of a sink's step: its offsets may be those of a former generation of the collection, whose versions
+        say nothing here."""
+        return record if self.has_read(record.end) else replace(record, rows=None, sources=None)
 
     def read(self, count: int | None = None, first: int = 0) -> Steps:
         """The newest `count` steps (None: all), not below `first`."""
@@ -102,6 +111,12 @@ class StepHistory:
             return steps_of(self.collection, *versions)[0] if versions is not None else None
         except OSError:
             return None
+
+    def has_read(self, offset: Any) -> bool:
+        """Of a sink: whether an offset is of the collection that it reads, and not of a former generation of
+        that. True also where that is not known."""
+        there = Checkpoint.of(self._warehouse, *self.written).collection()
+        return not isinstance(offset, dict) or offset.get("reservoirId", there) == there or there is None
 
     def step_read(self, step: int) -> StepRecord | None:
         """Of a sink: a step of its source, once that one's index has it. Raises OSError."""
@@ -157,9 +172,15 @@ def sink_tail(
         if step > top or (last is not None and step <= last.step):
             continue
         start, end, began = log.range_of(step, last)
+        if _table_of(start) != _table_of(end):  # it has gone over to the next generation meanwhile
+            start = log.offset(step - 1)[0]
         last = _sink_step(collection, step, start, end, began)
         found.append(last)
     return found
+
+
+def _table_of(offset: Any) -> Any:
+    return offset.get("reservoirId") if isinstance(offset, dict) else None
 
 
 def in_flight(
@@ -193,6 +214,8 @@ def needed_by(sink: StepHistory) -> int | None:
     offset, _ = sink.log.offset(done)
     if done < 0 or not isinstance(offset, dict) or "reservoirVersion" not in offset:
         return 0
+    if not sink.has_read(offset):
+        return 1  # it goes on behind the rows that this generation begins with
     if offset.get("isStartingVersion") and int(offset.get("index", -1)) >= 0:
         return 0  # in the middle of the snapshot with which it began
     version, index = int(offset["reservoirVersion"]), int(offset.get("index", -1))
@@ -222,7 +245,7 @@ def given_up(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:
     done = sink.log.committed()
     offset, _ = sink.log.offset(done)
     since = source.index.since()
-    if since == 0 or done < 0 or not isinstance(offset, dict):
+    if since == 0 or done < 0 or not isinstance(offset, dict) or not sink.has_read(offset):
         return None
     needed = needed_by(sink) if not offset.get("isStartingVersion") else None
     version = int(offset.get("reservoirVersion", 0))

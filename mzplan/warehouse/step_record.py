@@ -28,7 +28,8 @@ class StepRecord:
     and last step of its source that it covers, at least in part. Of sources whose records have a time:
     `oldest`, that of the oldest one of the step, in seconds since the epoch.
     `backfill`: the serial that has asked for this step; `start` and `end` are then a range
-    beside the others, not what came next.
+    beside the others, not what came next. `carried`: the generation whose rows a source begins with in this
+    step, which has read nothing.
     """
 
     step: Count
@@ -45,6 +46,7 @@ class StepRecord:
     sources: tuple[Count, Count] | None = None
     oldest: float | None = None
     backfill: int | None = field(default=None, metadata=SPARSE)
+    carried: int | None = field(default=None, metadata=SPARSE)
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as `mzplan steps --json` shows it."""

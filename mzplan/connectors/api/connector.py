@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from mzplan.connectors.api.lineage_names import Ends
+    from mzplan.warehouse.checkpoints import Checkpoint
     from mzplan.warehouse.content_hash import ContentHash
     from mzplan.warehouse.foreign_query import Left
     from mzplan.warehouse.step_record import StepRecord
@@ -123,6 +124,12 @@ class SourceConnector(Side, Protocol):
         `Connector` says so, too (`by_time`). Raises MzplanError: MZ273 for a type that can't, MZ277 where the
         upstream holds nothing of it, or not all of it any more, and for what a server did."""
         raise no_times(query)
+
+    def carry_over(self, earlier: Checkpoint, later: Checkpoint) -> None:
+        """Bring into a new checkpoint what the source keeps beside its position, which is the same in both
+        (`lifecycle: {replace: from-collection}`, which the schema offers). Again, it is the same. Raises
+        OSError."""
+        return
 
     def upstream(self, query: ResolvedQuery) -> Upstream | None:
         """What reads the steps of a query that has a checkpoint again without Spark, for the endpoint keeps

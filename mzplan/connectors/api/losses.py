@@ -24,7 +24,7 @@ def check_losses(
     an error, or a warning where its commit has allowed that. `upstream`: what was found. Changes nothing.
     Raises MzplanError for what a server did: what is not known is not allowed either."""
     checkpoint, description = query.checkpoint, query.description
-    if checkpoint is None or description.generation == 1:
+    if checkpoint is None or description.generation == 1 or description.predecessor is not None:
         return ()
     try:
         if checkpoint.log.has_begun():

@@ -19,6 +19,7 @@ from mzplan.connectors.network.folders import files_below, folder_of, folder_pro
 from mzplan.model.losses import Loss
 from mzplan.schema.source_columns import record_columns
 from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.folder import delete_checksum, open_folder
 from mzplan.warehouse.foreign_query import Left, files_read
 from mzplan.warehouse.paths import absolute, local_path
 
@@ -86,6 +87,14 @@ class FilesSource(SourceConnector):
                 if type_ == "json":  # a blank line is no record
                     records = replace(records, rows=records.rows.where("trim(value) <> ''"))
                 return parse_records(records, format_, columns, on_error)
+
+    def carry_over(self, earlier: Checkpoint, later: Checkpoint) -> None:
+        """The log of the files that were read: a position is an entry of it."""
+        log, copy = (open_folder(f"{one.spark}/sources/0") for one in (earlier, later))
+        for name in log.names():
+            if (entry := log.read(name)) is not None:
+                delete_checksum(copy, name)
+                copy.write(name, entry)
 
     def replay(
         self,

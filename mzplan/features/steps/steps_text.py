@@ -60,8 +60,15 @@ def _row(record: StepRecord, is_source: bool) -> tuple[str, ...]:
         _number(record.rows),
         _number(record.bytes) if is_source else _span(record.sources),
         "yes" if record.committed else "not yet",
-        upstream_range(record.start, record.end) + (" once more (backfill)" if record.backfill else ""),
+        _read(record),
     )
+
+
+def _read(record: StepRecord) -> str:
+    if record.carried is not None:
+        return f"the rows of generation {record.carried}, up to {upstream_range(None, record.end)}"
+    again = " once more (backfill)" if record.backfill else ""
+    return upstream_range(record.start, record.end) + again
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:

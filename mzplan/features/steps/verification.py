@@ -12,6 +12,7 @@ from mzplan.features.steps.steps import Range, history_of, in_range, readable
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error
 from mzplan.model.state import ResourceState, State
+from mzplan.model.words import count
 from mzplan.operations.project import (
     Project,
     Reporter,
@@ -102,14 +103,44 @@ def verify(
     history, seen = history_of(project, state, resource), ValuesSeen()
     with reporter.working(f"reading the steps of {address}"), readable(address):
         records = in_range(history, address, wanted)
+        others = _not_comparable(history, records, upstream is not None)
+        records = [record for record in records if record not in others]
     if address.kind == "sink":
         compared = partial(_with_target, target(state, resource))
     else:
         source = upstream(state, resource) if upstream is not None else None
         compared = partial(_with_source, history, source, seen)
     found = _compare(address, records, compared, reporter)
-    warnings = _never_there(resource, seen) if address.kind == "source" else ()
+    warnings = [*_never_there(resource, seen)] if address.kind == "source" else []
+    warnings += [_left_out(address, others)] if others else []
     return replace(found, never=why_nothing_runs(state, resource), warnings=tuple(warnings))
+
+
+def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstream: bool) -> list[StepRecord]:
+    """The steps that what is there now says nothing of: rows of a former generation, with which a source has
+    begun, are not in its upstream as they are; and a sink has read some of a collection that is no more."""
+    if history.is_source:
+        return [record for record in records if record.carried is not None and from_upstream]
+    return [r for r in records if not history.has_read(r.end) or r.start == r.end]
+
+
+def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
+    steps = count(len(records), "step")
+    first, last = records[0].step, records[-1].step
+    listed = f"{steps} ({first})" if first == last else f"{steps} ({first} to {last})"
+    why = (
+        "It holds the rows of the former generation, cast to the columns of this one: the upstream has "
+        "records, and not these."
+        if address.kind == "source"
+        else "They were read from the collection of a former generation of its source."
+    )
+    return Diagnostic(
+        severity="notice",
+        code="MZ299",
+        summary=f"{address}: {listed} can't be compared",
+        detail=why,
+        address=address,
+    )
 
 
 def _never_there(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagnostic]:

@@ -1,0 +1,1 @@
+"""A generation of a source that begins with the rows of the former one (`replace: from-collection`)."""

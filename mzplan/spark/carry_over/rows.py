@@ -1,0 +1,233 @@
+"""Carry-over: a new generation of a source begins with the rows of the former one's collection, cast to its
+columns, and goes on at the same place of the upstream (`lifecycle: {replace: from-collection}`).
+
+Killed anywhere, the next start goes on, and does the same:
+
+    which rows, and where to go on, is written down → they are committed, as step 0 → the checkpoint is behind
+    that step → done
+
+The former generation is only read; it is dropped when this one has run.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.connector import SourceConnector
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.frames.changes import latest_rows
+from mzplan.connectors.frames.merges import append, naming
+from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.state import Predecessor
+from mzplan.schema.columns import Column
+from mzplan.schema.source_columns import columns_of, keys_of
+from mzplan.spark.carry_over.casts import cast_rows, find_uncastable
+from mzplan.spark.collections import Collections
+from mzplan.warehouse.checkpoints import Carried, Checkpoint, collection_path
+from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.storage import remember_collection, table_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("mzplan.spark")
+
+_IDS = uuid.UUID("5b2a3d0e-6d0c-4b5e-9d35-1f0c4f1f6d1a")
+_LOOKED = 30.0  # seconds that the rows are looked at before anything is committed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Generation:
+    """One generation of a source that begins with the rows of another."""
+
+    id: str
+    generation: int
+    predecessor: Predecessor
+    columns: tuple[Column, ...]
+    keys: tuple[str, ...]
+
+    def checkpoint(self, warehouse: str) -> Checkpoint:
+        return Checkpoint.of(warehouse, self.id, self.generation)
+
+
+class CarryOver:
+    """Of one source. Raises MzplanError, OSError, and whatever Spark raises."""
+
+    def __init__(self, spark: SparkSession, warehouse: str, connector: SourceConnector, query: ResolvedQuery):
+        self._spark = spark.newSession()  # for its settings
+        self._spark.conf.set("spark.sql.ansi.enabled", "true")
+        self._warehouse = warehouse
+        self._connector = connector
+        self._query = query
+        self._type = query.description.type
+
+    def begin(self, collections: Collections) -> None:
+        """Let the source's generation begin so, if it is to, and has not yet."""
+        if (generation := self._generation()) is not None:
+            self._begin(generation, collections)
+
+    def uncastable(self) -> tuple[Diagnostic, ...]:
+        """Why that would fail, as far as can be seen in a moment; nothing where it has been done. Changes
+        nothing."""
+        generation = self._generation()
+        if generation is None or generation.checkpoint(self._warehouse).carried() is not None:
+            return ()
+        former = collection_path(self._warehouse, generation.id, generation.predecessor.generation)
+        version = max(CollectionLog(former).versions(), default=-1)
+        if version < 0:
+            return ()
+        context, group = self._spark.sparkContext, f"carry-over of {generation.id}"
+        context.setJobGroup(group, group, interruptOnCancel=True)
+        timer = threading.Timer(_LOOKED, context.cancelJobGroup, [group])
+        timer.start()
+        try:
+            found = self._uncastable(generation, self._rows(former, version))
+        except Exception:
+            if timer.is_alive():
+                raise
+            return (_not_all_seen(self._query),)
+        finally:
+            timer.cancel()
+            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        return (found,) if found is not None else ()
+
+    def _generation(self) -> _Generation | None:
+        description = self._query.description
+        if description.predecessor is None:
+            return None
+        return _Generation(
+            id=description.id,
+            generation=description.generation,
+            predecessor=description.predecessor,
+            columns=self._query.columns,
+            keys=self._query.keys,
+        )
+
+    def _begin(self, generation: _Generation, collections: Collections) -> None:
+        later, predecessor = generation.checkpoint(self._warehouse), generation.predecessor
+        carried = later.carried()
+        if carried is not None and carried.done:
+            return
+        if carried is None:
+            if predecessor.predecessor is not None:  # it may never have been started
+                earlier = replace(
+                    generation,
+                    generation=predecessor.generation,
+                    predecessor=predecessor.predecessor,
+                    columns=columns_of(self._type, predecessor.body),
+                    keys=keys_of(self._type, predecessor.body),
+                )
+                self._begin(earlier, collections)
+            carried = self._planned(generation)
+            later.record_carried(carried)
+        failpoint(Failpoint.CARRY_OVER_JOURNALED)
+        if carried.table is not None:
+            carried = self._carry(generation, carried, later, collections)
+        later.record_carried(replace(carried, done=True))
+        log.info("%s: generation %d is begun", self._query.address, generation.generation)
+
+    def _planned(self, generation: _Generation) -> Carried:
+        """What is to be carried over: all that the former collection holds now, and nothing writes to it."""
+        number, body = generation.predecessor.generation, generation.predecessor.body
+        earlier = Checkpoint.of(self._warehouse, generation.id, number)
+        former = collection_path(self._warehouse, generation.id, number)
+        table = earlier.collection() or table_id(former)
+        if table is None:  # it has never run
+            return Carried(generation=number, body=body)
+        collection = CollectionLog(former)
+        return Carried(
+            generation=number,
+            body=body,
+            table=table,
+            version=max(collection.versions()),
+            position=_position(earlier, collection),
+        )
+
+    def _carry(
+        self, generation: _Generation, carried: Carried, later: Checkpoint, collections: Collections
+    ) -> Carried:
+        former = collection_path(self._warehouse, generation.id, carried.generation)
+        path = collection_path(self._warehouse, generation.id, generation.generation)
+        earlier = Checkpoint.of(self._warehouse, generation.id, carried.generation)
+        position, keyed = self._connector.position, bool(generation.keys)
+        collections.ensure(self._spark, path, generation.columns, position, keyed=keyed)
+        remember_collection(later, path)
+        query_id = str(uuid.uuid5(_IDS, f"{generation.id}/g{generation.generation}"))
+        if carried.position is not None and not later.log.has_begun():
+            rows = self._rows(former, carried.version)
+            if (problem := self._uncastable(generation, rows)) is not None:
+                raise MzplanError(problem)
+            with naming(self._spark, query_id):
+                append(self._made(generation, carried, rows), 0, path)
+        failpoint(Failpoint.CARRY_OVER_WRITTEN)
+        if (upstream := earlier.upstream()) is not None:
+            later.record_upstream(upstream)
+        if carried.position is not None:
+            self._connector.carry_over(earlier, later)
+            later.log.begin(query_id, earlier.log, carried.position)
+        failpoint(Failpoint.CARRY_OVER_PLACED)
+        return replace(carried, written=_written(path, query_id))
+
+    def _rows(self, collection: str, version: int) -> DataFrame:
+        return self._spark.read.format("delta").option("versionAsOf", version).load(collection)
+
+    def _uncastable(self, generation: _Generation, rows: DataFrame) -> Diagnostic | None:
+        before = columns_of(self._type, generation.predecessor.body)
+        return find_uncastable(rows, self._query.address, generation.columns, before, generation.keys)
+
+    def _made(self, generation: _Generation, carried: Carried, rows: DataFrame) -> DataFrame:
+        """Of a key, the latest row: rows that differed in the former key, or by its type, may not now."""
+        made, keys = cast_rows(rows, generation.columns), generation.keys
+        if not keys or self._same_key(keys, generation.columns, carried):
+            return made
+        return latest_rows(made, keys, position=True)
+
+    def _same_key(self, keys: Sequence[str], columns: Sequence[Column], carried: Carried) -> bool:
+        before = {one.name.lower(): one.type for one in columns_of(self._type, carried.body)}
+        after = {one.name.lower(): one.type for one in columns}
+        former = {key.lower() for key in keys_of(self._type, carried.body)}
+        names = {key.lower() for key in keys}
+        return names == former and all(before.get(key) == after.get(key) for key in names)
+
+
+def _position(earlier: Checkpoint, collection: CollectionLog) -> str | None:
+    """Where the rows of a collection end: behind the last step that is in it, done or not. None where nothing
+    was read. Raises OSError where that is not known."""
+    log_, query_id = earlier.log, earlier.log.query_id()
+    step = log_.committed()
+    unfinished = log_.unfinished()
+    if unfinished is not None and query_id is not None:
+        step = unfinished if collection.last_transaction(query_id) == unfinished else step
+    if step < 0:
+        return None
+    position = log_.entry(step)
+    if position is None:
+        raise OSError(f"{earlier.spark} does not say where step {step} has ended")
+    return position
+
+
+def _written(path: str, query_id: str) -> int:
+    """The version of a table that has the rows; that of its making, where there were none."""
+    collection = CollectionLog(path)
+    for version in collection.versions():
+        commit = collection.commit(version)
+        if commit is not None and commit.transaction == (query_id, 0):
+            return version
+    return 0
+
+
+def _not_all_seen(query: ResolvedQuery) -> Diagnostic:
+    return Diagnostic(
+        severity="notice",
+        code="MZ290",
+        summary=f"{query.address}: whether all rows can be cast is not known yet",
+        detail=f"They were looked at for {_LOOKED:.0f} s. The runner looks at all of them before it writes "
+        "one; where one can't be cast, the former generation is kept.",
+        address=query.address,
+    )

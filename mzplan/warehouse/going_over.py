@@ -1,0 +1,135 @@
+"""Going over: a sink leaves the collection of a source's former generation for that of the next one, which
+begins with the rows of the former, cast to other columns.
+
+First it reads the rest of the former, up to the version whose rows were carried over, in one step. Then that
+step has ended behind these rows in the new collection, and so has the one before: Spark asks for the data of
+the last step that is done, from the end of the one before, and both have to be of one table. Targets count
+steps without a gap, so none is made for that; what these steps have read, the index of steps knows.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.schema.description import Description, SourceRead
+from mzplan.schema.kinds import resource_kind
+from mzplan.warehouse.checkpoints import Carried, Checkpoint
+
+
+def table_read(entry: str | None) -> str | None:
+    """The id of the table that an entry of a sink's offset log is of; None where it says none."""
+    try:
+        found = json.loads(entry) if entry is not None else None
+    except ValueError:
+        return None
+    return str(found["reservoirId"]) if isinstance(found, dict) and "reservoirId" in found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Former:
+    """A generation that the sink still reads, and how the one after it has begun."""
+
+    table: str
+    carried: Carried
+    next_table: str
+
+
+class GoingOver:
+    """Of one sink, which does not run. Raises MzplanError, OSError."""
+
+    def __init__(self, warehouse: str, description: Description, checkpoint: Checkpoint):
+        assert description.source is not None, "a sink reads a collection"
+        self._warehouse = warehouse
+        self._description = description
+        self._source = description.source
+        self._checkpoint = checkpoint
+
+    def to_read(self) -> Description | None:
+        """The sink as it reads the former collection to its end, where it has to, in one step that is planned
+        now. None where it reads the one that it is to read, or has read nothing yet."""
+        former = self._former()
+        if former is None:
+            return None
+        log = self._checkpoint.log
+        if log.unfinished() is None and log.entry(log.committed()) != self._end(former):
+            log.plan(self._end(former))
+        return self._earlier(former.carried)
+
+    def move(self) -> None:
+        """The step is done: go over, if the former collection is read to its end."""
+        former, log = self._former(), self._checkpoint.log
+        if former is None or log.entry(log.committed()) != self._end(former):
+            return  # that was a step which had begun before
+        done = log.committed()
+        position = _offset(log.entry(done), former.next_table, former.carried.written + 1)
+        log.replace(done - 1, position)
+        failpoint(Failpoint.CARRY_OVER_MOVED)
+        log.replace(done, position)
+
+    def _end(self, former: _Former) -> str:
+        log = self._checkpoint.log
+        return _offset(log.entry(log.newest()), former.table, former.carried.version + 1)
+
+    def _former(self) -> _Former | None:
+        """What the sink still reads, if that is not the collection that it is to read."""
+        log, source = self._checkpoint.log, self._source
+        reads = table_read(log.entry(log.newest()))
+        place = Checkpoint.of(self._warehouse, *source.place)
+        begun = source.predecessor is None or ((made := place.carried()) is not None and made.done)
+        if reads is not None and not begun:
+            raise _too_early(self._description, source)
+        wanted = place.collection()
+        if reads is None or wanted is None or reads == wanted:
+            return None
+        while (carried := place.carried()) is not None and carried.done:
+            if carried.table == reads:
+                return _Former(table=reads, carried=carried, next_table=wanted)
+            place = Checkpoint.of(self._warehouse, source.id, carried.generation)
+            wanted = place.collection()
+            if wanted is None:
+                break
+        raise _elsewhere(self._description, source)
+
+    def _earlier(self, carried: Carried) -> Description:
+        """As its last step began, reading the former generation."""
+        description, source = self._description, self._source
+        names = resource_kind("sink", description.type).row_properties
+        begun = self._checkpoint.begun().begun
+        body = begun[-1].body(description.body, names) if begun else description.body
+        former = replace(source, generation=carried.generation, body=carried.body, predecessor=None)
+        return replace(
+            description, body=body, source=former, digest=f"{description.digest}-g{carried.generation}"
+        )
+
+
+def _offset(entry: str | None, table: str, version: int) -> str:
+    """Delta's offset before all files of a version, as Spark writes it after this entry."""
+    known: dict[str, Any] = json.loads(entry) if entry is not None else {}
+    made = {**known, "reservoirId": table, "reservoirVersion": version, "index": -1}
+    return json.dumps({**made, "isStartingVersion": False}, separators=(",", ":"))
+
+
+def _too_early(description: Description, source: SourceRead) -> MzplanError:
+    return error(
+        "MZ063",
+        f"{description.address} could not be started",
+        f"Generation {source.generation} of {source.address} has not begun yet.",
+        "nothing to do: it is tried again.",
+        address=description.address,
+    )
+
+
+def _elsewhere(description: Description, source: SourceRead) -> MzplanError:
+    return error(
+        "MZ298",
+        f"{description.address} has read another generation of {source.address}",
+        f"It is to read generation {source.generation}, which has not begun with the rows that the sink has "
+        "read: so where it would go on there is not known.",
+        f"let it begin anew: mzplan apply --replace {description.address} --allow-replace.",
+        address=description.address,
+        exit_code=ExitCode.REFUSED,
+    )

@@ -1,0 +1,98 @@
+"""A runner that is killed while a source begins with the rows of its collection, and a sink goes over to it:
+each row is there once."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from mzplan.host.failpoints import Failpoint
+from tests.faults.doomed import Doomed
+from tests.support import Project, eventually, execute, kafka_connection, postgres_connection, rows_of
+
+if TYPE_CHECKING:
+    from examples.servers import KafkaBroker, PostgresServer
+
+Make = Callable[..., str]
+POINTS = [point for point in Failpoint if point.value.startswith("carry-over.")]
+SECONDS = 240.0
+
+
+@pytest.fixture
+def doomed(tmp_path: Path, postgres: PostgresServer) -> Iterator[Doomed]:
+    found = Doomed(Project(tmp_path / "p", "carried", {"TEST_PG_PASSWORD": postgres.password}))
+    yield found
+    found.close()
+
+
+@pytest.mark.timeout(1200)
+def test_killed_in_a_carry_over(
+    doomed: Doomed, kafka: KafkaBroker, postgres: PostgresServer, topic: Make, database: Make
+) -> None:
+    project, name, records = doomed.project, database("carried"), topic("carried", partitions=2)
+    dsn = postgres.dsn(name)
+    execute(dsn, "CREATE TABLE appended (id bigint, n text)")
+    connections = kafka_connection("k", kafka.bootstrap) + postgres_connection("pg", postgres, name)
+
+    def declare(type_: str, more: str = "") -> None:
+        project.write(
+            "carried",
+            f"connections:\n{connections}"
+            f"sources:\n  s:\n    connection: k\n    topic: {records}\n{more}"
+            f'    format: {{type: json, schema: "id BIGINT, n {type_}"}}\n    trigger: {{interval: 500ms}}\n'
+            "sinks:\n  pg:\n    from: s\n    connection: pg\n    table: appended\n"
+            "    select: [id, cast(n AS STRING) AS n]\n    trigger: {interval: 500ms}\n",
+        )
+
+    def send(*ids: int) -> None:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        for id_ in ids:
+            producer.produce(records, json.dumps({"id": id_, "n": id_}), partition=id_ % 2)
+        assert producer.flush(30) == 0
+
+    def arrive(wanted: Counter[int]) -> None:
+        def there() -> bool:
+            found = Counter(row[0] for row in rows_of(dsn, "SELECT id FROM appended"))
+            assert found <= wanted, found - wanted
+            return found == wanted
+
+        eventually("each row is in the target", there, SECONDS)
+
+    declare("INT")
+    send(*range(100))
+    project.apply()
+    wanted = Counter(range(100))
+    arrive(wanted)
+    project.down()
+
+    first = doomed.runner(POINTS[0].value)
+    eventually("it runs", lambda: project.queries()["source.s"]["condition"] == "running", SECONDS)
+    declare("BIGINT", "    lifecycle: {replace: from-collection}\n")
+    asked = project.run("apply", "--auto-approve", "--allow-replace", "--wait", "0s")
+    assert asked.returncode == 8, asked.stdout + asked.stderr
+    assert first.wait(SECONDS) == -signal.SIGKILL, (project.folder / "runner.log").read_text()
+    send(*range(100, 120))
+    for point in POINTS[1:]:
+        assert doomed.runner(point.value).wait(SECONDS) == -signal.SIGKILL, point
+    assert project.json("plan")["changes"] == []
+
+    send(*range(120, 130))
+    project.run("up")
+    arrive(wanted + Counter(range(100, 130)))
+    eventually("nothing is pending", lambda: project.json("plan")["pending"] == [], SECONDS)
+    project.down()
+    found = project.json("steps", "source.s")["steps"]
+    assert [step["step"] for step in found] == list(range(len(found)))
+    assert (found[0]["carried"], found[0]["rows"]) == (1, 100)
+    assert sum(step["rows"] for step in found) == 130
+    for command in (("source.s",), ("source.s", "--from-upstream"), ("sink.pg",)):
+        verified = project.json("verify", *command)
+        assert verified["difference"] is None, verified
+        assert all(one["code"] == "MZ299" for one in verified["diagnostics"]), verified

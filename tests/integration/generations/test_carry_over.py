@@ -1,0 +1,184 @@
+"""A new generation of a source that begins with the rows of the former one: `replace: from-collection`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.state import Predecessor
+from mzplan.schema.description import Description, SourceRead
+from mzplan.warehouse.step_history import StepHistory, needed_by
+from tests.integration.spark_lab import read_delta, until
+
+if TYPE_CHECKING:
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+
+
+def after(source: Description, schema: str, **body: Any) -> Description:
+    """The next generation of a source, of other columns, that begins with its rows."""
+    format_ = {**source.body["format"], "schema": schema}
+    return replace(
+        source,
+        generation=source.generation + 1,
+        digest=f"1:{source.generation + 1}",
+        body={**source.body, "format": format_, **body},
+        predecessor=Predecessor(
+            generation=source.generation, body=source.body, predecessor=source.predecessor
+        ),
+    )
+
+
+def reading(sink: Description, source: Description) -> Description:
+    """A sink, as it goes on with another generation of its source."""
+    read = SourceRead(
+        address=source.address,
+        id=source.id,
+        generation=source.generation,
+        type=source.type,
+        body=source.body,
+        predecessor=source.predecessor,
+    )
+    return replace(sink, source=read, digest=f"{sink.digest}{source.generation}")
+
+
+def rows(*ids: int) -> Iterator[Mapping[str, Any]]:
+    return ({"id": id_, "n": id_ * 10} for id_ in ids)
+
+
+def test_rows_are_cast_and_no_record_is_read_twice(
+    lab: Lab, topic: Make, database: Make, tmp_path: Path
+) -> None:
+    records, name = topic("carried", partitions=2), database("carried")
+    lab.execute(name, "CREATE TABLE t (id bigint, n text)")
+    source = lab.kafka_source(records, "id BIGINT, n INT, gone STRING")
+    sink = lab.postgres_sink(source, name, "t", select=["id", "cast(n AS STRING) AS n"])
+    idle = lab.postgres_sink(source, name, "t2", select=["id"])
+    lab.execute(name, "CREATE TABLE t2 (id bigint)")
+    lab.produce(records, *rows(1, 2, 3))
+    lab.start(source, sink, idle)
+    lab.has_rows(name, "t", 3)
+    lab.has_rows(name, "t2", 3)
+    lab.finish(idle)
+    lab.produce(records, *rows(4, 5))
+    lab.has_rows(name, "t", 5)
+    lab.finish(source, sink)
+
+    wide = after(source, "id BIGINT, n BIGINT")
+    assert lab.codes(wide) == []
+    lab.produce(records, *rows(6))
+    lab.start(wide)
+    wide_sink = reading(sink, wide)
+    lab.start(wide_sink)
+    lab.has_rows(name, "t", 6)
+    found = lab.read(wide)
+    assert sorted((row["id"], row["n"]) for row in found) == [(i, i * 10) for i in range(1, 7)]
+    assert all(row["_position"] is not None and "gone" not in row for row in found)
+    place = idle.place
+    warehouse = str(lab.folder / "warehouse")
+    assert needed_by(StepHistory(warehouse, place, wide.place)) == 1
+    lab.finish(wide, wide_sink)
+    lab.start(wide, wide_sink)  # as after any restart
+    lab.produce(records, *rows(7))
+    lab.has_rows(name, "t", 7)
+    lab.finish(wide, wide_sink)
+
+    text = after(wide, "id BIGINT, n STRING")
+    lab.start(text)
+    # Two generations behind: it reads the rest of the first, and goes over twice.
+    late = reading(idle, text)
+    lab.start(late)
+    lab.produce(records, *rows(8))
+    lab.has_rows(name, "t2", 8)
+    assert sorted(row[0] for row in lab.rows(name, "SELECT id FROM t2")) == list(range(1, 9))
+    lab.finish(text, late)
+    (first, *more) = StepHistory(warehouse, text.place).read().records
+    assert (first.step, first.rows, first.carried) == (0, 7, 2)
+    assert [one.carried for one in more] == [None] * len(more)
+    done = StepHistory(warehouse, late.place, text.place).read().records
+    assert sum(one.rows or 0 for one in done if one.sources is not None) <= 8
+    assert needed_by(StepHistory(warehouse, late.place, text.place)) is None
+
+
+def test_a_row_that_cannot_be_cast_is_named_and_nothing_is_lost(lab: Lab, topic: Make) -> None:
+    records = topic("uncast", partitions=1)
+    source = lab.kafka_source(records, "id BIGINT, n STRING, d DOUBLE, s STRUCT<a: STRING>")
+    lab.produce(
+        records,
+        {"id": 1, "n": "1", "d": 1.0, "s": {"a": "1"}},
+        {"id": 2, "n": "two", "d": 2.5, "s": {"a": "b"}},
+        {"id": 3, "d": 3.0},
+    )
+    lab.start(source)
+    until("all are there", lambda: lab.count(source) == 3)
+    lab.finish(source)
+    for schema, words in (
+        ("id BIGINT, n INT", "at partition 0, offset 1, timestamp"),
+        ("id BIGINT, n INT", "has 'two', which is no INT"),
+        ("d INT", "has '2.5', which INT can't hold exactly"),
+        ("n VARCHAR(2)", "has 'two', which is longer than VARCHAR(2)"),
+        ("n STRING NOT NULL", "offset 2"),
+        ("id DATE", "Spark casts no"),
+        ("s STRUCT<a: INT>", "column s to STRUCT"),
+    ):
+        wanted = after(source, schema)
+        (found,) = [one for one in lab.check(wanted).diagnostics if one.severity == "error"]
+        assert found.code == "MZ294" and words in f"{found.summary} {found.detail}", (schema, found)
+    with pytest.raises(MzplanError, match="MZ294"):
+        lab.start(after(source, "id BIGINT, n INT"))
+    fits = after(source, "id INT, n STRING, d DECIMAL(3,1)")
+    assert lab.codes(fits) == []
+    lab.start(replace(fits, generation=3, predecessor=after(source, "id BIGINT, n INT").predecessor))
+    until("they are there", lambda: lab.count(replace(fits, generation=3)) == 3)
+    lab.stop(replace(fits, generation=3))
+
+
+def test_another_key_keeps_the_row_that_was_read_last(lab: Lab, topic: Make, database: Make) -> None:
+    records, name = topic("rekeyed"), database("rekeyed")
+    lab.execute(name, "CREATE TABLE t (id bigint PRIMARY KEY, n bigint)")
+    keyed = {"type": "upsert", "key": ["id"]}
+    source = lab.kafka_source(records, "id BIGINT, n INT", envelope=keyed)
+    sink = lab.postgres_sink(source, name, "t", mode="upsert", key=["id"])
+    lab.produce(records, {"id": 1, "n": 7}, {"id": 2, "n": 7}, {"id": 3, "n": 8}, {"id": 3, "n": 9})
+    lab.start(source, sink)
+    lab.has_rows(name, "t", 3)
+    lab.finish(source, sink)
+    wide = after(source, "id BIGINT, n BIGINT")
+    wide_sink = reading(sink, wide)
+    lab.start(wide)
+    lab.start(wide_sink)
+    lab.produce(records, {"id": 4, "n": 10}, {"id": 1, "n": 11})
+    lab.has_rows(name, "t", 4)
+    assert lab.rows(name, "SELECT id, n FROM t ORDER BY id") == [(1, 11), (2, 7), (3, 9), (4, 10)]
+    lab.finish(wide, wide_sink)
+    other = after(wide, "id BIGINT, n BIGINT", envelope={"type": "upsert", "key": ["n"]})
+    lab.start(other)
+    lab.produce(records, {"id": 5, "n": 7})
+    until("it goes on", lambda: {(r["id"], r["n"]) for r in lab.read(other)} >= {(5, 7), (1, 11)})
+    assert {(r["id"], r["n"]) for r in lab.read(other)} == {(1, 11), (5, 7), (3, 9), (4, 10)}
+    lab.finish(other)
+
+
+def test_files_that_were_read_are_not_read_again(lab: Lab, tmp_path: Path) -> None:
+    folder, target = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    (folder / "one.json").write_text('{"id": 1, "n": 1}\n{"id": 2, "n": 2}\n')
+    source = lab.files_source(folder, "id BIGINT, n INT")
+    sink = lab.sink(source, "delta", {"type": "files", "path": str(tmp_path)}, path="out", select=["id"])
+    lab.start(source, sink)
+    until("both are there", lambda: sorted(r["id"] for r in read_delta(target)) == [1, 2])
+    lab.finish(source, sink)
+    text = after(source, "id BIGINT, n STRING")
+    text_sink = reading(sink, text)
+    (folder / "two.json").write_text('{"id": 3, "n": "3"}\n')
+    lab.start(text)
+    lab.start(text_sink)
+    until("the new one as well", lambda: sorted(r["id"] for r in read_delta(target)) == [1, 2, 3])
+    assert sorted((r["id"], r["n"]) for r in lab.read(text)) == [(1, "1"), (2, "2"), (3, "3")]
+    lab.finish(text, text_sink)
