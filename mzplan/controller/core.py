@@ -271,7 +271,8 @@ class Controller(Hosting):
         gone = self.executor.missing(description)
         if gone or not whole:
             return gone
-        return self.executor.check(description, self.secrets).diagnostics
+        found = self.executor.check(description, self.secrets)
+        return (*found.diagnostics, *found.lacks)
 
     def measure(self, description: Description) -> Measured:
         """What waits for a query, whether it runs or not; any thread may ask."""

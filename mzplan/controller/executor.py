@@ -82,11 +82,12 @@ class QueryReport(RunFacts):
 class CheckResult:
     """What a live check found. `upstream` is the identity of what the query reads (for Kafka: cluster id,
     topic id, partition count), None where it has none or could not be reached. `makes`: whether `prepare`
-    would make something in its target."""
+    would make something in its target; `lacks`: what that is, as errors, for a query that has had it."""
 
     diagnostics: tuple[Diagnostic, ...] = ()
     upstream: Mapping[str, Any] | None = None
     makes: bool = False
+    lacks: tuple[Diagnostic, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -94,7 +94,8 @@ class Stop:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
     """Check the description (where `check` says so), then stop what runs, then start it. `makes`: what its
-    target lacks is made, where it says so; only for what is committed."""
+    target lacks is made, where it says so; only for what is committed, and has not run yet: what has been
+    there and is gone was taken away by somebody else."""
 
     address: Address
     description: Description
@@ -261,9 +262,14 @@ def _absent(
         stop = Stop(address=address, names=_names(reports))
         return Decision(command=stop, memory=waits, condition=memory.verdict or "starting", shown=None)
     if now >= memory.retry_at:
-        cause = _cause(desired, memory, pace, taken_over)
+        has_run = memory.accepted is not None and key_of(memory.accepted) == memory.target
         switch = Switch(
-            address=address, description=description, stop=_names(reports), check=True, cause=cause
+            address=address,
+            description=description,
+            stop=_names(reports),
+            check=True,
+            makes=not has_run,
+            cause=_cause(desired, memory, pace, taken_over),
         )
         return Decision(command=switch, memory=memory, condition=memory.verdict or "starting", shown=running)
     fallback = memory.accepted

@@ -30,9 +30,9 @@ UPSTREAM_EVERY = 60.0  # seconds from one look at a query's upstream to the next
 SINKS = 5  # looks at a sink until its target is asked, too: it notices most by itself
 MEASURED_EVERY = 10.0  # seconds between two looks at what waits for a query, if its run does not say it
 FRESH_EVERY = 60.0  # and if it does
-# Another upstream or target; offsets that it no longer holds, or steps; a checkpoint and a collection that
-# are gone.
-CHANGED = frozenset({"MZ043", "MZ067", "MZ069", "MZ160", "MZ161", "MZ291"})
+# Another upstream or target; columns, offsets or steps that it no longer has; a checkpoint and a collection
+# that are gone.
+CHANGED = frozenset({"MZ043", "MZ053", "MZ067", "MZ069", "MZ160", "MZ161", "MZ291"})
 _STORAGE = frozenset({"MZ160", "MZ161", "MZ291"})
 
 
@@ -215,7 +215,8 @@ class UpstreamWatch:
         if address not in self._looked:
             return
         # With on_upstream_change it is a notice: what a restart will do.
-        change = next((d for d in diagnostics if d.code in CHANGED), None)
+        changes = (d for d in diagnostics if d.code in CHANGED and d.severity != "warning")
+        change = next(changes, None)
         if change is not None and address not in self.changed:
             log.warning("%s: [%s] %s %s", address, change.code, change.summary, change.detail)
         if change is not None:

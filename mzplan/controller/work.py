@@ -169,8 +169,12 @@ class Switcher:
         if command.check:
             result = self.executor.check(command.description, self._secrets)
             errors = [d for d in result.diagnostics if d.severity == "error"]
-            if not errors and result.makes and command.makes:
-                errors = list(self.executor.prepare(command.description, self._secrets))
+            if not errors and result.makes:
+                errors = list(
+                    self.executor.prepare(command.description, self._secrets)
+                    if command.makes
+                    else result.lacks
+                )
                 if not errors:
                     self.notes.note("ddl", command.address, detail="what its target lacked was made")
             if errors:

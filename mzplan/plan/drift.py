@@ -20,9 +20,11 @@ _NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}
 
 
 # Codes of a query that can't go on: its upstream or target is not the one of its checkpoint, or lacks what
-# comes next or what was written; its checkpoint or its collection is gone; or it was stopped by hand.
+# comes next or what was written, or the columns for it; its checkpoint or its collection is gone; or it was
+# stopped by hand.
 LOST = {
     "MZ043": "upstream-changed",
+    "MZ053": "target-behind",
     "MZ067": "upstream-changed",
     "MZ069": "upstream-changed",
     "MZ160": "checkpoint-missing",

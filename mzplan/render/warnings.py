@@ -31,7 +31,7 @@ def warnings_of(plan: Plan) -> Iterator[Warned]:
         yield Warned(
             what=loss.summary,
             more=" (apply needs `--allow-loss`)",
-            of=(safe(loss.detail.partition("\n")[0]),),
+            of=(safe(loss.detail.partition("\n")[0].removesuffix(".")),),
             grave=True,
         )
     queries = [change for change in plan.changes if change.address.kind != "connection"]

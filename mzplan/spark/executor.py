@@ -142,7 +142,9 @@ class SparkExecutor(SparkDriver):
         if not any(one.severity == "error" for one in diagnostics):
             diagnostics += self._unsupported(description, secrets)
             diagnostics += self._uncastable(description, secrets)
-        return CheckResult(diagnostics=diagnostics, upstream=found.upstream, makes=found.makes)
+        return CheckResult(
+            diagnostics=diagnostics, upstream=found.upstream, makes=found.makes, lacks=found.lacks
+        )
 
     def _unreadable(self, description: Description) -> tuple[Diagnostic, ...]:
         """MZ241, before anything is stopped for a query that could not go on from its checkpoint."""

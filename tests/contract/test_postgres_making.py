@@ -21,6 +21,7 @@ from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.observed import Observation
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.schema.description import Description, describe, digest_of
@@ -29,6 +30,7 @@ from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store, digest_of_state
 from tests.contract.test_postgres_privileges import ROLE, Server
 from tests.runners import runner_in_memory
+from tests.support import eventually
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
@@ -195,7 +197,9 @@ class Checking(InMemoryExecutor):
 
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
         found = check_description(description, secrets, Connectors())
-        return CheckResult(diagnostics=found.diagnostics, upstream=found.upstream, makes=found.makes)
+        return CheckResult(
+            diagnostics=found.diagnostics, upstream=found.upstream, makes=found.makes, lacks=found.lacks
+        )
 
     def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         return prepare_target(description, secrets, Connectors(), outputs_without_spark, ".", ".")
@@ -203,7 +207,8 @@ class Checking(InMemoryExecutor):
 
 TABLES = """
 SELECT c.oid::regclass::text, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
-WHERE c.relkind = 'r' AND a.attnum > 0 AND c.relnamespace = 'new'::regnamespace ORDER BY 1, a.attnum
+WHERE c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped AND c.relnamespace = 'new'::regnamespace
+ORDER BY 1, a.attnum
 """
 
 
@@ -267,6 +272,54 @@ def test_a_proposal_alters_nothing_whatever_it_claims(server: Server, tmp_path: 
         server.run("DROP TABLE new.made")
         assert proposed(wanted, digest=store.serial_digest(1)) == [("notice", "MZ268")]
         assert tables() == [("new.later", "id"), *payroll]
+
+
+def test_a_column_that_was_dropped_by_hand_is_made_again_only_where_that_is_planned(
+    server: Server, tmp_path: Path
+) -> None:
+    server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
+    store = Store(LocalBackend(tmp_path / "state"), "shop")
+    lease = store.leases.acquire("local", "test")
+    assert lease is not None
+    query = server.query(
+        ROLE, mode="upsert", key=["id"], create=True, table="new.made", select=["id", "state"]
+    )
+    state = state_of(query.description, 1)
+    with ThreadPoolExecutor(4) as pool:
+        secrets, executor = Secrets(".", {"PW": "pw"}), Checking("shop")
+        runner = runner_in_memory(store, executor, lease, pool, secrets=secrets)
+
+        def seen() -> Observation | None:
+            runner.tick()
+            status = store.read_status("local")
+            return status.observations.get(SINK) if status is not None else None
+
+        def columns() -> list[str]:
+            return [column for _, column in server.admin.execute(TABLES).fetchall()]
+
+        def runs() -> bool:
+            one = seen()
+            return one is not None and one.condition == "running" and one.digest == wanted.digest
+
+        wanted = state.resources[SINK]
+        store.commit(state, State(project="shop"))
+        eventually("it runs", runs)
+        server.run("ALTER TABLE new.made DROP COLUMN state")
+        found = runner.controller.inspect(query.description)
+        assert [(one.severity, one.code) for one in found] == [("notice", "MZ268"), ("error", "MZ053")]
+        (name,) = (one.name for one in executor.reports() if one.name.address == SINK)
+        executor.end(name, "the column is gone")
+        eventually("it says what is gone", lambda: (one := seen()) is not None and one.error_code == "MZ053")
+        one = seen()
+        assert one is not None and one.condition == "failed" and columns() == ["id"]
+        assert "ADD COLUMN" in str(one.error) and "mzplan restart sink." in str(one.error)
+
+        # A restart is a change that plans it.
+        again = replace(wanted, restart_token=1)
+        wanted = replace(again, digest=digest_of(again, {**state.resources, SINK: again}))
+        store.commit(replace(state, serial=2, resources={**state.resources, SINK: wanted}), state)
+        eventually("it runs again", runs)
+        assert columns() == ["id", "state"]
 
 
 def state_of(sink: Description, serial: int) -> State:

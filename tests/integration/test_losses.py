@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -77,6 +78,7 @@ def test_records_that_retention_has_dropped(
     assert project.json("plan")["changes"] == []
 
 
+@pytest.mark.faults
 def test_files_that_are_gone_are_found_by_the_runner_before_it_stops_anything(project: Project) -> None:
     inbox, lake = project.folder / "gone" / "inbox", project.folder / "gone" / "lake"
     inbox.mkdir(parents=True)

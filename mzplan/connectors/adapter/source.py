@@ -83,7 +83,7 @@ class EndpointSource(SourceConnector):
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
         """Steps that have expired."""
-        read = steps_read(former)
+        read = _steps_read(former)
         if not read:
             return None
         try:
@@ -172,7 +172,7 @@ def _steps_missing(query: ResolvedQuery, step: Step, there: range) -> Diagnostic
     )
 
 
-def steps_read(checkpoint: Checkpoint) -> range:
+def _steps_read(checkpoint: Checkpoint) -> range:
     """The steps of the endpoint that were read, as far back as is known. Raises OSError."""
     log = checkpoint.log
     end, first = log.entry(log.newest()), StepIndex(checkpoint).find(0)

@@ -12,6 +12,8 @@ from mzplan.connectors.api.targets import unreadable
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.losses import Loss, as_refusal, as_warning
 from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.folder import open_folder
+from mzplan.warehouse.step_index import StepIndex
 
 _LOOKED_AT = 20  # earlier generations; those that have never begun are few
 LISTED = 8  # partitions, or files, that a text names
@@ -45,8 +47,10 @@ def _of_another(
     connector: SourceConnector, query: ResolvedQuery, former: Checkpoint, found: Mapping[str, Any] | None
 ) -> Loss | None:
     """All of it, where that was read of another upstream. Raises OSError."""
-    recorded = former.upstream()
+    recorded, newest = former.upstream(), StepIndex(former).last()
     if recorded is None or found is None or query.body.get("on_upstream_change") == "accept":
+        return None
+    if newest is None or newest.total == 0:  # nothing was read there
         return None
     other = connector.compare(query, recorded, found)
     return Loss(lost=None, read=None, unit="rows", where=other.detail.partition(". ")[0]) if other else None
@@ -57,7 +61,7 @@ def _former(query: ResolvedQuery, warehouse: str) -> Checkpoint | None:
     own = query.description.generation
     for generation in range(own - 1, max(0, own - 1 - _LOOKED_AT), -1):
         checkpoint = Checkpoint.of(warehouse, query.description.id, generation)
-        if checkpoint.log.newest() >= 0:
+        if checkpoint.log.newest() >= 0 or open_folder(checkpoint.steps).names():
             return checkpoint
     return None
 

@@ -78,11 +78,13 @@ class Output:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """What a probe found. `upstream`: the identity of what a source reads, None if there is none to know.
-    `makes`: whether a sink would first make something that its target lacks (`capabilities.Prepares`)."""
+    `makes`: whether a sink would first make something that its target lacks (`SinkConnector.prepare`);
+    `lacks`: what that is, as errors, for one that has had it: only an apply that plans it makes it."""
 
     diagnostics: tuple[Diagnostic, ...] = ()
     upstream: Mapping[str, Any] | None = None
     makes: bool = False
+    lacks: tuple[Diagnostic, ...] = ()
 
     @property
     def ok(self) -> bool:

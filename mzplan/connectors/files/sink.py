@@ -9,6 +9,7 @@ from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded
 from mzplan.connectors.files.manifest import LOG
+from mzplan.connectors.files.parquet_types import unfit_files
 from mzplan.connectors.files.written import FilesContent, FilesRecorded
 from mzplan.connectors.frames.metrics import with_count
 from mzplan.connectors.network.aws_spark import use_s3
@@ -30,10 +31,14 @@ class FilesSink(SinkConnector):
         return route(query)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Whether the folder can be written, and the format can hold the columns."""
-        found = target_problems(query, folder_of(query))
-        if query.body["format"]["type"] == "csv":
+        """Whether the folder can be written, the format can hold the columns, and files that are there have
+        them in the same types."""
+        folder, format_ = folder_of(query), query.body["format"]["type"]
+        found = target_problems(query, folder)
+        if format_ == "csv":
             found += _not_for_csv(query, outputs)
+        if format_ == "parquet" and not found:
+            found += unfit_files(query, folder, outputs)
         return Probe(diagnostics=tuple(found))
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:

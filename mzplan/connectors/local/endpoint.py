@@ -199,6 +199,13 @@ class LocalSteps:
             raise StepError(f"there is no step {missing}")
         return sum(self._summary(view.files[step])[0] for step in steps)
 
+    def appended(self) -> int:
+        """The rows of all appends, whether they were read or not; of expired ones as far as they are
+        remembered."""
+        view = self._look()
+        expired = [int(rows) for step, rows, _ in view.expired.values() if step < view.start]
+        return sum(expired) + self.rows(range(view.start, view.stop))
+
     def expire(self, step: Step) -> None:
         """Discard steps before this one when they have become many, but always keep the newest."""
         with self.folder.lock():

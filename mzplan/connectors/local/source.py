@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mzplan.connectors.adapter.source import EndpointSource, steps_read
+from mzplan.connectors.adapter.source import EndpointSource
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.local.endpoint import LocalFactory
+from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps
 from mzplan.model.losses import Loss
 from mzplan.warehouse.checkpoints import Checkpoint
 
@@ -17,8 +17,6 @@ class LocalSource(EndpointSource):
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
         """All of it: what is appended belongs to the generation that was there then."""
-        read = len(steps_read(former))
-        if not read:
-            return None
-        where = f"steps 0–{read - 1} were appended to the generation before, and go with it"
-        return Loss(lost=read, read=read, unit="steps", where=where)
+        rows = LocalSteps(former.steps).appended()
+        where = "they were appended to the generation before, and go with it"
+        return Loss(lost=rows, read=rows, unit="appended rows", where=where) if rows else None

@@ -119,6 +119,12 @@ def test_files_are_written_once(lab: Lab, topic: Make, tmp_path: Path, format_: 
     listed = committed_files(tmp_path / "out")
     assert sorted(row.id for row in _read(spark, format_, listed)) == list(range(21))
 
+    # Another type for a column: readers refuse a folder of Parquet with both, others don't know types.
+    retyped = replace(sink, digest="1:b", body={**sink.body, "select": ["CAST(id AS STRING) AS id"]})
+    assert lab.codes(retyped) == (["MZ053"] if format_ == "parquet" else [])
+    anew = replace(retyped, generation=2, body={**retyped.body, "on_replace": "truncate"})
+    assert lab.codes(anew) == []
+
     # A query that begins anew does not go on in a folder of another one.
     other = lab.sink(source, "files", folder, path="out", format={"type": format_})
     with pytest.raises(MzplanError) as caught:

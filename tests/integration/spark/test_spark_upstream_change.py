@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +12,10 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from examples.servers import KafkaBroker, create_topic
+from mzplan.connectors.local.endpoint import LocalSteps
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.warehouse.checkpoints import Checkpoint
+from tests.integration.spark.test_spark_postgres_source import source as postgres_source
 from tests.integration.spark_lab import until
 
 if TYPE_CHECKING:
@@ -183,3 +186,71 @@ def test_a_topic_with_fewer_partitions(lab: Lab, topic: Make, own_kafka: KafkaBr
     lab.start(after)
     until("all of the one partition", lambda: ids(lab, after) == [1, 1, 2, 3])
     lab.stop(after)
+
+
+def losses(lab: Lab, former: Description, **body: object) -> list[str]:
+    """Of its next generation."""
+    anew = replace(former, generation=former.generation + 1, digest="1:b", body={**former.body, **body})
+    found = [one for one in lab.check(anew).diagnostics if one.code == "MZ292"]
+    assert all(one.severity == "error" for one in found)
+    allowed = lab.check(replace(anew, may_lose=True)).diagnostics
+    assert [(one.code, one.severity) for one in allowed] == [("MZ292", "warning")] * len(found)
+    return [
+        f"{one.summary.replace(str(former.address), 'it')}: {one.detail.splitlines()[0]}" for one in found
+    ]
+
+
+def test_what_a_new_generation_could_not_read_again(lab: Lab, topic: Make) -> None:
+    name, other = topic(partitions=1), topic("other", partitions=1)
+    source, empty = lab.kafka_source(name, schema="id BIGINT"), lab.kafka_source(other, schema="id BIGINT")
+    lab.produce(name, *({"id": id_} for id_ in range(5)))
+    assert losses(lab, source) == []  # nothing has read yet
+    lab.start(source, empty)
+    until("five rows", lambda: lab.count(source) == 5)
+    until("it has looked", lambda: lab.report(empty).triggered)
+    lab.finish(source)
+    lab.stop(empty)
+    assert losses(lab, empty) == losses(lab, empty, topic=name) == []
+    assert losses(lab, source) == []
+    (later,) = losses(lab, source, start_offsets="latest")
+    assert later.startswith("5 of 5 records of it") and later.endswith(
+        "(start_offsets: latest): partition 0: 0–4."
+    )
+    (elsewhere,) = losses(lab, source, topic=other)
+    assert elsewhere.endswith(f"it would read topic {other} instead of {name}.")
+    # The runner watches it.
+    assert lab.executor.measure(source, lab.secrets).loss is None
+
+
+def test_appended_rows_go_with_their_generation(lab: Lab) -> None:
+    import pyarrow as pa
+
+    source = lab.source("local", None, schema="id BIGINT")
+    lab.start(source)
+    until("it has looked", lambda: lab.report(source).triggered)
+    assert losses(lab, source) == []  # its only step is empty
+    LocalSteps(str(lab.checkpoint(source) / "steps")).append(pa.table({"id": [1, 2, 3]}), "one")
+    until("three rows", lambda: lab.count(source) == 3)
+    lab.finish(source)
+    (found,) = losses(lab, source)
+    assert found.startswith("3 of 3 appended rows of it can't be read again")
+
+
+def test_a_snapshot_has_no_history(lab: Lab, database: Make) -> None:
+    shop = database("history")
+    lab.execute(
+        shop,
+        "CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric(12,2), tags text[], "
+        "note text)",
+        "ALTER TABLE orders REPLICA IDENTITY FULL",
+        "INSERT INTO orders VALUES (1, 'a', 1, NULL, NULL), (2, 'b', 2, NULL, NULL)",
+    )
+    source = postgres_source(lab, shop)
+    lab.start(source)
+    until("the snapshot is there", lambda: lab.count(source) == 2, 180)
+    assert losses(lab, source) == []
+    lab.execute(shop, "UPDATE orders SET amount = 3 WHERE id = 1", "DELETE FROM orders WHERE id = 2")
+    until("the changes are there", lambda: lab.count(source) == 1, 180)
+    lab.finish(source)
+    (found,) = losses(lab, source)
+    assert found.startswith("Changes of it can't be read again") and "a snapshot of today" in found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -39,7 +40,7 @@ def look_at(connection: Connection, query: ResolvedQuery, outputs: Sequence[Outp
     target = identify(connection)
     check = _TargetCheck(connection, query)
     found = [*check.problems(outputs), *_compare(connection, query, target)]
-    return Probe(diagnostics=tuple(found), upstream=target, makes=bool(check.made))
+    return Probe(diagnostics=tuple(found), upstream=target, makes=bool(check.made), lacks=tuple(check.lacks))
 
 
 # ── the table and its columns
@@ -87,9 +88,10 @@ def check_table(
 
 class _TargetCheck(Check):
     """What stands in the way of writing to the table, and to mzplan's own. `made`: the statements with which
-    the sink would make what is missing."""
+    the sink would make what is missing; `lacks`: that, as errors."""
 
     made: Sequence[str] = ()
+    lacks: Sequence[Diagnostic] = ()
 
     def problems(self, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
         yield from self._read_only()
@@ -97,6 +99,10 @@ class _TargetCheck(Check):
         schema = missing_schema(self._connection, self._query) if table is None else None
         made = self.made = lacking(self._query, table, outputs, schema)
         yield from check_table(self._query, table, outputs, schema, made=made)
+        if made:
+            planned = f"\nOr have it made by a change that plans it: mzplan restart {self._query.address}"
+            found = check_table(self._query, table, outputs, schema)
+            self.lacks = [replace(d, hint=d.hint + planned) for d in found if d.severity == "error"]
         lacks = PrivilegeCheck(self._connection, self._query).problem(table, outputs, keys, made, schema)
         if lacks is not None:
             yield lacks

@@ -1,0 +1,75 @@
+"""Whether a folder of Parquet files takes the types that its sink writes: readers refuse a folder whose files
+have a column in two types, and Spark writes them without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.queries import Output, ResolvedQuery, empties_target
+from mzplan.connectors.files.manifest import listed
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.warehouse.paths import local_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NAMES = {
+    "bool": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INT",
+    "int64": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "STRING",
+    "large_string": "STRING",
+    "binary": "BINARY",
+    "date32[day]": "DATE",
+}
+
+
+def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -> list[Diagnostic]:
+    """MZ053 for columns that the newest file of this machine has in other types. A file may lack columns, and
+    have others: readers take that."""
+    begins = query.checkpoint is not None and not query.checkpoint.log.has_begun()
+    if local_path(folder) is None or (begins and empties_target(query)):
+        return []  # in an object store, Spark will report it; what is removed first is no matter
+    there = _types_in(folder)
+    retyped = [
+        f"{output.name} is {found} there, and the sink writes {output.type}"
+        for output in outputs
+        if output.type in _NAMES.values()
+        and (found := there.get(output.name.lower(), output.type)) != output.type
+    ]
+    if not retyped:
+        return []
+    return [
+        Diagnostic(
+            code="MZ053",
+            summary=f"The files in {folder} have other types than {query.address} writes",
+            detail=f"{query.link.address}: {'; '.join(retyped)}. Readers refuse a folder with both.",
+            hint="cast the column in `select`, or give it another name; or have all files written anew: "
+            f"on_replace: truncate in the sink, and mzplan apply --replace {query.address} --allow-replace; "
+            "or name a path of its own for the sink.",
+            address=query.address,
+        )
+    ]
+
+
+def _types_in(folder: str) -> dict[str, str]:
+    """The simple types of the newest file that can be read, by column; nested ones and times are left out."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        files = listed(folder)[1]
+    except (OSError, ValueError):  # the sink's start says it
+        return {}
+    for file in reversed(files[-3:]):  # the last one may be without rows, or removed by somebody
+        try:
+            fields: Sequence[pa.Field] = list(pq.read_schema(file))
+        except (OSError, pa.ArrowInvalid):
+            continue
+        return {field.name.lower(): name for field in fields if (name := _NAMES.get(str(field.type)))}
+    return {}
