@@ -41,6 +41,7 @@ class StepHistory:
         self._whole = whole
         self._warehouse = warehouse
         checkpoint = self._checkpoint = Checkpoint.of(warehouse, *place)
+        self._table: str | None = None  # the id of the collection's table, once it is known
         self.is_source = source is None
         self.written = source or place  # where the collection lies
         self.index = StepIndex(checkpoint)
@@ -115,7 +116,9 @@ class StepHistory:
     def has_read(self, offset: Any) -> bool:
         """Of a sink: whether an offset is of the collection that it reads, and not of a former generation of
         that. True also where that is not known."""
-        there = Checkpoint.of(self._warehouse, *self.written).collection()
+        if self._table is None:
+            self._table = Checkpoint.of(self._warehouse, *self.written).collection()
+        there = self._table
         return not isinstance(offset, dict) or offset.get("reservoirId", there) == there or there is None
 
     def step_read(self, step: int) -> StepRecord | None:

@@ -46,6 +46,7 @@ BACKFILL = [
     p for p in Failpoint if p.value.startswith("backfill.")
 ]  # on real servers: test_backfill_kills.py
 REPLAY = [p for p in Failpoint if p.value.startswith("replay.")]  # on real servers: test_replay_kills.py
+CARRY_OVER = [p for p in Failpoint if p.value.startswith("carry-over.")]  # test_carry_over_kills.py
 SINK = [p for p in Failpoint if p.value.startswith("sink.")]  # on real servers: test_sink_kills.py
 # On real servers: tests/integration/spark/test_spark_task_kills.py.
 TASK = [p for p in Failpoint if p.value.startswith("task.")]
@@ -115,7 +116,7 @@ def follower(tmp_path: Path) -> Iterator[Followed]:
 def test_the_lists_are_whole() -> None:
     groups = (
         *(APPLY, RUNNER, COMMAND, CLAIMS, TABLES, CANARY, APPEND, SOURCE, BACKFILL, REPLAY, SINK),
-        *(TASK, ALTER),
+        *(TASK, ALTER, CARRY_OVER),
     )
     assert all(groups) and set(ALTER) > set(APPLY)
     assert {point for group in groups for point in group} == set(Failpoint)
