@@ -167,6 +167,8 @@ class QueryStart:
     def _replay(self) -> None:
         """Write rows of the sink's steps into its target once more."""
         query, checkpoint, running = self._query, self._checkpoint, self._running
+        if not query.description.replays:
+            return
         running.backfilled = checkpoint.replays().newest()
         if not replays_to_do(query, checkpoint):
             return
