@@ -94,6 +94,25 @@ def test_three_kills_and_each_row_is_there_once(
     ]
     assert written("latest") == ROWS
     assert project.json("plan")["changes"] == []
+    _told(project)
+
+
+def _told(project: Project) -> None:
+    """The runner that came says why it started what it found; what the killed one wrote is still there."""
+    found = project.json("why", "source.s")
+    assert found["cause"]["cause"] == "runner" and "was killed" in found["cause"]["detail"]
+    assert project.queries()["sink.t"]["started_because"]["cause"] == "runner"
+    events = project.json("events", "source.s", "--kind", "started")["events"]
+    assert [(e["cause"]["cause"], e["cause"]["serial"], e["in_history"]) for e in events] == [
+        ("change", 1, True),
+        ("change", 2, True),
+        ("runner", None, None),
+    ]
+    assert events[1]["cause"]["through"] == "connection.k" and events[1]["step"] is not None
+    project.down()
+    found = project.json("why", "source.s")  # no runner is alive
+    assert (found["event"]["kind"], found["cause"]["cause"]) == ("runner-ended", "runner")
+    assert found["ran_seconds"] > 0
 
 
 def _kill_apply_before_commit(project: Project, change: Callable[[], None]) -> None:

@@ -101,6 +101,8 @@ def test_one_goes_first_and_the_others_process_meanwhile(
     # The broker's other address: the first restarts, then the other.
     pairs.declare(kafka.bootstrap2)
     good = project.apply("--canary")
+    causes = {a: q["started_because"]["cause"] for a, q in project.queries().items() if "ca_s" in a}
+    assert causes == {"source.ca_s0": "canary", "source.ca_s1": "change"}
     seconds = {c["address"]: c["seconds"] for c in good["changes"] if c["address"] != "connection.ca_k"}
     assert seconds["source.ca_s0"] < seconds["source.ca_s1"]
     assert pairs.restarted(before) == set(seconds)
@@ -127,6 +129,7 @@ def _without_progress(pairs: Pairs) -> None:
         lock.rollback()
     pairs.flows("on what it ran before")
     queries = project.queries()
+    assert queries["sink.ca_t0"]["started_because"]["detail"].startswith("back: It has made no progress")
     assert queries["sink.ca_t1"]["held"] and queries["sink.ca_t0"]["condition"] == "failed"
     # The next apply goes on with both.
     assert project.apply()["goes_on"] == ["sink.ca_t0", "sink.ca_t1"]

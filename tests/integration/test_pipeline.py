@@ -161,6 +161,8 @@ def check_run_events(
         ("COMPLETE", before["run_id"]),
         ("START", after["run_id"]),
     ]
+    causes = [event["run"]["facets"]["mzplan_startedBecause"] for event in (first, ended, second)]
+    assert [one["cause"] for one in causes] == ["change"] * 3 and causes[2]["through"] == "connection.mv_a"
     assert names(first["inputs"]) == names(ended["inputs"]) == [(f"kafka://{kafka.bootstrap}", topic)]
     assert names(second["inputs"]) == [(f"kafka://{kafka.bootstrap2}", topic)]
     (collection,) = names(first["outputs"])
@@ -473,3 +475,61 @@ def test_a_wrong_value_of_a_secret_leaves_no_trace_and_the_right_one_heals(
     schema = "SELECT 1 FROM pg_namespace WHERE nspname = 'mzplan'"
     eventually("the schema is gone", lambda: rows_of(dsn, schema) == [])
     assert ids(dsn, "values_of") == [0, 1, 2, 3, 4]
+
+
+class Told:
+    """A local source and a sink, which logs in as a role of its own with a password from a file."""
+
+    def __init__(self, project: Project, postgres: PostgresServer, name: str):
+        self.project, self.postgres, self.name = project, postgres, name
+        self.dsn, self.role = postgres.dsn(name), f"why_{name}"
+        execute(self.dsn, "CREATE TABLE told (id bigint, note text)")
+        execute(self.dsn, f"CREATE ROLE {self.role} LOGIN")
+        execute(self.dsn, f"GRANT ALL ON TABLE told TO {self.role}")
+        execute(self.dsn, f"GRANT CREATE ON DATABASE {name} TO {self.role}")
+
+    def password(self, value: str) -> None:
+        execute(self.dsn, f"ALTER ROLE {self.role} PASSWORD '{value}'")
+        (self.project.folder / "why.secret").write_text(value)
+
+    def declare(self, trigger: str = "500ms", host: str = "127.0.0.1") -> None:
+        self.project.write(
+            "why",
+            f"connections:\n  why_pg: {{type: postgres, host: {host}, port: {self.postgres.port}, "
+            f"database: {self.name}, user: {self.role}, password: '${{file:why.secret}}'}}\n"
+            'sources:\n  why_s: {type: local, schema: "id BIGINT, note STRING"}\n'
+            "sinks:\n  why_t: {from: why_s, connection: why_pg, table: public.told, mode: append, "
+            f"trigger: {{interval: {trigger}}}}}\n",
+        )
+
+    def why(self) -> tuple[str, str]:
+        cause = self.project.json("why", "sink.why_t")["cause"]
+        shown = self.project.queries()["sink.why_t"]["started_because"]
+        assert (shown["cause"], shown["serial"]) == (cause["cause"], cause["serial"])
+        return cause["cause"], cause["detail"]
+
+
+def test_each_restart_says_why(
+    project: Project, postgres: PostgresServer, database: Callable[..., str]
+) -> None:
+    """A change, one of a connection, a hand and a rotated secret, each told afterwards."""
+    told = Told(project, postgres, database())
+    told.password("first-secret")
+    told.declare()
+    project.apply()
+    assert told.why() == ("change", "new")
+    told.declare(trigger="400ms")
+    project.apply("-m", "Faster")
+    assert told.why() == ("change", "trigger.interval 500ms → 400ms")
+    told.declare(trigger="400ms", host="localhost")
+    project.apply()
+    assert told.why() == ("change", "host 127.0.0.1 → localhost")
+    assert project.json("why", "sink.why_t")["cause"]["through"] == "connection.why_pg"
+    project.json("restart", "sink.why_t")
+    assert told.why() == ("hand", "restarted by hand")
+    project.json("pause", "sink.why_t")
+    project.json("resume", "sink.why_t")
+    assert told.why() == ("hand", "resumed by hand")
+    told.password("other-secret")
+    project.apply()
+    assert told.why() == ("secret", "the value of ${file:why.secret} changed")

@@ -68,9 +68,8 @@ def codes(ran: Ran) -> dict[str, str]:
 
 def files_of(folder: Path) -> dict[str, bytes]:
     """The store without what a runner writes by itself."""
-    kept = [
-        p for p in (folder / "state").rglob("*") if p.is_file() and p.parent.name not in ("status", "leases")
-    ]
+    own = ("status", "leases", "events")
+    kept = [p for p in (folder / "state").rglob("*") if p.is_file() and p.parent.name not in own]
     return {str(p): p.read_bytes() for p in kept if p.name not in (".mutex", "lock")}
 
 
