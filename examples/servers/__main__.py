@@ -98,7 +98,7 @@ def _send(folder: Path, topic: str, file: Path) -> int:
     try:
         rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as problem:
-        raise ServerError(f"{file} is no file of JSON objects, one a line: {problem}") from None
+        raise ServerError(f"{file} is not a file of JSON objects, one a line: {problem}") from None
     try:
         known = admin(bootstrap).list_topics(timeout=TIMEOUT_S).topics
     except KafkaException as problem:

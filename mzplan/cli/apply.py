@@ -184,7 +184,7 @@ def command_destroy(
 def _override(name: str, text: str) -> click.Command:
     @command(name, help=text, changing=True)
     @selecting(required=True)
-    @click.option("--auto-approve", is_flag=True, help="For scripts: what is named is not asked for anyway.")
+    @click.option("--auto-approve", is_flag=True, help="For scripts: never ask.")
     @message_option
     @wait_option
     def called(

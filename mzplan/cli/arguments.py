@@ -80,7 +80,7 @@ def _query_or_glob(text: str) -> Address | str:
 def _label(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise ValueError(f"{text!r} is no label with its value: write KEY=VALUE.")
+        raise ValueError(f"{text!r} is not a label with its value: write KEY=VALUE.")
     return key, value
 
 
@@ -88,7 +88,7 @@ def _time(text: str) -> int:
     """In milliseconds since the epoch."""
     found = instant(text)
     if found is None:
-        raise ValueError(f"{text!r} is no time with its zone, such as 2026-11-01T08:00:00Z.")
+        raise ValueError(f"{text!r} is not a time with its zone, such as 2026-11-01T08:00:00Z.")
     return found
 
 
@@ -101,7 +101,7 @@ def _duration(text: str) -> float:
 
 def _digest(text: str) -> str:
     if not re.fullmatch(r"sha256:[0-9a-f]{64}", text):
-        raise ValueError(f"{text!r} is no digest of a plan: sha256: and 64 hex digits.")
+        raise ValueError(f"{text!r} is not a digest of a plan: sha256: and 64 hex digits.")
     return text
 
 
@@ -111,11 +111,11 @@ def _web_address(text: str) -> str:
         parts = urlsplit(text)
         host = parts.hostname if parts.port != 0 else None
     except ValueError:
-        raise ValueError(f"{text[:80]!r} is no URL.") from None
+        raise ValueError(f"{text[:80]!r} is not a URL.") from None
     if parts.scheme not in ("http", "https") or not host:
-        raise ValueError(f"{text[:80]!r} is no URL of a page: write https://HOST/PATH.")
+        raise ValueError(f"{text[:80]!r} is not a URL of a page: write https://HOST/PATH.")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("a URL with a login shows it to all who read it: write it without.")
+        raise ValueError("all who read the URL would see its login: leave the login out.")
     if len(text) > LONGEST_URL or not _PRINTABLE.fullmatch(text):
         most = f"{LONGEST_URL:,}"
         raise ValueError(f"{text[:80]!r} has blanks or odd characters, or more than {most} of them.")

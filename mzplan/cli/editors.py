@@ -73,9 +73,13 @@ def _modeline(file: Path, schemas: Path) -> str:
 @command("schema")
 @click.argument("kind", required=False, type=SCHEMA)
 @click.option(
-    "--editor", is_flag=True, help="Write what editors complete and check files with (in .mzplan/schemas)."
+    "--editor",
+    is_flag=True,
+    help="Write the schemas that editors complete and check files by (into .mzplan/schemas).",
 )
-@click.option("--out", metavar="FOLDER", type=click.Path(file_okay=False), help="With --editor: write there.")
+@click.option(
+    "--out", metavar="FOLDER", type=click.Path(file_okay=False), help="With --editor: the folder to write to."
+)
 def command_schema(invocation: Invocation, kind: str | None, editor: bool, out: str | None) -> int:
     """Print a JSON Schema, or list them all, or write those of whole files for editors.
 

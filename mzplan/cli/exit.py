@@ -191,7 +191,7 @@ def _defect(problem: BaseException) -> Diagnostic:
     return Diagnostic(
         code="MZ079",
         summary="mzplan has a defect",
-        detail=f"{type(problem).__name__}{place}. It is none of your project.",
+        detail=f"{type(problem).__name__}{place}. The mistake is in mzplan, not in your project.",
         hint="run it again with -v, and report what that shows.",
     )
 
@@ -200,7 +200,7 @@ _TOO_DEEP = Diagnostic(
     code="MZ007",
     summary="The input is nested too deeply",
     detail="A configuration may have 64 levels.",
-    hint="look for a resource, or a file of the state, that holds itself again and again.",
+    hint="look for a resource, or a file of the state, that contains itself.",
 )
 _TOO_MUCH = Diagnostic(
     code="MZ007",

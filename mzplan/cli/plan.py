@@ -53,9 +53,7 @@ WATCH_EVERY = 1.0  # seconds
     help="Where readers of the comment will find that file: the comment links to it.",
 )
 @click.option("--explain", is_flag=True, help="Also show the stages that apply will walk.")
-@click.option(
-    "--live/--no-live", default=False, help="Have the queries of the plan validated (default: not)."
-)
+@click.option("--live/--no-live", default=False, help="Validate the queries of the plan live (default: no).")
 @policy_option
 @send_secrets_option
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")

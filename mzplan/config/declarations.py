@@ -61,7 +61,8 @@ def _declare(resource: Declared, declared: dict[Address, Declared], findings: Fi
 
 def _take_out_inline(resource: Declared, declared: dict[Address, Declared], findings: Findings) -> None:
     """A connection that is written inside a source or sink becomes one of its own, `source_orders`: so it is
-    planned, validated and kept in the state like any other, and moving it out is no change of what runs."""
+    planned, validated and kept in the state like any other, and moving it out
+    changes nothing that runs."""
     inline = value_at(resource.body, ("connection",))
     if not isinstance(inline, dict) or resource.valid_address is None:
         return

@@ -146,7 +146,7 @@ class Defaults:
                 "MZ252",
                 "Defaults make the project too large",
                 f"With what all resources get by them, it has more than {MAX_NODES:,} keys and values.",
-                "write what is so large into those resources that need it.",
+                "write the large values into those resources that need them.",
                 location=Location(block.file, block.at, at_key=True),
             )
             raise EnoughError

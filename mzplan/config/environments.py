@@ -60,7 +60,7 @@ def choose(document: Document, named: str, findings: Findings) -> Environment:
         findings.add(
             "MZ249",
             f"Two environments are the default: {shown(defaults[0])} and {shown(name)}",
-            f"The other one is at {HERE}. Which one is meant where none is named could not be known.",
+            f"The other one is at {HERE}. mzplan could not know which one is meant where none is named.",
             "leave `default: true` at one of them.",
             location=Location(document.file, (SECTION, name, "default")),
             related=Location(document.file, (SECTION, defaults[0], "default")),

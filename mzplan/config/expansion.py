@@ -122,7 +122,7 @@ class Expansion:
         if not isinstance(given, str):
             self.findings.add(
                 "MZ251",
-                "The name of a for_each is no text",
+                "The name of a for_each is not text",
                 f"{self.template.label}: `name` says how the resource of each key is called; found "
                 f"{kind_of(given)}.",
                 'write `name: "${each.key}"`, or leave it out.',
@@ -166,7 +166,7 @@ class Expansion:
         length = max(2, text.find("}", start) + 1 - start)
         self.findings.add(
             "MZ250",
-            f"{shown(text[start : start + length], quote=False)} is no reference to a key or value",
+            f"{shown(text[start : start + length], quote=False)} is not a reference to a key or value",
             "In a source or sink with `for_each`, ${each.key} is the key and ${each.value} its value; "
             "${each.value.NAME} is what has this name in a value that is a mapping.",
             "write one of these.",
@@ -188,7 +188,7 @@ class Expansion:
                 self.limits.count(0, size_of(value), 0)
             return value
         if any(isinstance(value, dict | list) for value in values):
-            self._lacks(text, "is no text, so it can only stand alone, as the whole value", key)
+            self._lacks(text, "is not text, so it can only stand alone, as the whole value", key)
         words = iter([as_text(value) for value in values])
         parts = [part if isinstance(part, str) else next(words) for part in text.parts]
         self.limits.count(0, 0, sum(map(len, parts)))
@@ -203,7 +203,7 @@ class Expansion:
         value = key.value
         for name in reference[1:]:
             if not isinstance(value, dict):
-                self._lacks(text, f"is no mapping with the key {shown(name)}", key)
+                self._lacks(text, f"is not a mapping with the key {shown(name)}", key)
             if name not in value:
                 there = f": it has {listed(value)}" if value else ""
                 self._lacks(text, f"has no key {shown(name)}{there}", key)

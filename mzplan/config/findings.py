@@ -16,7 +16,7 @@ from mzplan.model.words import nearest, safe
 
 # What YAML's parser counts as the end of a line.
 LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
-# What was meant to be a reference, well-formed or not: it is no secret.
+# What was meant to be a reference, well-formed or not: it is not a secret.
 LIKE_A_REFERENCE = re.compile(r"\$\{(?:var|env|file|vault|aws-sm|each)\b[^{}]*\}")
 _MAX_SHOWN = 60
 

@@ -173,7 +173,7 @@ def _metrics(instances: dict[str, Any]) -> dict[str, MetricsPlace]:
 
 
 def _run_events(given: dict[str, Any]) -> RunEventSettings:
-    """What is no text counts for nothing (its error is reported elsewhere)."""
+    """What is not text counts for nothing (its error is reported elsewhere)."""
     text = {name: value for name, value in given.items() if isinstance(value, str)}
     default = RunEventSettings()
     return RunEventSettings(
@@ -186,7 +186,7 @@ def _run_events(given: dict[str, Any]) -> RunEventSettings:
 
 
 def _retries(waits: dict[str, Any]) -> Retries:
-    """What is no duration or number counts for nothing (its error is reported elsewhere)."""
+    """What is not a duration or number counts for nothing (its error is reported elsewhere)."""
     first, last = (
         seconds(waits[name]) if isinstance(waits[name], str) else 0.0 for name in ("first", "last")
     )

@@ -23,7 +23,7 @@ _LEADS_OUT = (
     "copy what it leads to into the project, or remove the link.",
 )
 _LEADS_ELSEWHERE = (
-    "It is a link to a file that is no YAML file by its name.",
+    "It is a link to a file that is not a YAML file by its name.",
     "name what it leads to *.yaml, if it is configuration; otherwise remove the link.",
 )
 _DECLARES = re.compile(rb"^[\"']?(connections|sources|sinks)[\"']?[ \t]*:[ \t]*(?:$|[#{&\r])", re.MULTILINE)
@@ -194,7 +194,7 @@ def read_bytes(file: SourceFile) -> bytes:
 
 
 def is_allowed(file: SourceFile) -> bool:
-    """Whether it is no link, or one that may be followed."""
+    """Whether it is not a link, or one that may be followed."""
     if not Path(file.full_path).is_symlink():
         return True
     try:

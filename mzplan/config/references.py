@@ -1,4 +1,4 @@
-"""Every `${…}` of a text: variables are filled in, and what then is no secret reference is reported."""
+"""Every `${…}` of a text: variables are filled in, and what then is not a secret reference is reported."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _below(data: Any, keys: set[str]) -> list[Any]:
 def check_references(
     text: str, locate: Callable[[], Location], known: dict[str, bool], findings: Findings
 ) -> bool:
-    """Report the first `${` of a text that is no secret reference; whether there is none. `known`: which
+    """Report the first `${` of a text that is not a secret reference; whether there is none. `known`: which
     providers there are, as far as was asked."""
     at = 0
     while (start := text.find("${", at)) >= 0:

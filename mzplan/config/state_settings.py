@@ -50,7 +50,7 @@ def read_state_config(
         findings.add(
             "MZ110",
             f"The file of --state-config has {what}",
-            f"It declares: {listed(entries)}. Which state is meant must not be guessed.",
+            f"It declares: {listed(entries)}. mzplan does not guess which state is meant.",
             "declare the same environments in both, or name a file that has `state:` alone.",
             location=Location(file, (SECTION,), at_key=True),
         )

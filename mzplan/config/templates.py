@@ -46,7 +46,7 @@ class Templates:
             "for_each makes the project too large",
             f"{template.label} has {keys:,} keys. All `for_each` of a project may make {MAX_MADE:,} "
             f"resources and {MAX_FILLED:,} characters; with them it may have {MAX_NODES:,} keys and values.",
-            "give it fewer keys, or make several projects of this one.",
+            "give it fewer keys, or split the project.",
             location=template.location(("for_each",), at_key=True),
         )
 

@@ -155,7 +155,7 @@ def refuse_others(variables: Variables) -> None:
 
 
 def scalar(text: str) -> Any:
-    """Text from outside as a YAML scalar: `5` is a number, `"5"` is text. What is no scalar stays text."""
+    """Text from outside as a YAML scalar: `5` is a number, `"5"` is text. What is not a scalar stays text."""
     stripped = text.strip()
     if stripped[:1] in ("'", '"'):
         try:

@@ -347,8 +347,8 @@ def has_to_carry_over(description: Description, memory: Memory) -> bool:
 
 def has_errands(description: Description, memory: Memory, reports: Sequence[QueryReport]) -> bool:
     """Whether a start may have something to do first: it returns when that is done. True where that is not
-    known. What has run had done all of its own before; the newest that is done says nothing of others where
-    it is none of these (see ResourceState.has_done)."""
+    known. A description that was accepted has done all of its own. Of a query that runs, the newest errand
+    that it has done counts only if it is one of these (see ResourceState.has_done)."""
     own, accepted = {one.serial for one in description.errands}, memory.accepted
     known = accepted.errands if accepted is not None and accepted.place == description.place else ()
     same = [report for report in reports if report.name.generation == description.generation]

@@ -3,7 +3,7 @@
 A folder (of a project, of the state, a warehouse) is where its user has said, by name or in mzplan.yaml, and
 may be a link of his own, to another disk say. Below it no link is followed, in any component: whoever can put
 one there would choose which file is overwritten or removed. What is read or written is a regular file, opened
-without waiting. A file for results is no link either, but what the shell has opened.
+without waiting. A file for results is not a link either, but what the shell has opened.
 
 On the way to what was named, a link counts as its user's unless git tracks it.
 """
@@ -255,7 +255,7 @@ def _entered(outer: int, part: str, place: str, *, make: bool) -> int:
 
 
 def _refuse_other(name: str, folder: int, place: str) -> None:
-    """Raise UnfitError where it is no file that could not be opened."""
+    """Raise UnfitError where it is not a file that could not be opened."""
     with contextlib.suppress(FileNotFoundError):
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         if kind_of(mode):

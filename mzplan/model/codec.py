@@ -33,7 +33,7 @@ from typing import (
 )
 
 from mzplan.model.address import Address
-from mzplan.model.stored import MOST, Derive, Read, Stored, integer_from, missing_or_no, number_from
+from mzplan.model.stored import MOST, Derive, Read, Stored, integer_from, missing_or_not, number_from
 
 T = TypeVar("T")
 Write = Callable[[Any], Any]
@@ -86,7 +86,7 @@ def _codec(type_: Any) -> _Codec:
 
 def _text(value: Any, name: str) -> str:
     if type(value) is not str:
-        raise ValueError(f"{name} is {missing_or_no('text', value)}")
+        raise ValueError(f"{name} is {missing_or_not('text', value)}")
     return value
 
 
@@ -160,7 +160,7 @@ def _mapping(key_type: Any, value_type: Any) -> _Codec:
 
     def read(value: Any, name: str) -> dict[Any, Any]:
         if type(value) is not dict:
-            raise ValueError(f"{name} is no mapping")
+            raise ValueError(f"{name} is not a mapping")
         if value_type is Any:
             return value
         read_key, read_value = keys.read, values.read
@@ -229,7 +229,7 @@ class _Object:
     def make(self, value: Any, name: str, known: dict[str, Any]) -> Any:
         """`known` becomes all of its fields."""
         if type(value) is not dict:
-            raise ValueError(f"{name} is no mapping" if name else "it is not what it should be")
+            raise ValueError(f"{name} is not a mapping" if name else "it is not what it should be")
         try:
             for attribute, there, read, _, optional, _ in self._fields:
                 if there in value:
@@ -276,13 +276,13 @@ def parse_json(data: bytes) -> Any:
     except json.JSONDecodeError as problem:
         if problem.pos >= len(problem.doc.rstrip()) or problem.msg.startswith("Unterminated string"):
             raise ValueError("it ends in the middle") from None
-        raise ValueError(f"line {problem.lineno}, column {problem.colno} is no JSON") from None
+        raise ValueError(f"line {problem.lineno}, column {problem.colno} is not JSON") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

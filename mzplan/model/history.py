@@ -26,7 +26,7 @@ def _is_time(text: str) -> bool:
         return False
 
 
-Time = Annotated[str, text_like(_is_time, "time")]
+Time = Annotated[str, text_like(_is_time, "a time")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ class Change:
     """One planned step. `before_digest` is what the plan assumed (staleness), `after` the committed
     record to be (None for a delete; its id is filled in at commit for a create). `ways`: of each cause that
     it does not name itself, the connections in between, from its own on. `cause`: what its query is started
-    or stopped for, where that is no change of the configuration."""
+    or stopped for, where that is not a change of the configuration."""
 
     address: Address
     action: Action

@@ -92,7 +92,7 @@ class RunnerSettings:
     """What mzplan.yaml says of how runners work, which they do once it is committed.
 
     `retain_dropped`: seconds that unclaimed storage stays. `metrics`: by instance. Where the state itself is,
-    is no part of it: a runner must know that before it can read what is committed.
+    is not part of it: a runner must know that before it can read what is committed.
     """
 
     retain_dropped: Seconds = field(default=7 * 86_400.0, metadata=OPTIONAL)

@@ -42,7 +42,7 @@ class Canary:
 
 FORMAT_VERSION = 1
 
-Time = Annotated[str, text_like(lambda text: instant(text) is not None, "time with its zone")]
+Time = Annotated[str, text_like(lambda text: instant(text) is not None, "a time with its zone")]
 
 
 def needed_by(references: Mapping[str, Address]) -> tuple[Address, ...]:
@@ -53,11 +53,11 @@ def needed_by(references: Mapping[str, Address]) -> tuple[Address, ...]:
 def _read_body(value: Any, name: str) -> Body:
     """Any mapping: only what is used without asking its schema is looked at."""
     if type(value) is not dict:
-        raise ValueError(f"{name} is no mapping")
+        raise ValueError(f"{name} is not a mapping")
     if "instance" in value and not is_valid_name(value["instance"]):
-        raise ValueError("instance is no name of an instance")
+        raise ValueError("instance is not the name of an instance")
     if type(value.get("lifecycle", {})) is not dict:
-        raise ValueError("lifecycle is no mapping")
+        raise ValueError("lifecycle is not a mapping")
     return value
 
 

@@ -42,7 +42,7 @@ def text_like(is_one: Callable[[str], object], noun: str) -> Read:
 
     def read(value: Any, name: str) -> str:
         if type(value) is not str or not is_one(value):
-            raise ValueError(f"{name} is no {noun}")
+            raise ValueError(f"{name} is not {noun}")
         return value
 
     return read
@@ -53,7 +53,7 @@ def integer_from(least: int, most: float = MOST) -> Read:
 
     def read(value: Any, name: str) -> int:
         if type(value) is not int:
-            raise ValueError(f"{name} is {missing_or_no('whole number', value)}")
+            raise ValueError(f"{name} is {missing_or_not('a whole number', value)}")
         if not least <= value <= most:
             raise ValueError(f"{name} is out of range")
         return value
@@ -61,9 +61,9 @@ def integer_from(least: int, most: float = MOST) -> Read:
     return read
 
 
-def missing_or_no(noun: str, value: object) -> str:
+def missing_or_not(noun: str, value: object) -> str:
     """What a value is that is not such a thing."""
-    return "missing" if value is None else f"no {noun}"
+    return "missing" if value is None else f"not {noun}"
 
 
 def number_from(least: float) -> Read:
@@ -71,7 +71,7 @@ def number_from(least: float) -> Read:
 
     def read(value: Any, name: str) -> float:
         if type(value) is not float and type(value) is not int:
-            raise ValueError(f"{name} is {missing_or_no('number', value)}")
+            raise ValueError(f"{name} is {missing_or_not('a number', value)}")
         if not least <= value <= MOST:
             raise ValueError(f"{name} is out of range")
         return float(value)
@@ -79,8 +79,8 @@ def number_from(least: float) -> Read:
     return read
 
 
-Id = Annotated[str, text_like(ID.fullmatch, "id")]
-InstanceName = Annotated[str, text_like(is_valid_name, "name of an instance")]
+Id = Annotated[str, text_like(ID.fullmatch, "an id")]
+InstanceName = Annotated[str, text_like(is_valid_name, "the name of an instance")]
 Positive = Annotated[int, integer_from(1)]
 Port = Annotated[int, integer_from(1, 65_535)]
 Seconds = Annotated[float, number_from(0.0)]

@@ -206,7 +206,7 @@ def _path_of(directory: str, file: EditedFile) -> Path:
 
     path = os.path.realpath(Path(os.path.realpath(directory)) / file.path)
     if not is_declaring(directory, path):
-        raise _unreadable(journal_path(directory), f"{file.path} is no YAML file of this project")
+        raise _unreadable(journal_path(directory), f"{file.path} is not a YAML file of this project")
     return Path(path)
 
 
@@ -230,7 +230,7 @@ def _due(directory: str, journal: Journal) -> list[tuple[Path, EditedFile]]:
 def _journal_of(
     directory: str, edits: Sequence[FileEdit], statement: str, new: State, environment: str
 ) -> bytes:
-    """Raises MZ035 for what could not be read again: a name or a statement that is no UTF-8."""
+    """Raises MZ035 for what could not be read again: a name or a statement that is not UTF-8."""
     from mzplan.store.store import digest_of_state
 
     root = os.path.realpath(directory)

@@ -118,8 +118,8 @@ def _broken(address: Address, problem: Exception) -> Diagnostic:
     """A defect of one connector, which must not hide the findings of the others."""
     return Diagnostic(
         code="MZ064",
-        summary=f"The check of {address} broke down: {type(problem).__name__}",
-        hint="that is a defect of mzplan: report it; --no-live leaves the check out.",
+        summary=f"The check of {address} failed unexpectedly: {type(problem).__name__}",
+        hint="this is a defect of mzplan: report it; --no-live leaves the check out.",
         address=address,
     )
 

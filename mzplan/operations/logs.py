@@ -131,7 +131,7 @@ def _begun(instance: str, line: str, before: LogEntry | None) -> LogEntry | None
             )
         except (ValueError, KeyError, TypeError):
             return None
-    # What a console sink prints is no part of what was logged before.
+    # What a console sink prints is not part of what was logged before.
     if re.match(r"sink\.[a-z0-9_]+ step \d+: ", line):
         return _plain(instance, line, before.at if before is not None else None)
     return None

@@ -82,7 +82,7 @@ def decode_plan(data: bytes, place: str = "the plan file") -> Plan:
         document = decode(Fields, parse_json(data), "it")
         version = document.get("mzplan_plan")
         if version is None:
-            raise _unusable(place, "It is no plan that mzplan has saved.")
+            raise _unusable(place, "It is not a plan that mzplan has saved.")
         if version != FORMAT_VERSION:
             shown = f"format {version}" if type(version) is int else "another format"
             raise _unusable(place, f"It has {shown}; this mzplan reads format {FORMAT_VERSION}.")
@@ -184,9 +184,9 @@ def _change_from_json(content: Fields) -> Change:
     after = _record_from_json(address, content.get("after"))
     change = decode(Change, content, before=before, after=after)
     if (before is None) != (change.action == "create") or (after is None) != (change.action == "delete"):
-        raise ValueError(f"{address} has not what its action needs")
+        raise ValueError(f"{address} lacks what its action needs")
     if after is not None and not after.id and change.action != "create":
-        raise ValueError(f"{address}: id is no id")
+        raise ValueError(f"{address}: id is not an id")
     return change
 
 

@@ -46,7 +46,7 @@ def _project_changed(name: str, before: str, after: str) -> Diagnostic:
         code="MZ044",
         summary=f"The {name} can't change while resources exist",
         detail=f"It is {before!r} in the state and {after!r} in the configuration. The checkpoints and "
-        "collections of what runs lie there, and would be lost to it.",
+        "collections of all queries lie there; the queries would lose them.",
         hint=f"put {name}: {before} back, or destroy everything first.",
         exit_code=ExitCode.REFUSED,
     )

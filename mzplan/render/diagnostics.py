@@ -70,7 +70,7 @@ def _render(diagnostic: Diagnostic, paint: Paint, prefix: str) -> str:
     lines = [head]
     where = diagnostic.range
     if where is not None:
-        # `<statement>` is no file.
+        # `<statement>` is not a file.
         path = safe(where.path if where.path[:1] == "<" else os.path.join(prefix, where.path))  # noqa: PTH118
         lines = [f"{path}:{where.line}:{where.column}: {head}"]
         if diagnostic.excerpt is not None:

@@ -51,7 +51,7 @@ def render_entry(entry: HistoryEntry, color: bool = False, now: datetime | None 
     paint = Paint(color)
     lines = [paint(f"Serial {entry.serial}" + (", the current one" if entry.current else ""), "bold")]
     if commit is None:
-        lines.append("Who committed it is not recorded: an older mzplan has.")
+        lines.append("Who committed it is not recorded: an older mzplan committed it.")
     else:
         lines.append(f"By:      {_who(commit)}, with {safe(commit.command)}")
         lines.append(f"When:    {safe(commit.time)} ({_ago(commit, now)})")

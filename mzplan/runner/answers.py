@@ -106,7 +106,9 @@ class Answering:
             return CheckResult(diagnostics=problem.diagnostics)
         except Exception as problem:  # a defect in a connector must not silence the answer
             log.exception("%s: unexpected", description.address)
-            text = f"The check of {description.address} broke down: {type(problem).__name__}: {problem}"
+            text = (
+                f"The check of {description.address} failed unexpectedly: {type(problem).__name__}: {problem}"
+            )
             return CheckResult(
                 diagnostics=(
                     Diagnostic(code="MZ064", summary=shortened(text, 500), address=description.address),

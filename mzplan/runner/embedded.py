@@ -159,7 +159,7 @@ def ended(settings: ProjectSettings, instance: str) -> MzplanError:
     return reported_failure(settings, instance) or error(
         "MZ060",
         f"The runner of instance {instance} has ended",
-        "It left no word of why, as a process that is killed, or lacks memory. The end of its log:\n"
+        "It gave no reason, as a process that is killed or runs out of memory. The end of its log:\n"
         f"{_tail(runtime_file(settings, instance, 'log'))}",
         "start it again: mzplan up.",
     )

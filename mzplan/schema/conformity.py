@@ -91,7 +91,7 @@ def _reference_faults(
 def _body_faults(address: Address, type_: str, body: Body) -> Iterator[str]:
     kind: Kind = address.kind
     if not is_type(kind, type_):
-        yield f"{_cut(type_)} is no type of a {kind} here"
+        yield f"{_cut(type_)} is not a type of a {kind} here"
         return
     if place := _unusable_text(body):
         yield f"{address}{_where(place)}: a control character, which no file can hold"

@@ -177,7 +177,7 @@ def _read(text: Bare, prefix: str) -> Parsed:
         except SqlTextError:
             raise
         except Exception:  # sqlglot's own, of functions without the arguments that it expects: map(id)
-            problem = problem if problem.problem else Parsed("a function has not the arguments that it needs")
+            problem = problem if problem.problem else Parsed("a function lacks arguments that it needs")
     return problem
 
 

@@ -44,7 +44,7 @@ def _of_plugin(name: str) -> Json:
     try:
         schema = _standalone(copy.deepcopy(plugin.schemas[name]))
     except KeyError as missing:
-        raise broken_schema(plugin, name, f"refers to {missing}, which is no schema of mzplan's") from None
+        raise broken_schema(plugin, name, f"refers to {missing}, which is not a schema of mzplan's") from None
     if not set(schema["properties"]) >= _COMMON:
         raise broken_schema(plugin, name, "lacks the keys that every resource has: refer to their schema")
     return schema

@@ -84,7 +84,7 @@ def bare(text: str) -> Bare:
 
 def _check_comment(comment: str, offset: int) -> None:
     if comment.startswith("/*+"):
-        raise SqlTextError("a hint is no part of an expression", offset)
+        raise SqlTextError("a hint is not part of an expression", offset)
     if "/*" in comment[2:] or comment.rstrip("\r").endswith("\\") or "\r" in comment.replace("\r\n", "")[:-1]:
         # A comment within a comment; one that goes on in the next line; one with another end of a line.
         raise SqlTextError(f"this comment {_TWO_WAYS}: write it without", offset)

@@ -35,7 +35,7 @@ class SecretsManager:
         """What is wrong with a name, as a sentence; None for no fault."""
         path, mark, key = name.partition("#")
         if not _NAME.fullmatch(path):
-            return "It is no name of a secret: letters, digits and / _ + = . @ - are, and an ARN."
+            return "It is not a name of a secret, which has letters, digits and / _ + = . @ -, nor an ARN."
         return "It names no key behind #." if mark and not key else None
 
     def read(self, path: str) -> Content:
@@ -70,7 +70,7 @@ class SecretsManager:
             ) from None
         except Exception as problem:  # botocore checks nothing of what an answer is made of
             raise NotReachableError(
-                f"What answers does not answer as AWS Secrets Manager: {type(problem).__name__}.",
+                f"The server that answers is not AWS Secrets Manager: {type(problem).__name__}.",
                 "look at what answers there: AWS_ENDPOINT_URL, and a proxy, where the runner is.",
             ) from None
         text = answer.get("SecretString")

@@ -62,7 +62,7 @@ def read_pem_text(path: Path) -> str:
     try:
         return read_pem(path).decode("utf-8")
     except UnicodeDecodeError:
-        raise OSError(errno.EINVAL, "it is no text in UTF-8", str(path)) from None
+        raise OSError(errno.EINVAL, "it is not text in UTF-8", str(path)) from None
 
 
 @contextlib.contextmanager

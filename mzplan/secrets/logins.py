@@ -94,7 +94,7 @@ def require_no_login(provider: str, name: str, directory: Path) -> None:
         raise error(
             "MZ263",
             f"${{{provider}:{name}}} is how the runner itself signs in",
-            "It is no secret of a connection: with it, a server could read whatever the runner may.",
+            "It is not a secret of a connection: with it, a server could read whatever the runner may.",
             "name the secret that the server itself asks for.",
         )
 

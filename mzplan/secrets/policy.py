@@ -66,7 +66,8 @@ class Allowance:
         return any(_like(_plain(one), "[^/]*").fullmatch(found) for one in self.references)
 
     def leads_to(self, server: str) -> bool:
-        """A socket, or whatever else is no name of a host, is meant only by who writes it as it is."""
+        """Whether an entry names this server. Patterns are for names of hosts: a socket, or whatever else is
+        not the name of a host, is matched only by an entry that spells it out."""
         host = server.rpartition(":")[0]
         if server.startswith(UNKNOWN):
             return "*" in self.hosts
@@ -168,7 +169,7 @@ def read_policy(path: str) -> Policy:
     except OSError as problem:
         raise _unusable(path, problem.strerror or "it can't be opened") from None
     except (ValueError, RecursionError) as problem:
-        raise _unusable(path, f"it is no TOML: {str(problem)[:200]}") from None
+        raise _unusable(path, f"it is not TOML: {str(problem)[:200]}") from None
     if content is None:
         raise _unusable(path, "it is larger than 1 MiB")
     entries = content.pop("allow", [])

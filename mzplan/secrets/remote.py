@@ -113,7 +113,7 @@ def refresh_s() -> float:
     except ValueError:
         seconds = 0.0
     if not 1.0 <= seconds <= 86400.0:
-        log.warning("%s is no number of seconds from 1 to 86400: it is %g", REFRESH_VARIABLE, REFRESH)
+        log.warning("%s is not a number of seconds from 1 to 86400: it is %g", REFRESH_VARIABLE, REFRESH)
         return REFRESH
     return seconds
 
@@ -141,11 +141,11 @@ def _picked(reference: str, content: Content, key: str) -> str | None:
         if content is None:
             return None
     if not isinstance(content, str):
-        raise _unusable(reference, "is no text", "store it as a text.")
+        raise _unusable(reference, "is not text", "store it as a text.")
     try:
         size = len(content.encode())
     except UnicodeEncodeError:  # the half of a character, which JSON can write
-        raise _unusable(reference, "is no text in UTF-8", "store it as a text.") from None
+        raise _unusable(reference, "is not text in UTF-8", "store it as a text.") from None
     if size > MAX_SECRET:
         raise _unusable(reference, f"holds more than {MAX_SECRET >> 20} MiB", "store the secret alone.")
     return content

@@ -40,7 +40,7 @@ def _by_way_of_a_script(folder: Path) -> str:
     Spark has Python tasks import PySpark from an archive of its source, which each process compiles anew:
     half a second of CPU. The script takes the archive off their path, so that they find the installed
     package, as the driver did. Where that was the archive itself, or `folder` may not hold programs, there
-    is no script.
+    is not a script.
     """
     found = find_spec("pyspark")
     if found is None or found.origin is None or not Path(found.origin).is_file():

@@ -106,7 +106,7 @@ def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _
             )
         for address, fields in decode(Mapping[str, Any], content.get("resources"), "resources").items():
             if type(fields) is dict and type(fields.get("references", {})) is not dict:
-                raise ValueError(f"references of {address} is no mapping")
+                raise ValueError(f"references of {address} is not a mapping")
         state = decode(State, content)
         _check_whole(state.instances, state.resources, place)
         return state
@@ -216,7 +216,7 @@ def scrubbed_cause(cause: Cause) -> Cause:
 
 
 def _finite(value: Any) -> Any:
-    """The value; 0.0 for a rate that Spark does not know (NaN), which is no JSON."""
+    """The value; 0.0 for a rate that Spark does not know (NaN), which is not JSON."""
     return 0.0 if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -26,7 +26,7 @@ class Dropped:
     id: Id
     generation: Positive
     kind: Kind
-    name: Annotated[str, text_like(is_valid_name, "name")]
+    name: Annotated[str, text_like(is_valid_name, "a name")]
     dropped_at: float
 
     @property

@@ -110,7 +110,7 @@ def open_table(table: str) -> Any:
         return DeltaTable(table.replace("s3a://", "s3://", 1))
     except (DeltaError, ValueError) as problem:
         problems = str(problem).splitlines()[0][:200]
-        raise NotAdoptableError(f"{table} is no Delta table that can be read here: {problems}.") from None
+        raise NotAdoptableError(f"{table} is not a Delta table that can be read here: {problems}.") from None
 
 
 def _copy(from_: str, to: str) -> None:

@@ -255,7 +255,9 @@ def remove_storage(warehouse: str, id_: str, generation: int) -> None:
     of the warehouse).
     """
     if ID.fullmatch(id_) is None or generation < 1:
-        raise error("MZ035", f"Storage of {id_!r} g{generation} is not removed", "That is no id of mzplan's.")
+        raise error(
+            "MZ035", f"Storage of {id_!r} g{generation} is not removed", "That is not an id of mzplan's."
+        )
     checkpoint = Checkpoint.of(warehouse, id_, generation)
     for folder in (
         f"{checkpoint.spark}/metadata",

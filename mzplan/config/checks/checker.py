@@ -142,7 +142,7 @@ class Checker:
         self.findings.add(
             "MZ005",
             f"Unknown {kind} type",
-            f"{shown(type_)} is no type of a {kind}; types are: {listed(known)}.",
+            f"{shown(type_)} is not a type of a {kind}; types are: {listed(known)}.",
             did_you_mean(type_, known, shown) or "use one of these.",
             location=resource.location(("type",)),
         )

@@ -243,7 +243,7 @@ class Builder:
             event,
             "Too many values",
             f"A project may have {MAX_NODES:,} keys and values; aliases may repeat {MAX_REPEATED:,} a file.",
-            "use fewer aliases, or make several projects of this one.",
+            "use fewer aliases, or split the project.",
             code="MZ007",
         )
 

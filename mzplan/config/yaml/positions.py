@@ -82,7 +82,7 @@ def offset_span(lines: list[str], found: Found, offset: int, length: int = 1) ->
 
 
 def _skip_space(lines: list[str], line: int, column: int) -> tuple[int, int]:
-    """The place of the first character at or after (line, column) that is no white space."""
+    """The place of the first character at or after (line, column) that is not white space."""
     while line < len(lines):
         text = lines[line]
         while column < len(text):

@@ -53,7 +53,7 @@ class SourceConnector(Side, Protocol):
     there."""
     keeps_positions: bool | None = None
     """Of a source whose steps `replay` reads again: whether `_position` is then the same. Of lines in a file,
-    `row` is no number but only an order. None where none can be read again so."""
+    `row` is not a number but only an order. None where none can be read again so."""
     moves: bool = False
     """Whether a checkpoint can be moved (`reposition`)."""
     watches_loss: bool = False

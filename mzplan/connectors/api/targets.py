@@ -167,7 +167,7 @@ def differs(address: Address, text: str) -> Diagnostic:
         code="MZ088",
         summary=f"A step of {address} is pushed again and is not what it was",
         detail=_WHY.format(text=_sentence(text)),
-        hint="what is written stays as it is, and nothing was added to it; look at it.",
+        hint="nothing was added to what is written, and it stays as it is; compare both.",
         address=address,
     )
 
@@ -186,7 +186,7 @@ def later_steps(run: SinkRun, text: str) -> Diagnostic:
         summary=f"The target of {run.query.address} is ahead of its checkpoint",
         detail=f"{_sentence(text)}. It is discarded, and nothing is appended behind later steps. The "
         "checkpoint was restored from a backup: where its steps end elsewhere than those that are written, "
-        "rows are lost or there twice.",
+        "rows are lost or duplicated.",
         hint="compare the target with the collection; to be sure, begin anew: "
         f"mzplan apply --replace {run.query.address} --allow-replace",
         address=run.query.address,

@@ -84,7 +84,7 @@ class FilesSource(SourceConnector):
                 return checked(records, already_columns(columns, None, {}), columns, on_error)
             case type_:
                 records = _records(reader.format("text").load(folder), _row())
-                if type_ == "json":  # a blank line is no record
+                if type_ == "json":  # a blank line is not a record
                     records = replace(records, rows=records.rows.where("trim(value) <> ''"))
                 return parse_records(records, format_, columns, on_error)
 

@@ -98,7 +98,7 @@ def _compare(
     try:
         wrong, doubtful = problems_of(found.schemas)
     except ValueError:
-        wrong, doubtful = ["its schema is no JSON"], []
+        wrong, doubtful = ["its schema is not JSON"], []
     return (
         *((_unfit(query, where, wrong),) if wrong else ()),
         *((_unfit(query, where, doubtful, severity=True),) if doubtful else ()),

@@ -116,7 +116,7 @@ def whole_number(answer: Mapping[str, Any], name: str) -> int:
     try:
         return int(answer.get(name) or 0)
     except _UNLIKE:
-        raise RegistryError("answer", f"its {name} is no number: is it a schema registry?") from None
+        raise RegistryError("answer", f"its {name} is not a number: is it a schema registry?") from None
 
 
 def _references(answer: Mapping[str, Any]) -> list[str]:
@@ -127,7 +127,7 @@ def _references(answer: Mapping[str, Any]) -> list[str]:
             for one in answer.get("references") or ()
         ]
     except _UNLIKE:
-        raise RegistryError("answer", "what it refers to is no schema: is it a schema registry?") from None
+        raise RegistryError("answer", "what it refers to is not a schema: is it a schema registry?") from None
 
 
 @contextlib.contextmanager

@@ -140,7 +140,7 @@ def _json_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:
 
 
 def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f'{word} is no JSON (a DOUBLE takes it as text: "{word}")')
+    raise ValueError(f'{word} is not JSON (a DOUBLE takes it as text: "{word}")')
 
 
 def _csv_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:

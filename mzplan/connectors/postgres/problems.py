@@ -91,7 +91,7 @@ def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
 
 
 def state_of(problem: BaseException) -> str | None:
-    """The SQLSTATE of a server's error; None where the connection is gone, or it is no server's."""
+    """The SQLSTATE of a server's error; None where the connection is gone, or it is not a server's."""
     return getattr(problem, "state", None) or getattr(problem, "sqlstate", None)
 
 

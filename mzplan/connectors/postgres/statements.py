@@ -74,7 +74,7 @@ def role_of(connection: Mapping[str, Any]) -> str:
             "MZ265",
             "The role to grant to is not known here",
             f"user is the secret reference {reference}, which only what runs the query resolves.",
-            "write the name of the role out as `user`, or as ${var.NAME}: it is no secret.",
+            "write the name of the role out as `user`, or as ${var.NAME}: it is not a secret.",
         )
     return shown(user)
 

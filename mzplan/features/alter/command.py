@@ -99,7 +99,7 @@ def command_alter(
 
 
 def _text(statement: str | None, file: str | None) -> str:
-    """The statements: as given, of a file, or of stdin, where that is no terminal."""
+    """The statements: as given, of a file, or of stdin, where that is not a terminal."""
     if statement is not None and file is not None:
         raise click.UsageError("give either STATEMENT or -f FILE.")
     if statement is not None and statement != "-":

@@ -48,7 +48,7 @@ def plan_backfill(
         raise _refused(
             "MZ275",
             address,
-            f"The backfill of {address} {same} is asked for already",
+            f"The backfill of {address} {same} was already requested",
             f"Serial {same.serial} has asked for it, and no runner has reported it done.",
             f"wait for it (mzplan status); to have it once more, ask again then. mzplan backfill {address} "
             "--cancel gives it up.",
@@ -154,7 +154,7 @@ def _ensure_range(address: Address, start: int, end: int, now: int) -> None:
         return
     raise error(
         "MZ274",
-        f"That is no range of which {address} could have all records",
+        f"{address} could not have all records of that range",
         what,
         hint,
         address=address,

@@ -42,7 +42,7 @@ def plan_replay(
         raise _refused(
             "MZ296",
             address,
-            f"The replay of {address} {same} is asked for already",
+            f"The replay of {address} {same} was already requested",
             f"Serial {same.serial} has asked for it, and no runner has reported it done.",
             f"wait for it (mzplan status); to have it once more, ask again then. mzplan replay {address} "
             "--cancel gives it up.",

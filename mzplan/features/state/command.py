@@ -213,7 +213,7 @@ def _read(file: str) -> tuple[bytes, str]:
 
 
 @_sub("lock", changing=True)
-@click.option("--reason", default="", help="Why, for whoever is refused.")
+@click.option("--reason", default="", help="The reason, for those who are refused.")
 def state_lock(invocation: Invocation, reason: str) -> None:
     """Keep everybody from changing the state until `state unlock`."""
     from mzplan.operations.project import LOCK_WAIT
@@ -311,7 +311,7 @@ def command_import(
     from mzplan.operations.apply import ApplyOptions, CommitRequest, carry_out
 
     if id_ is not None and not ID.fullmatch(id_):
-        raise click.BadParameter(f"{id_!r} is no id: it is the name of a folder.", param_hint="--id")
+        raise click.BadParameter(f"{id_!r} is not an id: it is the name of a folder.", param_hint="--id")
     if (checkpoint is None) != (table is None):
         raise click.UsageError("--checkpoint and --table go together.")
     work = invocation.work()

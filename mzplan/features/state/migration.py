@@ -104,7 +104,7 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
 
 def _check(key: str, value: bytes) -> None:
     if not _KEY.fullmatch(key):
-        raise ValueError(f"{key[:80]!r} is no key of it")
+        raise ValueError(f"{key[:80]!r} is not a key of it")
     if key.startswith("status/"):
         decode_accepted(value, key)
     elif key.endswith(".prepared.jsonl"):
@@ -254,7 +254,7 @@ def _check_push(given: State, state: State, name: str) -> None:
             "MZ034",
             "The state belongs to another history",
             f"{name} has lineage {given.lineage}, and the store has {state.lineage}. Nothing was changed.",
-            "push it into an empty store; or, if it shall replace what is there, with --force.",
+            "push it into an empty store; or, if it is to replace what is there, with --force.",
             exit_code=ExitCode.REFUSED,
         )
     if given.serial <= state.serial:
@@ -263,6 +263,6 @@ def _check_push(given: State, state: State, name: str) -> None:
             "The store is ahead of what is pushed",
             f"{name} has serial {given.serial}, and the store has {state.serial}: commits would be lost. "
             "Nothing was changed.",
-            "pull anew and make the change again; or, if they shall be lost, --force.",
+            "pull anew and make the change again; or give them up: --force.",
             exit_code=ExitCode.REFUSED,
         )

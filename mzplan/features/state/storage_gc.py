@@ -173,7 +173,8 @@ def _ensure_quiet(store: Store, state: State) -> None:
         if store.leases.leader(name) is not None and taken_in < state.serial:
             raise _refused(
                 f"The runner of instance {name} is still at serial {taken_in}",
-                f"The state is at {state.serial}: what it runs may be what nothing else claims any more.",
+                f"The state is at {state.serial}: the runner may still use storage that nothing else claims "
+                "any more.",
                 "wait until it has taken that in: mzplan status.",
             )
 

@@ -170,7 +170,7 @@ class Pages:
         )
         form = element("form", field, " ", element("button", "Sign in", type="submit"))
         said = element("p", id="said", role="status")
-        hint = element("p", "The token is that which mzplan ui was started with.", class_="quiet")
+        hint = element("p", "Use the token that mzplan ui was started with.", class_="quiet")
         main = element("main", element("h1", "mzplan"), form, said, hint, id="login")
         return HTMLResponse(document("Sign in", ("login.js",), element("body", main)))
 

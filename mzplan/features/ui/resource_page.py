@@ -125,7 +125,7 @@ def _plots(query: QueryStatus, samples: Samples) -> Content:
             class_="plots",
         ),
         element(
-            "p", "Each ten seconds since these pages are served, before that each minute.", class_="quiet"
+            "p", "Every ten seconds since these pages are served, every minute before that.", class_="quiet"
         ),
         _conditions(samples.conditions(address)),
         starts if runs else None,

@@ -42,7 +42,7 @@ def read_token(file: str | None) -> str:
             return ""
     if len(text) < SHORTEST or not (text.isascii() and text.isprintable()) or " " in text:
         raise _no_token(
-            f"That of {where} is no token: {SHORTEST} characters or more, of ASCII, without spaces."
+            f"The text of {where} is not a token: {SHORTEST} characters or more, of ASCII, without spaces."
         )
     return text
 
@@ -53,7 +53,7 @@ def access_for(host: str, token: str, url: str | None) -> Access:
     if not token and not _is_loopback(host):
         raise error(
             "MZ186",
-            f"Others reach {host}, and no token is demanded of them",
+            f"Others reach {host}, and mzplan ui asks them for no token",
             "The pages show every name, address of a server and error of the project.",
             "leave --host out (this machine alone), or put a token into a file that only you can read, and "
             "name it: (umask 077; openssl rand -hex 24 > ui.token), then --token-file ui.token.",
@@ -159,7 +159,7 @@ def _is_loopback(host: str) -> bool:
 def _no_token(why: str) -> Exception:
     return error(
         "MZ187",
-        "There is no token to demand",
+        "There is no token to ask for",
         why,
         "(umask 077; openssl rand -hex 24 > ui.token), then --token-file ui.token.",
     )

@@ -83,7 +83,7 @@ class SparkUpstream:
 
         assert query.checkpoint is not None, "it is the checkpoint that says what was read"
         log = query.checkpoint.log
-        if query.body.get("on_error") == WORD:  # what was kept aside is no row of the collection
+        if query.body.get("on_error") == WORD:  # what was kept aside is not a row of the collection
             query = replace(query, body={**query.body, "on_error": "skip"})
         return cls(open_session("mzplan verify", {}), connector, query, log)
 

@@ -57,7 +57,7 @@ def test_text_and_raw_records_with_their_keys_headers_and_timestamps(lab: Lab, t
         "k": "käy".encode(),
         "at": AT,
     }
-    # What is no text: a key, then a value.
+    # What is not text: a key, then a value.
     send(lab, name, b"fine", key=b"\xff")
     until("it has failed", lambda: not lab.report(text).active)
     assert lab.report(text).error_code == "MZ066"

@@ -349,7 +349,7 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
         ["a.yaml:18:17 MZ013 Wrong type of connection"],
         ["use one of: shop_pg"],
     ),
-    "a connection that is no name": (
+    "a connection that is not a name": (
         {"a.yaml": SHOP.replace("connection: shop_pg", "connection: [shop_pg]")},
         ['a.yaml:18:5 MZ005 Wrong type for "connection"'],
         [],

@@ -269,7 +269,7 @@ def test_a_sink_of_a_missing_source_is_at_its_line(tmp_path: Path) -> None:
         ("orders", 't.yaml:3:15 MZ251 for_each needs a list or a mapping'),
         ("", 't.yaml:3:14 MZ251 for_each needs a list or a mapping'),
         ("[a, {b: c}]", "t.yaml:3:19 MZ251 An item of for_each is a mapping"),
-        ("[a, ]\n    name: [x]", "t.yaml:4:5 MZ251 The name of a for_each is no text"),
+        ("[a, ]\n    name: [x]", "t.yaml:4:5 MZ251 The name of a for_each is not text"),
         ("[a, shop.orders]", 't.yaml:3:19 MZ251 The key "shop.orders" makes no name'),
         ("{A: x, 'b c': y}\n    name: '${each.key}'", 't.yaml:3:16 MZ251 The key "A" makes no name'),
         ("[a, b, a]", "t.yaml:3:22 MZ003 source.t_a is declared twice"),
@@ -298,10 +298,10 @@ def test_a_name_twice_names_both(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("topic", "said"),
     [
-        ("${each.value.topic}", 'for the keys "b", "c": the value is no mapping with the key "topic".'),
+        ("${each.value.topic}", 'for the keys "b", "c": the value is not a mapping with the key "topic".'),
         ("${each.value.other}", 'for the key "a": the value has no key "other": it has topic, none.'),
         ("${each.value.none}", 'for the key "a": the value has nothing at "each.value.none".'),
-        ("x${each.value}", 'for the key "a": the value is no text, so it can only stand alone'),
+        ("x${each.value}", 'for the key "a": the value is not text, so it can only stand alone'),
     ],
 )
 def test_a_value_that_is_not_there_names_the_keys(tmp_path: Path, topic: str, said: str) -> None:

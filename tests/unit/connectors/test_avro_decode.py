@@ -301,7 +301,7 @@ def test_a_bad_record_comes_back_with_its_reason() -> None:
         "its field small is boolean, and the column TINYINT"
     )
     assert reasons[10] == "schema 3: its schema is union, and no record"
-    assert (reasons[11] or "").startswith("schema 4: its schema is no Avro schema: ")
+    assert (reasons[11] or "").startswith("schema 4: its schema is not an Avro schema: ")
     # What one record makes of the decoder is nothing to the next batch.
     assert decode("id BIGINT", known, good)[0] == [{"id": 1}]
 

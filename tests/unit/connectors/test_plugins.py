@@ -155,7 +155,10 @@ def test_a_state_with_a_type_that_is_not_installed_is_refused(
         ("del Connector.input_factory", "it has a schema of a source and no input_factory()"),
         ("schema['properties']['type']['const'] = 'x'", 'has no property type with "const": "acme"'),
         ("del schema['allOf']", '"allOf": [{"$ref": "query.json"}]'),
-        ("schema['allOf'] = [{'$ref': 'quary.json'}]", "refers to 'quary', which is no schema of mzplan's"),
+        (
+            "schema['allOf'] = [{'$ref': 'quary.json'}]",
+            "refers to 'quary', which is not a schema of mzplan's",
+        ),
         ("schema['allOf'] = [{'$ref': 'format.json'}]", "lacks the keys that every resource has"),
         (
             "del schema['properties']['table']['description']",
@@ -180,11 +183,11 @@ def test_a_state_with_a_type_that_is_not_installed_is_refused(
         ),
         (
             "schema['properties']['table']['x-chnage'] = 'restart'",
-            "at /properties/table: x-chnage is no word of mzplan's schemas; did you mean x-change?",
+            "at /properties/table: x-chnage is not a word of mzplan's schemas; did you mean x-change?",
         ),
         (
             "schema['x-author'] = 1",
-            "is wrong: x-author is no word of mzplan's schemas; the words are x-allowed, x-announces",
+            "is wrong: x-author is not a word of mzplan's schemas; the words are x-allowed, x-announces",
         ),
         (
             "schema['properties']['table']['items'] = {'properties': {'a/b': {'type': 'string'}}}",

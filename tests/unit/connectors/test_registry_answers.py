@@ -84,7 +84,7 @@ def test_references_that_are_none_are_said(listed: str) -> None:
 
 @pytest.mark.parametrize("given", ["x", [1], float("inf")])
 def test_a_number_that_is_none_is_said(given: Any) -> None:
-    with pytest.raises(RegistryError, match="version is no number"):
+    with pytest.raises(RegistryError, match="version is not a number"):
         whole_number({"version": given}, "version")
 
 

@@ -130,7 +130,7 @@ def test_nested_columns() -> None:
         ('{"id": 1, "nmae": 1}', "'nmae' is no column: did you mean 'name'?"),
         ("[1]", "the line is not one JSON object"),
         ("7", "the line is not one JSON object"),
-        ('{"id": NaN}', 'the line is not JSON: NaN is no JSON (a DOUBLE takes it as text: "NaN")'),
+        ('{"id": NaN}', 'the line is not JSON: NaN is not JSON (a DOUBLE takes it as text: "NaN")'),
         ('{"id": 1', "the line is not JSON: Expecting ',' delimiter at character 9"),
     ],
 )

@@ -217,7 +217,7 @@ def test_the_digest_has_the_backfills_of_the_generation(state: State) -> None:
     [(RANGE[1], RANGE[0], "begins at"), (RANGE[0], RANGE[0], "begins at"), (RANGE[0], NOW + 1, "to come")],
 )
 def test_ranges_that_are_none(state: State, start: int, end: int, why: str) -> None:
-    with pytest.raises(MzplanError, match="is no range") as caught:
+    with pytest.raises(MzplanError, match="could not have all records") as caught:
         plan_backfill(state, ORDERS, start, end, NOW)
     assert why in caught.value.diagnostics[0].detail and caught.value.exit_code == ExitCode.USAGE
 

@@ -85,7 +85,7 @@ def test_in_words(state: State, steps: Any, missing: bool, text: str) -> None:
 def test_the_same_again_only_when_it_is_done_and_giving_it_up(state: State) -> None:
     _, after = replayed(state)
     for statuses in ({}, observe(state)):
-        with pytest.raises(MzplanError, match="is asked for already") as caught:
+        with pytest.raises(MzplanError, match="was already requested") as caught:
             replayed(after, statuses)
         assert caught.value.diagnostics[0].code == "MZ296" and caught.value.exit_code == ExitCode.REFUSED
     _, again = replayed(after, observe(after))

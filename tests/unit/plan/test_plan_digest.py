@@ -178,7 +178,7 @@ def test_apply_takes_no_other_digest(folder: Path) -> None:
         done = mzplan(folder, *arguments, "--digest", other)
         assert done.code == 5 and digest in done.err and other in done.err and "MZ036" in done.err
     done = mzplan(folder, "apply", saved, "--digest", "sha256:1")
-    assert done.code == 64 and "no digest of a plan" in done.err
+    assert done.code == 64 and "is not a digest of a plan" in done.err
     assert "Committed serial 1" in mzplan(folder, "apply", saved, "--digest", digest).out
 
 
@@ -195,7 +195,7 @@ def test_two_machines_have_one_digest(folder: Path, tmp_path_factory: pytest.Tem
 
 
 def test_a_plan_edited_to_another_warehouse_and_instance_is_refused(folder: Path) -> None:
-    """With a checksum that fits: it is no secret."""
+    """With a checksum that fits: it is not a secret."""
     saved = folder / "p.plan"
     mzplan(folder, "plan", "--out", str(saved))
     plan = decode_plan(saved.read_bytes())

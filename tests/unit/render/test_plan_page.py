@@ -90,11 +90,11 @@ def test_nodes_of_a_layout_do_not_overlap_and_its_edges_meet_them() -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("javascript:alert(1)", "is no URL of a page"),
-        ("https:///plan.html", "is no URL of a page"),
-        ("https://ci:secret@h/plan.html", "without"),
+        ("javascript:alert(1)", "is not a URL of a page"),
+        ("https:///plan.html", "is not a URL of a page"),
+        ("https://ci:secret@h/plan.html", "leave the login out"),
         ("https://h/a b", "odd characters"),
-        ("https://h:x/", "is no URL"),
+        ("https://h:x/", "is not a URL"),
     ],
 )
 def test_a_comment_links_to_a_page_alone(url: str, reason: str, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_journal_writes_only_yaml_files_of_the_project(
         now.pop(f"project/.mzplan/{ours}", None)
     now = {name: there for name, there in now.items() if "/state/" not in name}
     assert now == {name: there for name, there in before.items() if "/state/" not in name}
-    assert ran.code == 1 and "MZ076" in ran.err and "is no YAML file of this project" in ran.err
+    assert ran.code == 1 and "MZ076" in ran.err and "is not a YAML file of this project" in ran.err
 
 
 @pytest.mark.programs
@@ -375,7 +375,7 @@ def test_a_link_to_what_is_no_yaml_file_of_the_project_shows_nothing(folder: Pat
     (folder / target).write_text(SECRET)
     (folder / "x.yaml").symlink_to(target)
     ran = mzplan(folder, "validate")
-    assert ran.code == 1 and "Can't read x.yaml" in ran.err and "no YAML file by its name" in ran.err
+    assert ran.code == 1 and "Can't read x.yaml" in ran.err and "not a YAML file by its name" in ran.err
     assert "hunter2" not in ran.err and "login" not in ran.err
 
 

@@ -138,9 +138,9 @@ def parse_avro(texts: Sequence[str]) -> AvroSchema:
             raw = fastavro.parse_schema(_without_logical_types(written), named_schemas=raw_names)
         is_recursive = _is_recursive(root, names, set(), set())
     except RecursionError:
-        raise SchemaError("its schema is nested too deep") from None
+        raise SchemaError("its schema is nested too deeply") from None
     except Exception as problem:  # a registry may contain anything
-        raise SchemaError(f"its schema is no Avro schema: {_line(problem)}") from None
+        raise SchemaError(f"its schema is not an Avro schema: {_line(problem)}") from None
     return AvroSchema(root=AvroNode(root, names), raw=raw, is_recursive=is_recursive)
 
 

@@ -162,7 +162,7 @@ def _inner_of(node: AvroNode | None, type_: str, key: str) -> AvroNode | None:
 
 
 def _scalar(node: AvroNode, wanted: DataType, ddl: str) -> Read | None:
-    """The reader of a schema that is no record, array or map; None where it doesn't fit."""
+    """The reader of a schema that is not a record, array or map; None where it doesn't fit."""
     import pyarrow as pa
 
     match (node.type, node.logical, ddl):

@@ -107,7 +107,7 @@ class _ClauseReader:
             if whole in self.options.single:
                 summary, detail, hint = f"{whole} needs a value", "", f"write SET {whole} = …"
             elif start and action.value is not None:
-                # What follows is no part of the option, and may be a secret.
+                # What follows is not part of the option, and may be a secret.
                 summary, detail, hint = "A text without quotes", "", f"write SET {start} = 'text'."
             else:
                 name = action.option.name

@@ -161,7 +161,7 @@ def test_what_is_damaged_or_not_to_be_read(folder: Path, tmp_path: Path) -> None
         assert import_(folder, left).code == 7
         (left / "checkpoint" / name).write_bytes(whole)
     shutil.rmtree(left / "table" / "_delta_log")
-    assert "no Delta table" in import_(folder, left).error()["detail"]
+    assert "is not a Delta table" in import_(folder, left).error()["detail"]
     assert stored(folder) == []
 
 
