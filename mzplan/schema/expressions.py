@@ -27,12 +27,12 @@ _PLAIN = re.compile(
 _CHAIN = re.compile(rf"(?P<operand>{_OPERAND})(?:{_OPERATOR})?")
 _FIRST_NAME, _LAST_NAME = re.compile(_NAME), re.compile(rf"{_NAME}$")
 # Words that are values or functions when they stand alone.
-_VALUES = _words(
+VALUES = _words(
     "current_catalog current_database current_date current_schema current_time current_timestamp "
     "current_user false localtimestamp null session_user true user"
 )
 # Words that may begin something else than a column in an expression: sqlglot sorts those out.
-_NOT_PLAIN = _VALUES | _words(
+_NOT_PLAIN = VALUES | _words(
     "and all any array as between binary case cast date distinct div else end escape exists extract filter "
     "from group having ilike in interval is lateral like limit map not on or order over regexp rlike "
     "select some struct then time timestamp timestamp_ltz timestamp_ntz trim try_cast union using when where "
@@ -62,11 +62,14 @@ _VARYING = _words(
     "monotonically_increasing_id now random spark_partition_id sysdate"
 )
 # What calls any method of any Java class, with the rights of the runner.
-_JAVA = _words("java_method reflect try_reflect")
+JAVA = _words("java_method reflect try_reflect")
 # What reads the files and addresses that a text of XML names in its document type.
 XPATH = _words(
     "xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string"
 )
+# What takes types from a text, by which argument. Spark reads it as DDL, or else as JSON: that names classes.
+TYPED = {"from_json": 1, "from_csv": 1, "from_xml": 1, "variant_get": 2, "try_variant_get": 2}
+SCHEMA_OF = _words("schema_of_csv schema_of_json schema_of_xml")
 # What may be made of constants alone, by sqlglot's names too: it takes no longer than to read it.
 _CHEAP = _words(
     "abs add_months and array ascii bigint binary boolean btrim case cast chr coalesce concat concat_ws "
@@ -140,7 +143,7 @@ def _plain(text: str, single: bool) -> Parsed | None:
     if match is None or (match["alias"] is not None and not single):
         return None
     operands = list(_CHAIN.finditer(text, *match.span("chain")))
-    refused = _VALUES if len(operands) == 1 else _NOT_PLAIN
+    refused = VALUES if len(operands) == 1 else _NOT_PLAIN
     columns: list[tuple[str, int]] = []
     for operand in operands:
         first = _FIRST_NAME.match(operand["operand"])
@@ -214,6 +217,7 @@ class _Reader:
             or self._stateful(tree)
             or self._star_within(tree)
             or self._computed_constant(tree)
+            or self._types_unwritten(tree)
         ):
             return Parsed(*problem)
         columns = tuple(self._columns(tree))
@@ -241,6 +245,23 @@ class _Reader:
         for star in tree.find_all(exp.Star):
             if star is not own:
                 return "`*` stands alone, or with EXCEPT; in a call, name the columns", self._offset(star)
+        return None
+
+    def _types_unwritten(self, tree: Any) -> tuple[str, int] | None:
+        """The first call that takes types from what is not plain DDL."""
+        from sqlglot import exp
+
+        for node in tree.find_all(exp.Func):
+            is_named = isinstance(node, exp.Anonymous)
+            name = str(node.name if is_named else node.sql_name()).lower()
+            if name in TYPED:
+                given = node.expressions if is_named else [node.this, node.args.get("expression")]
+                types = given[TYPED[name]] if len(given) > TYPED[name] else None
+                made = isinstance(types, exp.Anonymous) and str(types.name).lower() in SCHEMA_OF
+                plain = isinstance(types, exp.Literal) and is_ddl(types.this) and "\\" not in types.this
+                if types is not None and not (made or plain):
+                    why = f"{name} takes its types as DDL, such as 'a INT, b STRING', or from schema_of_…"
+                    return why, max(self.text.lower().find(name), 0)
         return None
 
     def _computed_constant(self, tree: Any) -> tuple[str, int] | None:
@@ -278,7 +299,7 @@ class _Reader:
 
         for node in tree.find_all(exp.Anonymous):
             name = str(node.name)
-            if name.lower() in _JAVA:
+            if name.lower() in JAVA:
                 why = f"{name} calls Java code with the rights of the runner; use functions of Spark SQL"
                 return why, max(self.text.find(name), 0)
             if name.lower() in XPATH:
@@ -363,6 +384,27 @@ def _not_constant(tree: Any) -> set[int]:
     for function in tree.find_all(exp.Lambda):
         variables = {variable.name for variable in function.expressions}
         for word in function.this.find_all(exp.Identifier):
-            if word.name in variables:
+            if word.name in variables and _is_value(word):
                 mark(word, function)
     return given
+
+
+def _is_value(word: Any) -> bool:
+    """Whether an identifier stands for a value where it is, and does not name a field, a type or a call."""
+    from sqlglot import exp
+
+    parent, place = word.parent, word.arg_key
+    if isinstance(parent, exp.PropertyEQ | exp.Kwarg | exp.Column):
+        return False
+    if isinstance(parent, exp.Dot | exp.Collate):
+        return bool(place == "this")
+    if isinstance(parent, exp.Anonymous):
+        return bool(place == "expressions")
+    return isinstance(parent, exp.Condition | exp.Func) or (
+        isinstance(parent, exp.Lambda) and place == "this"
+    )
+
+
+def is_ddl(types: str) -> bool:
+    """Whether Spark reads a text of types as DDL, if at all, and not as JSON."""
+    return not types.lstrip().startswith(("{", "[", '"'))

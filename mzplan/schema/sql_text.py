@@ -62,6 +62,9 @@ def bare(text: str) -> Bare:
     parts: list[str] = []
     quoted: set[tuple[int, int]] = set()
     end = depth = 0
+    has_arrow = [
+        False
+    ]  # of the brackets that are open: Spark's parser takes memory without end for x -> x -> …
     while end < len(text):
         token = _TOKEN.match(text, end)
         if token is None:
@@ -74,6 +77,16 @@ def bare(text: str) -> Bare:
             raise SqlTextError(f"`{found}` {_TWO_WAYS}: put a blank between operators", end)
         elif kind == "quoted":
             quoted.add(token.span())
+        elif kind == "open":
+            has_arrow.append(False)
+        elif kind == "close":
+            has_arrow = has_arrow[:-1] or [False]
+        elif found == ",":
+            has_arrow[-1] = False
+        if kind == "signs" and found.startswith("->"):
+            if has_arrow[-1]:
+                raise SqlTextError("a function can't be the result of a function", end)
+            has_arrow[-1] = True
         depth += (kind == "open") - (kind == "close")
         if depth > _MAX_DEPTH:
             raise SqlTextError("it is nested too deep", end)

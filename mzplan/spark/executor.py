@@ -39,7 +39,7 @@ from mzplan.spark.session import has_ended
 from mzplan.spark.start import QueryStart, StartContext, collection_of
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.unfinished import UnfinishedSteps
-from mzplan.spark.versions import require_features, require_readable
+from mzplan.spark.versions import require_features, require_readable, require_uncomputed
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.storage import missing_storage, require_plain
 
@@ -158,7 +158,7 @@ class SparkExecutor(SparkDriver):
             return ()
         if any(one.name.generation == description.generation for one in self._hosted(description.address)):
             return ()
-        return _raised("MZ281", lambda: self._require_features(self._resolve(description, secrets)))
+        return _raised("MZ281 MZ282", lambda: self._require_features(self._resolve(description, secrets)))
 
     def _uncastable(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """MZ294, before anything is stopped for a source that could not begin with the rows that it has."""
@@ -186,12 +186,16 @@ class SparkExecutor(SparkDriver):
             return [query for name, query in self._running.items() if name.address == address]
 
     def _require_features(self, query: ResolvedQuery) -> None:
-        """Raise MZ281 for a table that the Delta of here can't read, or write where the query does."""
+        """Raise MZ282 for a collection that computes; MZ281 for a table that the Delta of here can't read, or
+        write where the query does."""
+        collection = collection_of(self._warehouse, query.description)
+        with suppress(OSError, ValueError):
+            require_uncomputed(collection, query.address)
         ours = self._delta_features
         if ours is None:  # it then says so itself
             return
         is_source = query.address.kind == "source"
-        tables = {collection_of(self._warehouse, query.description): is_source}
+        tables = {collection: is_source}
         target = None if is_source else self._connectors.sink(query.description.type).target_table(query)
         if target is not None:
             tables[target] = True
@@ -320,12 +324,12 @@ class SparkExecutor(SparkDriver):
         return any(news)
 
 
-def _raised(code: str, check: Callable[[], object]) -> tuple[Diagnostic, ...]:
-    """What a check raises of this code. What is wrong with the storage, the start says."""
+def _raised(codes: str, check: Callable[[], object]) -> tuple[Diagnostic, ...]:
+    """What a check raises of these codes. What is wrong with the storage, the start says."""
     try:
         check()
     except MzplanError as problem:
-        return tuple(d for d in problem.diagnostics if d.code == code)
+        return tuple(d for d in problem.diagnostics if d.code in codes)
     except OSError:
         pass
     return ()

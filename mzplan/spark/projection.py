@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,17 @@ from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.frames.types import ddl_of, quoted, spark_type
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION
-from mzplan.schema.expressions import XPATH, Parsed, parse_select, parse_where
+from mzplan.schema.expressions import (
+    SCHEMA_OF,
+    TYPED,
+    VALUES,
+    XPATH,
+    Parsed,
+    is_ddl,
+    parse_select,
+    parse_where,
+)
+from mzplan.secrets.resolved import shortened
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +45,7 @@ _UNRESOLVED = {
     for name in ("Attribute", "Function", "ExtractValue", "Star", "StarExceptOrReplace", "Alias")
 }
 _FUNCTION = f"{_CATALYST}analysis.UnresolvedFunction"
+_MAX_TOLD = 1000  # characters of what Spark says
 _STAR = f"{_CATALYST}analysis.UnresolvedStar"
 # With more arguments than these they open a file or an address, which their options name; or call Java.
 _MOST_ARGUMENTS = {
@@ -44,6 +55,7 @@ _MOST_ARGUMENTS = {
     "java_method": 0,
     "reflect": 0,
     "schema_of_avro": 1,
+    "schema_of_csv": 1,  # an option says how much memory it takes
     "schema_of_xml": 1,
     "to_avro": 2,
     "to_protobuf": 0,
@@ -100,6 +112,10 @@ def _sql(parsed: Parsed, place: str, rows: DataFrame, query: ResolvedQuery) -> s
         raise _too_much(query, place, f"{parsed.problem[0].upper()}{parsed.problem[1:]}.")
     # Without a bracket there is neither a query in it nor a call.
     if "(" in parsed.sql:
+        there = {column.name.lower() for column in query.columns}
+        for name, _ in parsed.columns:
+            if name.lower() in VALUES - there:
+                raise _too_much(query, place, f"{name} is no column: write {name}() for Spark's function.")
         spark: Any = rows.sparkSession
         try:
             tree = spark._jsparkSession.sessionState().sqlParser().parseExpression(parsed.sql)
@@ -163,6 +179,8 @@ class _Looking:
                 return f"Spark has no function {name} of its own."
             if class_ == _FUNCTION and called in _MOST_ARGUMENTS and _has_options(tree, called):
                 return f"With so many arguments, {name} can reach a file, an address or Java code."
+            if class_ == _FUNCTION and called in TYPED and not _has_plain_types(tree, called):
+                return f"{name} takes its types as DDL, written out, or from schema_of_…"
             if not _EXPRESSION.fullmatch(class_) and class_ not in _UNRESOLVED:
                 return _shown(class_)
         return ""
@@ -188,9 +206,42 @@ def _lines(sequence: Any) -> list[str]:
 
 def _has_options(tree: Any, called: str) -> bool:
     """Whether a call of this function has more arguments than it may have."""
-    calls = (node for node in json.loads(tree.toJSON()) if node["class"] == _FUNCTION)
-    named = ((str(node["nameParts"]).strip("[]").lower().rpartition(", ")[2], node) for node in calls)
-    return any(name == called and node["num-children"] > _MOST_ARGUMENTS[called] for name, node in named)
+    return any(len(arguments) > _MOST_ARGUMENTS[called] for arguments in _calls(tree, called))
+
+
+def _has_plain_types(tree: Any, called: str) -> bool:
+    """Whether the types that calls of this function take are DDL, or made by Spark: in JSON they could name
+    classes, which would be loaded."""
+    place = TYPED[called]
+    for types in (arguments[place] for arguments in _calls(tree, called) if len(arguments) > place):
+        is_text = str(types["class"]).endswith(".Literal") and types.get("dataType") == "string"
+        if not (is_text and is_ddl(str(types.get("value")))) and _called(types) not in SCHEMA_OF:
+            return False
+    return True
+
+
+def _calls(tree: Any, called: str) -> list[list[Mapping[str, Any]]]:
+    """The arguments of each call of a function. In Spark's JSON the nodes of a tree stand in a row, each
+    before its children."""
+    nodes = json.loads(tree.toJSON())
+    after = [0] * len(nodes)  # where what belongs to a node ends
+    found = []
+    for place in reversed(range(len(nodes))):
+        arguments, following = [], place + 1
+        for _ in range(nodes[place]["num-children"]):
+            arguments.append(nodes[following])
+            following = after[following]
+        after[place] = following
+        if _called(nodes[place]) == called:
+            found.append(arguments)
+    return found
+
+
+def _called(node: Mapping[str, Any]) -> str:
+    """The function that a node calls, without what it is qualified with; "" for another node."""
+    if node["class"] != _FUNCTION:
+        return ""
+    return str(node["nameParts"]).strip("[]").lower().rpartition(", ")[2]
 
 
 def _shown(class_: str) -> str:
@@ -209,11 +260,13 @@ def _too_much(query: ResolvedQuery, place: str, odd: str) -> MzplanError:
 
 
 def _refused(query: ResolvedQuery, problem: Exception) -> MzplanError:
-    text = re.sub(r"\s*SQLSTATE: \w+.*", "", str(problem).strip(), flags=re.S)
+    thrown = getattr(problem, "java_exception", None)  # of Java itself, such as a stack that is full
+    told = str(thrown.toString()) if thrown is not None else str(problem)
+    text = re.sub(r"\s*SQLSTATE: \w+.*", "", told.strip(), flags=re.S)
     return error(
         "MZ058",
         f"Spark does not accept select or where of {query.address}",
-        " ".join(text.split()),
+        shortened(" ".join(text.split()), _MAX_TOLD),
         'write Spark SQL expressions over the source\'s columns, such as "amount * 1.2 AS gross"; '
         f"the columns are {', '.join(column.name for column in query.columns)}.",
         address=query.address,

@@ -24,6 +24,7 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.resolved import scrub
 from mzplan.spark.jars import is_as_pinned, jar_name, local_jars, require_pinned
 from mzplan.spark.java import require_java
+from mzplan.spark.reach import take_out
 from mzplan.spark.settings import (
     DELTA_EXTENSION,
     JAVA_OPTIONS,
@@ -85,6 +86,7 @@ def open_session(
         require_pinned([jar for jar in jars if jar.is_file()], None, others=True)
     session.sparkContext.setLogLevel("WARN")
     _keep_jars_from_python(session)
+    take_out(session)
     return session
 
 

@@ -78,6 +78,22 @@ def require_features(table: str, address: Address, ours: frozenset[str], *, writ
         raise _unsupported(table, address, lacking, able[-1] if able else None)
 
 
+def require_uncomputed(collection: str, address: Address) -> None:
+    """Raise MzplanError MZ282 for a collection that has Delta compute something, which mzplan's own never do:
+    it would run with the rights of the runner. Raises OSError."""
+    if computing := CollectionLog(collection).computing():
+        shown = [shortened(name, 80) for name in computing[:_SHOWN]] + ["…"] * (len(computing) > _SHOWN)
+        raise error(
+            "MZ282",
+            f"The collection of {address} computes what mzplan has not declared",
+            f"{collection} has generated columns, defaults, constraints or types that name a class: "
+            f"{', '.join(shown)}. None of it was run.",
+            "look who else writes the warehouse; then begin anew: "
+            f"mzplan apply --replace {address} --allow-replace",
+            address=address,
+        )
+
+
 def _unsupported(table: str, address: Address, lacking: list[str], able: SparkLine | None) -> MzplanError:
     shown = [shortened(name, 80) for name in lacking[:_SHOWN]] + ["…"] * (len(lacking) > _SHOWN)
     features = "that feature" if len(lacking) == 1 else "those features"

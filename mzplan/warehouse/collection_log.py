@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from mzplan.warehouse.folder import ensure_file, file_system, open_folder
 from mzplan.warehouse.paths import is_uri
 
+T = TypeVar("T")
+
 _CACHED = 4096  # commits
+# What has Delta compute something with each write, or Spark load a class: of a field's metadata and of types.
+_COMPUTING = (
+    "delta.generationExpression",
+    "delta.identity",
+    "delta.invariants",
+    "CURRENT_DEFAULT",
+    "EXISTS_DEFAULT",
+)
+_CONSTRAINTS = "delta.constraints."
 _LOOKED_THROUGH = 1000  # commits after a checkpoint; Delta makes one every 10, of collections every 20
 
 
@@ -43,7 +54,8 @@ class Commit:
     the names of those that it took away. `transaction` is who says that it wrote this, and as which step;
     `merged` the rows that a MERGE was given (None: it is none), and `changes` the Parquet files of its change
     feed: with none of them, its rows are those of `adds`, all new. `features`: what the table asks for from
-    here on; None where that is as before."""
+    here on; None where that is as before. `computing`: likewise, what Delta is to compute with each write
+    (generated columns, constraints, defaults), and types that name a class."""
 
     version: int
     step: int | None
@@ -57,6 +69,7 @@ class Commit:
     is_vacuum: bool = False
     changes: tuple[str, ...] = ()
     features: Features | None = None
+    computing: tuple[str, ...] | None = None
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -117,15 +130,25 @@ class CollectionLog:
         """What the newest version asks for (at most 1,000 after the last checkpoint are looked at).
 
         None where there is no table, or its log does not say. Raises OSError."""
+        return self._newest("protocol", _features, lambda commit: commit.features)
+
+    def computing(self) -> tuple[str, ...] | None:
+        """What Delta is to compute with each write of the newest version (see Commit), looked for in the same
+        way. None where there is no table. Raises OSError."""
+        return self._newest("metaData", _computing, lambda commit: commit.computing)
+
+    def _newest(
+        self, action: str, read: Callable[[Mapping[str, Any]], T], of: Callable[[Commit], T | None]
+    ) -> T | None:
         version, names = self._last_checkpoint() or self._checkpoint()
-        protocols = self._actions(names, "protocol")
+        actions = self._actions(names, action)
         try:
-            found = _features(protocols[-1]) if protocols else None
-        except (TypeError, AttributeError) as problem:
+            newest = read(actions[-1]) if actions else None
+        except (TypeError, AttributeError, ValueError, KeyError) as problem:
             raise OSError(f"the checkpoint {version} of {self.collection} is damaged: {problem}") from None
         for commit in islice(self.after(version), _LOOKED_THROUGH):
-            found = commit.features or found
-        return found
+            newest = now if (now := of(commit)) is not None else newest
+        return newest
 
     def _last_checkpoint(self) -> tuple[int, list[str]] | None:
         """What Delta notes as its newest checkpoint: its version and files; None where they take a listing.
@@ -229,6 +252,7 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
     changes: list[dict[str, Any]] = []
     transaction: tuple[str, int] | None = None
     features: Features | None = None
+    computing: tuple[str, ...] | None = None
     for line in data.splitlines():
         action = json.loads(line)
         if "commitInfo" in action:
@@ -243,6 +267,8 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
             transaction = str(action["txn"]["appId"]), int(action["txn"]["version"])
         elif "protocol" in action:
             features = _features(action["protocol"])
+        elif "metaData" in action:
+            computing = _computing(action["metaData"])
     metrics = info.get("operationMetrics") or {}
     return Commit(
         version=version,
@@ -265,6 +291,7 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
         is_vacuum=str(info.get("operation", "")).startswith("VACUUM"),
         changes=tuple(_file(collection, file["path"]) for file in changes),
         features=features,
+        computing=computing,
     )
 
 
@@ -272,6 +299,29 @@ def _features(protocol: Mapping[str, Any]) -> Features:
     """Of a table's `protocol`; one of the time before features has none, and each Delta can read it."""
     reading, writing = protocol.get("readerFeatures"), protocol.get("writerFeatures")
     return Features(reading=frozenset(map(str, reading or ())), writing=frozenset(map(str, writing or ())))
+
+
+def _computing(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of a table's `metaData`, the properties and the columns, sorted."""
+    settings = dict(metadata.get("configuration") or {})  # of a checkpoint: pairs
+    found = {name for name in settings if name.lower().startswith(_CONSTRAINTS)}
+    _look_at(json.loads(metadata["schemaString"]), "", found)
+    return tuple(sorted(found))
+
+
+def _look_at(type_: Any, column: str, found: set[str]) -> None:
+    """Add the columns of a type, in Delta's JSON, that compute something or name a class."""
+    if not isinstance(type_, dict):
+        return
+    if type_.get("type") == "udt":
+        found.add(column)
+    for field in type_.get("fields") or ():
+        name = f"{column}.{field['name']}" if column else str(field["name"])
+        if any(key.startswith(_COMPUTING) for key in field.get("metadata") or ()):
+            found.add(name)
+        _look_at(field["type"], name, found)
+    for part in ("elementType", "keyType", "valueType", "type"):
+        _look_at(type_.get(part), column, found)
 
 
 def _step(info: dict[str, Any], transaction: tuple[str, int] | None) -> int | None:

@@ -20,6 +20,7 @@ from mzplan.connectors.formats.parsers import already_columns
 from mzplan.connectors.formats.records import Records, checked
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.changes import CHANGE_FEED
+from mzplan.connectors.frames.row_clock import row_clock
 from mzplan.connectors.frames.types import quoted, spark_type
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import use_s3
@@ -121,13 +122,11 @@ def _place(*, is_feed: bool) -> Any:
     if is_feed:
         version = f.col("_commit_version")
         is_there = f.when(f.col("_change_type").isin(*_REMOVED), f.lit(0)).otherwise(f.lit(1))
-    # A clock that never goes back orders the rows that a task reads: a stream has no number of a row.
-    row = f.reflect(f.lit("java.lang.System"), f.lit("nanoTime"))
     return f.struct(
         version.cast("bigint").alias("version"),
         is_there.cast("int").alias("is_there"),
         f.input_file_name().alias("file"),
-        row.cast("bigint").alias("row"),
+        row_clock().alias("row"),
     )
 
 

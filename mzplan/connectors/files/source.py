@@ -13,6 +13,7 @@ from mzplan.connectors.api.replays import replay
 from mzplan.connectors.formats.parsers import CORRUPT, already_columns, csv_options
 from mzplan.connectors.formats.records import Records, checked, parse_records
 from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.row_clock import row_clock
 from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import files_below, folder_of, folder_problems, route
@@ -76,14 +77,14 @@ class FilesSource(SourceConnector):
                 # A header with other names, or in another order, is an error.
                 heading = {"header": str(format_["header"]).lower(), "enforceSchema": "false"}
                 reader = reader.format("csv").schema(f"{ddl(columns)}, {CORRUPT} STRING")
-                records = _records(reader.options(**options, **heading).load(folder), _row())
+                records = _records(reader.options(**options, **heading).load(folder), row_clock())
                 return checked(records, already_columns(columns, CORRUPT, options), columns, on_error)
             case "parquet":
                 reader = reader.format("parquet").schema(ddl(columns))
                 records = _records(reader.load(folder), "_metadata.row_index")
                 return checked(records, already_columns(columns, None, {}), columns, on_error)
             case type_:
-                records = _records(reader.format("text").load(folder), _row())
+                records = _records(reader.format("text").load(folder), row_clock())
                 if type_ == "json":  # a blank line is not a record
                     records = replace(records, rows=records.rows.where("trim(value) <> ''"))
                 return parse_records(records, format_, columns, on_error)
@@ -122,12 +123,6 @@ def _records(rows: DataFrame, row: Expression | str) -> Records:
         position=f.col(_PLACE),
         where=lambda at: f.concat(f.lit("file "), at["path"]),
     )
-
-
-def _row() -> Expression:
-    """A number that grows along the lines that one task reads. Spark has no row number for text, and refuses
-    monotonically_increasing_id in streams; a monotonic clock is as good for ordering."""
-    return f.reflect(f.lit("java.lang.System"), f.lit("nanoTime")).cast("bigint")
 
 
 class FilesAdoption:

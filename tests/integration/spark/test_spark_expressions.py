@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,8 +99,6 @@ def test_both_parsers_read_every_expression_of_the_suites_alike(lab: Lab) -> Non
 
 def _names(tree: Any) -> list[str]:
     """The column that each node of Spark's tree names, by the node's JSON; "" where it is none."""
-    import json
-
     nodes = json.loads(tree.toJSON())
     return [str(node.get("nameParts", "")).strip("[]").split(", ")[0].lower() for node in nodes]
 
@@ -245,3 +244,48 @@ def test_what_spark_itself_has_of_one_row_is_let_through(lab: Lab) -> None:
         assert looking.odd_tree(parser.parseExpression(sql)) == "", item
         filtered = rows.where(parse_where(f"({item}) IS NOT NULL").sql)
         assert looking.odd_plan(filtered.selectExpr(sql), rows, ["Project", "Filter"]) == "", item
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_what_calls_java_or_opens_files_is_not_in_spark(lab: Lab, own: bool) -> None:
+    """Delta evaluates what a table's writer has put into its log: see mzplan.spark.reach."""
+    spark = _session(lab) if own else _session(lab).newSession()
+    for call in (
+        "reflect('java.lang.System', 'getenv', 'HOME')",
+        "system.builtin.java_method('java.lang.System', 'getenv', 'HOME')",
+        "try_reflect('java.lang.System', 'getenv', 'HOME')",
+        "xpath_string('<a/>', 'a')",
+    ):
+        with pytest.raises(Exception, match=r"UNRESOLVED_ROUTINE|REQUIRES_SINGLE_PART_NAMESPACE"):
+            spark.range(1).selectExpr(call).collect()
+
+
+def test_no_schema_brings_a_class(lab: Lab) -> None:
+    """PySpark would import the module that a user-defined type names, and Spark load its class."""
+    spark = _session(lab)
+    udt = {
+        "type": "udt",
+        "pyClass": "this.x",
+        "serializedClass": "gASVBAAAAAAAAABLAS4=",
+        "sqlType": "integer",
+    }
+    field = {"name": "a", "nullable": True, "metadata": {}, "type": udt}
+    schema = json.dumps({"type": "struct", "fields": [field]})
+    looking = projection._looking(spark.sparkContext._gateway)
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    for call in (
+        f"from_json(note, '{schema}')",
+        "transform(tags, t -> system.builtin.from_csv(t, ' \\u007b'))",
+        "from_json(schema_of_json(note), upper(note))",
+        "variant_get(parse_json(note), '$', '[1]')",
+    ):
+        assert "takes its types as DDL" in looking.odd_tree(parser.parseExpression(call)), call
+    for call in (
+        "from_json(note, 'a INT')",
+        "from_csv(note, schema_of_csv('a'))",
+        "variant_get(v, '$', 'int')",
+    ):
+        assert looking.odd_tree(parser.parseExpression(call)) == "", call
+    rows = spark.range(1).selectExpr(f"from_json('{{}}', '{schema}') AS n")
+    with pytest.raises(ValueError, match="user-defined type"):
+        print(rows.columns, rows.schema)

@@ -202,6 +202,10 @@ def test_whatever_sqlglot_raises_is_a_finding_beside_the_others(tmp_path: Path, 
         ("hex(hex('a')) AS x", "hex"),
         ("round(1.5D, 2147483647) AS x", "round"),
         ("format_string('%1000000000d', 1) AS x", "format_string"),
+        # The field of a struct, a type, a name of a call: none of them is the variable of that name.
+        ("exists(tags, a -> date_part(repeat(named_struct('a', 'a').a, 2000), at) = a) AS x", "repeat"),
+        ("transform(tags, a -> repeat(struct('b' AS a), 9)) AS x", "repeat"),
+        ("transform(tags, a -> repeat(cast(NULL AS STRUCT<a: INT>), 9)) AS x", "repeat"),
     ],
 )
 def test_what_spark_would_compute_while_it_reads(text: str, called: str) -> None:
@@ -227,3 +231,27 @@ def test_what_spark_would_compute_while_it_reads(text: str, called: str) -> None
 )
 def test_constants_that_are_cheap(text: str) -> None:
     assert parse_select(text).problem == ""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'from_json(note, \'{"type": "struct", "fields": []}\')',
+        'from_json(note, \' \n{"type": "udt"}\')',
+        "from_csv(note, '\\u007b}')",
+        "system.builtin.from_json(note, concat('{', '}'))",
+        "from_json(note, if(true, 'a INT', 'b INT'))",
+        "variant_get(parse_json(note), '$', '\"integer\"')",
+    ],
+)
+def test_types_are_written_as_ddl(call: str) -> None:
+    """In JSON they can name a class, which Spark and PySpark would load."""
+    assert "takes its types as DDL" in parse_select(f"{call} AS x").problem
+
+
+def test_a_function_is_no_result_of_a_function() -> None:
+    """Spark's parser takes memory without end to read thousands of arrows in a row."""
+    refused = parse_select(f"transform(tags, {'x -> ' * 1900}x) AS x").problem
+    assert refused == "a function can't be the result of a function"
+    nested = "transform(tags, x -> transform(more, y -> x + y), x -> -x) AS x"
+    assert parse_select(nested).problem == ""

@@ -1,0 +1,20 @@
+"""A clock that orders the rows that one task reads: a stream has no number of a row, and Spark refuses
+`monotonically_increasing_id` there."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.frames import functions as f
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+
+NAME = f"mzplan_clock_{secrets.token_hex(8)}"
+"""Of Spark's `reflect` in this process, which nobody else can call: see mzplan.spark.reach."""
+
+
+def row_clock() -> Expression:
+    """Nanoseconds of a clock that never goes back."""
+    return f.call_function(NAME, f.lit("java.lang.System"), f.lit("nanoTime")).cast("bigint")
