@@ -198,7 +198,8 @@ class Observation(RunFacts):
     def health(self) -> Condition:
         """Its condition, but `degraded` where it runs, and a connection that it needs is at fault. That is
         not stored: what follows what was committed goes by whether it runs."""
-        return "degraded" if self.condition == "running" and self.at_fault is not None else self.condition
+        is_at_fault = self.at_fault is not None and not self.held  # what is held runs on as before
+        return "degraded" if self.condition == "running" and is_at_fault else self.condition
 
     loss: Loss | None = field(default=None, metadata=SPARSE)
 

@@ -163,7 +163,7 @@ def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> t
 
 def _unreachable(resource: ResourceState, seen: Observation | None) -> tuple[str, str]:
     """A query that is to run, and has nothing else in its way than a connection."""
-    if seen is None or seen.at_fault is None or resource.paused:
+    if seen is None or seen.at_fault is None or seen.held or resource.paused:
         return "", ""
     return "connection-unreachable", f"{seen.at_fault}: {seen.fault}"
 
