@@ -65,7 +65,7 @@ def test_no_expression_is_cut() -> None:
     for text in (render_plan(changed), render_plan_markdown(changed)):
         assert long in text and f"length({long[:-11]}) > 1" in text
     described = build_plan(shop(k=kafka(description="x" * 100)), STATE)
-    assert "x" * 79 + "…" in render_plan(described)
+    assert "x" * 40 + "…" + "x" * 39 in render_plan(described)
 
 
 # --- a saved plan claims only what the files and the state give
