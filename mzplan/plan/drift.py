@@ -59,7 +59,7 @@ def drift_between(
         kind, detail = _departure(resource, seen) if runs else _without_runner(resource)
         if runs and not kind:
             kind, detail = _stalled(resource, seen, now)
-        if runs and not kind:
+        if runs and not kind and resource.address not in rotated:  # else an old value is why it is refused
             kind, detail = _unreachable(resource, seen)
         if runs and resource.address in rotated:
             detail_of = f"it runs with an old value of {', '.join(rotated[resource.address])}"

@@ -284,6 +284,7 @@ def test_another_line_goes_on_in_the_middle_of_a_batch_and_back(upgraded: Upgrad
     upgraded.is_whole()
     upgraded.count_on(begun)
     assert upgraded.spark().startswith(f"{there.spark}.")
+    assert "upgrade" in {q["started_because"]["cause"] for q in upgraded.project.queries().values()}
     upgraded.declare_more()
     upgraded.is_whole()
     begun = upgraded.steps()

@@ -137,6 +137,10 @@ def test_queries_move_between_two_embedded_runners_and_to_a_cluster(
         assert after["source.o"]["run_id"] == before["source.o"]["run_id"]
         assert after["sink.out"]["id"] == before["sink.out"]["id"]
         assert (moving.shown("one"), moving.shown("two")) == ({"source.o"}, {"sink.out"})
+        because = after["sink.out"]["started_because"]
+        assert (because["cause"], because["detail"]) == ("hand-over", "came from instance one")
+        stopped = project.json("events", "sink.out", "--kind", "stopped")["events"]
+        assert [e["cause"]["cause"] for e in stopped] == ["hand-over"]
         assert moving.epoch() > epoch
 
         with (

@@ -533,3 +533,32 @@ def test_each_restart_says_why(
     told.password("other-secret")
     project.apply()
     assert told.why() == ("secret", "the value of ${file:why.secret} changed")
+    shown = project.json("history", "show", str(project.json("status")["serial"]))
+    assert [c["reason"] for c in shown["plan"]["changes"]] == [told.why()[1]]
+    assert ("started", "sink.why_t") in {(e["kind"], e["address"]) for e in shown["events"]}
+    _fails_and_heals(told)
+    assert project.run("state", "rollback", "--auto-approve").returncode == 0
+    assert project.json("why", "sink.why_t")["cause"]["cause"] == "hand"
+
+    events = project.json("events", "sink.why_t")["events"]
+    assert {e["kind"] for e in events} >= {"started", "stopped", "failed", "healed", "generation"}
+    assert all(e["in_history"] for e in events if e["cause"] and e["cause"]["serial"])
+    assert "-secret" not in json.dumps(events)
+    with urlopen(f"http://127.0.0.1:{project.metrics_port}/metrics", timeout=30) as metrics:
+        text = metrics.read().decode()
+    assert 'mzplan_query_starts_total{cause="secret",instance="local",query="sink.why_t"} 1.0' in text
+
+
+def _fails_and_heals(told: Told) -> None:
+    def condition() -> str:
+        return str(told.project.queries()["sink.why_t"]["condition"])
+
+    execute(told.dsn, "ALTER TABLE told RENAME TO gone")
+    rows = told.project.folder / "why.jsonl"
+    rows.write_text(json.dumps({"id": 1, "note": "x"}) + "\n")
+    told.project.json("append", "source.why_s", "--file", str(rows))
+    eventually("it fails", lambda: condition() == "failed")
+    execute(told.dsn, "ALTER TABLE gone RENAME TO told")
+    eventually("it heals", lambda: condition() == "running")
+    cause, detail = told.why()
+    assert cause == "retry" and detail.startswith("attempt ")

@@ -210,7 +210,7 @@ def test_what_a_policy_does_not_allow_is_not_asked_for(tmp_path: Path, server: V
         ("${vault:secret/pg}", "names no key"),
         ("${vault:secret/../sys/x#k}", "MOUNT/PATH"),
         ("${vault:secret#k}", "MOUNT/PATH"),
-        ("${aws-sm:a b}", "no name of a secret"),
+        ("${aws-sm:a b}", "not a name of a secret"),
         ("${aws-sm:a#}", "names no key"),
         ("${vaul:secret/pg#k}", "no secret provider"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from mzplan.host.spark_lines import LINES, OLDEST, SparkLine
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.kinds import resource_kind
-from mzplan.spark import jars, session
+from mzplan.spark import jars, session, settings
 from mzplan.spark.jars import jar_name, local_jars, pinned, require_pinned
 from tools.pin_jars import BODIES
 
@@ -121,7 +121,7 @@ def test_lz4_is_on_the_class_path_before_spark_s_own(
         jar.parent.mkdir()
         jar.write_bytes(b"x")
     given = {"spark.jars.ivy": str(tmp_path), "spark.driver.extraClassPath": "/own"}
-    conf = session._configuration("a", given, {}, line=OLDEST)
+    conf = settings.configuration_of("a", given, {}, line=OLDEST)
     session._start(conf, OLDEST)
     assert paths[-1] == f"{jar}:/own" and len(paths) == (1 if there else 2) and len(ended) == len(paths) - 1
 
@@ -130,10 +130,14 @@ def test_java_options_come_after_our_own() -> None:
     """Ours hold a stack that is deep enough to stop queries; of what both name, the last one counts."""
     pytest.importorskip("pyspark")
     given = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
-    options = session._configuration("a", {}, given, line=OLDEST).get("spark.driver.extraJavaOptions") or ""
+    options = (
+        settings.configuration_of("a", {}, given, line=OLDEST).get("spark.driver.extraJavaOptions") or ""
+    )
     assert options.startswith("-Xss8m -Dlog4j2.configurationFile=") and options.endswith(" -XX:+UseSerialGC")
     given = {"spark.driver.extraJavaOptions": "-Dlog4j.configurationFile=/own.xml"}
-    options = session._configuration("a", {}, given, line=OLDEST).get("spark.driver.extraJavaOptions") or ""
+    options = (
+        settings.configuration_of("a", {}, given, line=OLDEST).get("spark.driver.extraJavaOptions") or ""
+    )
     assert options == "-Xss8m -Dlog4j.configurationFile=/own.xml"
-    options = session._configuration("a", {}, {}, line=OLDEST).get("spark.driver.extraJavaOptions") or ""
+    options = settings.configuration_of("a", {}, {}, line=OLDEST).get("spark.driver.extraJavaOptions") or ""
     assert options.count("-Xss8m") == 1

@@ -21,7 +21,7 @@ ALL = ("source.orders", "sink.out", "sink.few")
 def folder(tmp_path: Path) -> Path:
     """A committed project whose runner is elsewhere, with what it has stored."""
     folder = write(tmp_path, "cluster")
-    assert mzplan(folder, "apply", "--auto-approve", "--wait", "0s").code == 8
+    assert mzplan(folder, "apply", "--auto-approve", "--no-live", "--wait", "0s").code == 8
     for kind, size in (("collections", 3 << 20), ("checkpoints", 2048)):
         place = folder / "warehouse" / kind / str(resource(folder, "source.orders")["id"]) / "g1"
         place.mkdir(parents=True)

@@ -354,7 +354,7 @@ def test_the_overview_is_made_again_only_for_something_new(tmp_path: Path) -> No
     second = reader.read()
     assert second is not first and second.state is first.state
     assert {str(one.address) for one in second.pending} == {"source.payments", "sink.orders_pg"}
-    assert {one.kind for one in second.drift} == {"failed-query"}
+    assert {one.kind for one in second.drift} == {"failed-query", "target-behind"}
 
 
 def test_where_a_resource_comes_from(shown: ShownProject) -> None:
