@@ -143,9 +143,7 @@ def test_a_server_that_is_gone_is_told_of_running_queries_with_the_repair(world:
     drift = drift_between(state, {"local": world.settle()}, {"local": True})
     assert [(one.address, one.kind) for one in drift] == [("source.orders", "connection-unreachable")]
     old = drift_between(state, {"local": world.settle()}, {"local": True}, {ORDERS: ("${env:K}",)})
-    assert [(one.address, one.kind) for one in old] == [
-        ("source.orders", "secret-rotated")
-    ]  # the cause, once
+    assert [(one.address, one.kind) for one in old] == [("source.orders", "secret-rotated")]
     text = render_status(status)
     assert "source.orders: error[MZ154]: connection.k is at fault: Kafka does not answer." in text
     assert "\n  Since 2" in text

@@ -139,5 +139,5 @@ def test_java_options_come_after_our_own() -> None:
         settings.configuration_of("a", {}, given, line=OLDEST).get("spark.driver.extraJavaOptions") or ""
     )
     assert options == "-Xss8m -Dlog4j.configurationFile=/own.xml"
-    options = settings.configuration_of("a", {}, {}, line=OLDEST).get("spark.driver.extraJavaOptions") or ""
+    options = settings.configuration_of("a", {}, {}, line=OLDEST).get(name) or ""
     assert options.count("-Xss8m") == 1
