@@ -129,15 +129,14 @@ def test_lz4_is_on_the_class_path_before_spark_s_own(
 def test_java_options_come_after_our_own() -> None:
     """Ours hold a stack that is deep enough to stop queries; of what both name, the last one counts."""
     pytest.importorskip("pyspark")
-    given = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
-    options = (
-        settings.configuration_of("a", {}, given, line=OLDEST).get("spark.driver.extraJavaOptions") or ""
-    )
+    name = "spark.driver.extraJavaOptions"
+
+    def options_with(given: dict[str, str]) -> str:
+        return settings.configuration_of("a", {}, given, line=OLDEST).get(name) or ""
+
+    options = options_with({name: "-XX:+UseSerialGC"})
     assert options.startswith("-Xss8m -Dlog4j2.configurationFile=") and options.endswith(" -XX:+UseSerialGC")
-    given = {"spark.driver.extraJavaOptions": "-Dlog4j.configurationFile=/own.xml"}
-    options = (
-        settings.configuration_of("a", {}, given, line=OLDEST).get("spark.driver.extraJavaOptions") or ""
-    )
-    assert options == "-Xss8m -Dlog4j.configurationFile=/own.xml"
-    options = settings.configuration_of("a", {}, {}, line=OLDEST).get(name) or ""
+    own = "-Dlog4j.configurationFile=/own.xml"
+    assert options_with({name: own}) == f"-Xss8m {own}"
+    options = options_with({})
     assert options.count("-Xss8m") == 1
