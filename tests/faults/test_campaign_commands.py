@@ -145,7 +145,8 @@ def test_a_command_beside_an_apply(shop: Path, forks: Forks, tmp_path: Path, com
             beside[-2:] = ("sink.few", "sink.moved")
         assert {name: data for name, data in stored(folder).items() if name in kept} == kept
         assert mzplan(folder, *BESIDE["snapshot"][:-2]).out == whole
-    assert not list(folder.rglob("*.tmp"))
+    # A snapshot that is killed while it writes leaves what it had, hidden, in its user's folder.
+    assert not [path for path in folder.rglob("*.tmp") if not path.name.startswith(".rows.csv.")]
 
 
 SECRET = "precious"

@@ -10,6 +10,8 @@ from mzplan.connectors.network.tunnels import ROLE, tunnel_problem
 from mzplan.connectors.postgres.types import shown
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, Severity
 
+_ENDS = "57P"  # the class of SQLSTATEs of a server, or a session, that is ended or not there yet
+
 
 def route(connection: ResolvedConnection) -> str:
     """Which connection, and where it goes: for people."""
@@ -96,10 +98,11 @@ def state_of(problem: BaseException) -> str | None:
 
 
 def is_lost(problem: BaseException) -> bool:
-    """Whether there is no connection any more."""
+    """Whether there is no connection any more: a server that ends says so with its last words."""
     import psycopg  # only where a driver has spoken: what is planned from files does without it
 
-    return isinstance(problem, psycopg.OperationalError) and state_of(problem) is None
+    state = state_of(problem)
+    return isinstance(problem, psycopg.OperationalError) and (state is None or state.startswith(_ENDS))
 
 
 def reason(query: ResolvedQuery, problem: BaseException) -> str:

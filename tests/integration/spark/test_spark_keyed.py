@@ -171,8 +171,8 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
     from mzplan.connectors.frames.changes import latest_rows
     from mzplan.schema.columns import parse_columns
 
-    spark = lab.executor._spark
-    assert spark is not None
+    assert lab.executor._spark is not None
+    spark = lab.executor._spark.newSession()  # a merge names its step in the settings of its session
     columns = parse_columns(
         "row BIGINT, p STRING, `user-id` INT, s STRUCT<`a-b`: INT, j: INT>, x0 INT, n INT"
     )

@@ -6,11 +6,12 @@ import struct
 from itertools import chain
 from typing import Any
 
+import psycopg
 import pytest
 
 from mzplan.connectors.api.queries import Output, ResolvedConnection, ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import conninfo
-from mzplan.connectors.postgres.problems import connect_problem, reason_of
+from mzplan.connectors.postgres.problems import connect_problem, is_lost, reason_of
 from mzplan.connectors.postgres.sink.definition import create_table
 from mzplan.connectors.postgres.sink.target_probe import check_table
 from mzplan.connectors.postgres.sink.writer import Writer
@@ -328,3 +329,8 @@ def test_which_changes_of_a_type_keep_all_values(
 )
 def test_the_type_that_takes_a_numeric(precision: int, scale: int, wanted: str) -> None:
     assert wanted_types(numeric(precision, scale & 0x7FF)) == wanted
+
+
+def test_a_server_that_ends_is_a_lost_connection() -> None:
+    assert is_lost(psycopg.errors.AdminShutdown()) and is_lost(psycopg.errors.CrashShutdown())
+    assert is_lost(psycopg.OperationalError("closed")) and not is_lost(psycopg.errors.UniqueViolation())
