@@ -139,6 +139,7 @@ def test_a_row_that_cannot_be_cast_is_named_and_nothing_is_lost(lab: Lab, topic:
     lab.stop(replace(fits, generation=3))
 
 
+@pytest.mark.faults
 def test_another_key_keeps_the_row_that_was_read_last(lab: Lab, topic: Make, database: Make) -> None:
     records, name = topic("rekeyed"), database("rekeyed")
     lab.execute(name, "CREATE TABLE t (id bigint PRIMARY KEY, n bigint)")
@@ -165,6 +166,7 @@ def test_another_key_keeps_the_row_that_was_read_last(lab: Lab, topic: Make, dat
     lab.finish(other)
 
 
+@pytest.mark.faults
 def test_files_that_were_read_are_not_read_again(lab: Lab, tmp_path: Path) -> None:
     folder, target = tmp_path / "in", tmp_path / "out"
     folder.mkdir()

@@ -107,6 +107,7 @@ def test_what_a_hand_has_taken_is_put_back(lab: Lab, topic: Make, database: Make
     assert lab.codes(replace(straight, replays=(beyond,))) == ["MZ295"]
 
 
+@pytest.mark.faults
 def test_steps_of_a_keyed_collection(lab: Lab, topic: Make, database: Make, tmp_path: Path) -> None:
     shop, name = database(), topic()
     lab.execute(shop, "CREATE TABLE kept (id bigint PRIMARY KEY, customer text)")

@@ -247,6 +247,7 @@ def test_a_delta_table_is_read_as_it_grows(lab: Lab, tmp_path: Path) -> None:
     lab.stop(skips)
 
 
+@pytest.mark.faults
 def test_a_delta_table_with_a_key_is_followed(lab: Lab, tmp_path: Path, database: Make) -> None:
     """Updates, deletes and changes of the key itself reach the collection, and a target."""
     spark, table = lab.executor._spark, f"delta.`{tmp_path}/lake/customers`"
