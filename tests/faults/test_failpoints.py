@@ -341,7 +341,7 @@ def test_a_killed_append_is_known_when_it_is_repeated(tmp_path: Path) -> None:
     again = json.loads(mzplan(tmp_path, *append).stdout)
     assert (again["step"], again["repeated"], again["differs"]) == (0, True, False)
     (steps,) = tmp_path.rglob("steps")
-    (steps / ".half.new").write_text("what a killed writer leaves")
+    (steps / ".half.arrow.0123456789ab.tmp").write_text("what a killed writer leaves")
     assert "source.a: step 1, 1 row" in mzplan(tmp_path, *append[:4]).stdout
     assert [path.suffix for path in sorted(steps.iterdir()) if not path.name.startswith(".lock")] == [
         ".arrow"
