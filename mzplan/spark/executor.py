@@ -41,6 +41,7 @@ from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.versions import require_features, require_readable, require_uncomputed
 from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.storage import missing_storage, require_plain
 
 log = logging.getLogger("mzplan.spark")
@@ -188,7 +189,8 @@ class SparkExecutor(SparkDriver):
     def _require_features(self, query: ResolvedQuery) -> None:
         """Raise MZ282 for a collection that computes; MZ281 for a table that the Delta of here can't read, or
         write where the query does."""
-        collection = collection_of(self._warehouse, query.description)
+        # One log for both looks: it keeps the commits that it has read.
+        collection = CollectionLog(collection_of(self._warehouse, query.description))
         with suppress(OSError, ValueError):
             require_uncomputed(collection, query.address)
         ours = self._delta_features
@@ -198,7 +200,7 @@ class SparkExecutor(SparkDriver):
         tables = {collection: is_source}
         target = None if is_source else self._connectors.sink(query.description.type).target_table(query)
         if target is not None:
-            tables[target] = True
+            tables[CollectionLog(target)] = True
         for table, writes in tables.items():
             with suppress(OSError, ValueError):  # what can't be seen, the start says
                 require_features(table, query.address, ours, writes=writes)

@@ -3,6 +3,7 @@ are here can go on from there."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.host.spark_lines import LINES, NEWEST, SparkLine
@@ -66,41 +67,43 @@ def delta_features(spark: SparkSession) -> frozenset[str] | None:
         return None
 
 
-def require_features(table: str, address: Address, ours: frozenset[str], *, writes: bool) -> None:
+def require_features(table: CollectionLog, address: Address, ours: frozenset[str], *, writes: bool) -> None:
     """Raise MzplanError MZ281 for a Delta table with a feature that is not among ours, before a query that
     reads it, or also `writes` it, is stopped or started. Raises OSError."""
-    found = CollectionLog(table).features()
+    found = table.features()
     if found is None:
         return
     wanted = found.reading | found.writing if writes else found.reading
     if lacking := sorted(wanted - ours):
         able = [line for line in LINES if wanted <= line.features]
-        raise _unsupported(table, address, lacking, able[-1] if able else None)
+        raise _unsupported(table.collection, address, lacking, able[-1] if able else None)
 
 
-def require_uncomputed(collection: str, address: Address) -> None:
+def require_uncomputed(collection: CollectionLog, address: Address) -> None:
     """Raise MzplanError MZ282 for a collection that has Delta compute something, which mzplan's own never do:
     it would run with the rights of the runner. Raises OSError."""
-    if computing := CollectionLog(collection).computing():
-        shown = [shortened(name, 80) for name in computing[:_SHOWN]] + ["…"] * (len(computing) > _SHOWN)
+    if computing := collection.computing():
         raise error(
             "MZ282",
             f"The collection of {address} computes what mzplan has not declared",
-            f"{collection} has generated columns, defaults, constraints or types that name a class: "
-            f"{', '.join(shown)}. None of it was run.",
+            f"{collection.collection} has generated columns, defaults, constraints or types that name a "
+            f"class: {_listed(computing)}. None of it was run.",
             "look who else writes the warehouse; then begin anew: "
             f"mzplan apply --replace {address} --allow-replace",
             address=address,
         )
 
 
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join([shortened(name, 80) for name in names[:_SHOWN]] + ["…"] * (len(names) > _SHOWN))
+
+
 def _unsupported(table: str, address: Address, lacking: list[str], able: SparkLine | None) -> MzplanError:
-    shown = [shortened(name, 80) for name in lacking[:_SHOWN]] + ["…"] * (len(lacking) > _SHOWN)
     features = "that feature" if len(lacking) == 1 else "those features"
     return error(
         "MZ281",
         f"{address} needs another Delta than that of its runner",
-        f"{table} has {count(len(lacking), 'feature')} that this runner's Delta lacks: {', '.join(shown)}. "
+        f"{table} has {count(len(lacking), 'feature')} that this runner's Delta lacks: {_listed(lacking)}. "
         "Neither the table nor the checkpoint was touched.",
         f"Delta {able.delta} has {features}: run it on Spark {able.spark} (pip install "
         f"'pyspark=={able.tested[-1]}'; where spark-submit starts it, with the --packages of docs/deploy.md)"

@@ -9,7 +9,7 @@ from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded, lacking_steps
 from mzplan.connectors.delta.column_types import column_types, holds
-from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded
+from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded, open_table
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.merges import append, count_files, is_no_table, merge, merge_small_files, naming
 from mzplan.connectors.frames.metrics import with_count
@@ -17,12 +17,10 @@ from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, route, target_problems
-from mzplan.host.files import UnfitError
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, POSITION
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.folder import ensure_plain
 from mzplan.warehouse.lost_steps import Held, lost_steps, newest_held
 from mzplan.warehouse.paths import local_path
 
@@ -143,19 +141,12 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
     local = local_path(folder)
     if local is None or not (local / "_delta_log").is_dir():
         return []
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    try:
-        ensure_plain(f"{folder}/_delta_log")
-        named = column_types(DeltaTable(str(local)))
-    except (
-        DeltaError,
-        UnfitError,
-    ):  # being created, or with a feature that only Spark supports: Spark will report it
+    table = open_table(str(local))
+    if table is None:  # Spark will report it
         return []
     if empties_target(query) and query.checkpoint is not None and not query.checkpoint.log.has_begun():
         return []  # it gets the sink's own columns
+    named = column_types(table)
     # As Spark resolves names: ignoring case.
     types = {name.lower(): type_ for name, type_ in named.items()}
     missing = [key for key in query.body.get("key", ()) if key.lower() not in types]

@@ -16,21 +16,19 @@ from mzplan.connectors.api.outputs import canonical_type
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream, begin_anew
 from mzplan.connectors.delta.column_types import column_types, holds
+from mzplan.connectors.delta.table import open_table
 from mzplan.connectors.formats.parsers import already_columns
 from mzplan.connectors.formats.records import Records, checked
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.changes import CHANGE_FEED
+from mzplan.connectors.frames.changes import CHANGE_FEED, is_there, with_change
 from mzplan.connectors.frames.row_clock import row_clock
 from mzplan.connectors.frames.types import quoted, spark_type
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, folder_problems, route
-from mzplan.host.files import UnfitError
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.schema.columns import CHANGE, DELETE, POSITION, UPSERT
 from mzplan.schema.source_columns import record_columns
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.folder import ensure_plain
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 
 _PLACE = "_mzplan_place"
 _FEED = "delta.enableChangeDataFeed"
-_REMOVED = ("delete", "update_preimage")
 
 
 class DeltaSource(SourceConnector):
@@ -54,7 +51,10 @@ class DeltaSource(SourceConnector):
         problems = folder_problems(query, folder)
         if problems or AWS in query.link.connections:
             return Probe(diagnostics=tuple(problems))
-        table = _open(folder)
+        try:
+            table = open_table(folder)
+        except OSError:
+            table = None
         if table is None:
             return Probe(diagnostics=_without_table(query, folder))
         found = tuple(_unfit(query, folder, table))
@@ -110,21 +110,15 @@ class DeltaSource(SourceConnector):
         rows = reader.load(folder).select(*own, _place(is_feed=bool(query.keys)).alias(_PLACE))
         records = Records(rows=rows, value="value", position=f.col(_PLACE), where=_where)
         made = checked(records, already_columns(columns, None, {}), columns, body["on_error"])
-        if not query.keys:
-            return made
-        is_there = f.col(f"{POSITION}.is_there") == 1
-        return made.withColumn(CHANGE, f.when(is_there, f.lit(UPSERT)).otherwise(f.lit(DELETE)))
+        return with_change(made, "is_there") if query.keys else made
 
 
 def _place(*, is_feed: bool) -> Any:
     """The position of a row: see DeltaSource.position."""
-    version, is_there = f.lit(None), f.lit(None)
-    if is_feed:
-        version = f.col("_commit_version")
-        is_there = f.when(f.col("_change_type").isin(*_REMOVED), f.lit(0)).otherwise(f.lit(1))
+    version, there = (f.col("_commit_version"), is_there()) if is_feed else (f.lit(None), f.lit(None))
     return f.struct(
         version.cast("bigint").alias("version"),
-        is_there.cast("int").alias("is_there"),
+        there.cast("int").alias("is_there"),
         f.input_file_name().alias("file"),
         row_clock().alias("row"),
     )
@@ -140,18 +134,6 @@ def _next_version(position: Any) -> tuple[int | None, bool]:
     if position.get("isStartingVersion"):
         return None, False
     return int(position["reservoirVersion"]), int(position.get("index", -1)) >= 0
-
-
-def _open(folder: str) -> DeltaTable | None:
-    """None where there is no table, or one with a feature that only Spark knows."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    try:
-        ensure_plain(f"{folder}/_delta_log")
-        return DeltaTable(folder.replace("s3a://", "s3://", 1))
-    except (DeltaError, UnfitError, OSError):
-        return None
 
 
 def _without_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:

@@ -12,11 +12,13 @@ from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of
 from mzplan.endpoints.interface import Step, Written
+from mzplan.host.files import UnfitError
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.folder import ensure_plain
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
@@ -61,6 +63,21 @@ class DeltaContent(Content):
             value = f.col(quoted(made[output.name.lower()])) if output.name.lower() in made else f.lit(None)
             columns.append((value.cast(ddl_of(type_)) if type_ is not None else value).alias(output.name))
         return rows.select(*columns, POSITION)
+
+
+def open_table(folder: str) -> DeltaTable | None:
+    """A table, without Spark; None where there is none, one that is being made, or one with a feature that
+    only Spark knows. Raises OSError."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        ensure_plain(f"{folder}/_delta_log")
+        table = DeltaTable(folder.replace("s3a://", "s3://", 1))
+        table.schema()  # raises for a type that only Spark knows
+        return table
+    except (DeltaError, UnfitError):
+        return None
 
 
 def last_step(folder: str, query_id: str | None) -> tuple[int, int]:

@@ -23,19 +23,23 @@ VERSION, THERE = "_version", "_there"  # the first fields of `_position` in a si
 _LATEST = "_mzplan_latest"
 
 
+def is_there() -> Any:
+    """Of a row of a change feed: 1 where it is in the table after its change, 0 where it no longer is."""
+    return f.col("_change_type").isin("insert", "update_postimage").cast("int")
+
+
 def with_order(feed: DataFrame, columns: Sequence[Column]) -> DataFrame:
     """The user's columns, and `_position` with two more fields in front: the table's version, and 1 for an
     inserted row, 0 for a deleted one."""
-    comes = f.col("_change_type").isin("insert", "update_postimage").cast("int")
     position: Any = feed.schema[POSITION].dataType
     fields = [f.col(f"{POSITION}.{quoted(name)}") for name in position.names]
-    order = f.struct(f.col("_commit_version").alias(VERSION), comes.alias(THERE), *fields)
+    order = f.struct(f.col("_commit_version").alias(VERSION), is_there().alias(THERE), *fields)
     return feed.select(*(f.col(quoted(column.name)) for column in columns), order.alias(POSITION))
 
 
-def with_change(rows: DataFrame) -> DataFrame:
-    """The same rows with `_change`, as SinkConnector.write takes them."""
-    comes = f.col(f"{POSITION}.{THERE}") == 1
+def with_change(rows: DataFrame, field: str = THERE) -> DataFrame:
+    """The same rows with `_change`, as SinkConnector.write takes them, by this field of `_position`."""
+    comes = f.col(f"{POSITION}.{field}") == 1
     return rows.withColumn(CHANGE, f.when(comes, f.lit(UPSERT)).otherwise(f.lit(DELETE)))
 
 

@@ -143,7 +143,7 @@ def test_names_of_features_that_are_none(tmp_path: Path) -> None:
 
 def refusal(table: str, *, writes: bool) -> Any:
     with pytest.raises(MzplanError) as caught:
-        require_features(table, ORDERS, OLDEST.features, writes=writes)
+        require_features(CollectionLog(table), ORDERS, OLDEST.features, writes=writes)
     (told,) = caught.value.diagnostics
     assert told.code == "MZ281" and told.address == ORDERS and table in told.detail
     return told
@@ -152,8 +152,8 @@ def refusal(table: str, *, writes: bool) -> Any:
 def test_a_table_that_needs_another_delta_is_refused(tmp_path: Path) -> None:
     (newer, *_) = sorted(NEWEST.features - OLDEST.features)
     written = table_of(tmp_path / "written", protocol("appendOnly", newer))
-    require_features(written, ORDERS, OLDEST.features, writes=False)
-    require_features(written, ORDERS, NEWEST.features, writes=True)
+    require_features(CollectionLog(written), ORDERS, OLDEST.features, writes=False)
+    require_features(CollectionLog(written), ORDERS, NEWEST.features, writes=True)
     told = refusal(written, writes=True)
     assert f"1 feature that this runner's Delta lacks: {newer}." in told.detail
     assert f"Spark {NEWEST.spark}" in told.hint and f"pyspark=={NEWEST.tested[-1]}" in told.hint
@@ -167,7 +167,9 @@ def test_what_the_tables_of_mzplan_ask_for_each_line_has(tmp_path: Path) -> None
     """The fault test of an upgrade makes them on each of two lines."""
     made = protocol("appendOnly", "invariants", "changeDataFeed", reading=["deletionVectors", "timestampNtz"])
     for line in LINES:
-        require_features(table_of(tmp_path / line.spark, made), ORDERS, line.features, writes=True)
+        require_features(
+            CollectionLog(table_of(tmp_path / line.spark, made)), ORDERS, line.features, writes=True
+        )
 
 
 def status_of(**more: Any) -> Status:
