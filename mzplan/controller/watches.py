@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from mzplan.controller.observations import Fault
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.schema.description import Description, InlinedConnection
+from mzplan.schema.description import Description, InlinedConnection, references_of_connections
 
 K = TypeVar("K", bound=Hashable)
 D = TypeVar("D")
@@ -69,6 +69,12 @@ class Sampler(Generic[K, D, R]):
             free = min(free, len(self._due))
         self._working += [self._pool.submit(self._work, now) for _ in range(free)]
 
+    def forget(self, key: K) -> None:
+        """Have it asked at once; what was answered, or is about to be, is out of date."""
+        with self._lock:
+            self._asked.pop(key, None)
+            self.found.pop(key, None)
+
     def _work(self, now: float) -> None:
         until = time.monotonic() + BUDGET
         while time.monotonic() < until:
@@ -111,16 +117,22 @@ class ConnectionWatch:
         )
         self._used: dict[Address, tuple[Description, tuple[InlinedConnection, ...]]] = {}
         self._faults: dict[Address, Fault] = {}
+        self._references: dict[Address, tuple[InlinedConnection, set[str]]] = {}
+        self._digests: dict[Address, dict[str, str | None]] = {}
 
-    def look(self, queries: Mapping[Address, Description]) -> dict[Address, Address]:
+    def look(
+        self, queries: Mapping[Address, Description], digests: Mapping[str, str]
+    ) -> dict[Address, Address]:
         """Ask the connections of these queries that are due, and take in what was found. Returns the queries
-        of which one answers again, each with that one."""
+        of which one answers again, each with that one. `digests`: of the secrets' values that queries run
+        with, by reference; what was found with other values is no fault of these."""
         for gone in self._used.keys() - queries.keys():
             del self._used[gone]
         for address, description in queries.items():  # once for each description: a thousand take their time
             if address not in self._used or self._used[address][0] is not description:
                 self._used[address] = (description, tuple(_connections(description.connections)))
         wanted = {one.address: one for _, used in self._used.values() for one in used}
+        self._forget_of_other_values(wanted, digests)
         self._sampler.look(wanted, lambda _: REACHED_EVERY)
         now = round(time.time(), 1)
         faults = {}
@@ -141,6 +153,19 @@ class ConnectionWatch:
         return {
             a: one.address for a, (_, used) in self._used.items() for one in used if one.address in healed
         }
+
+    def _forget_of_other_values(
+        self, wanted: Mapping[Address, InlinedConnection], digests: Mapping[str, str]
+    ) -> None:
+        for gone in self._references.keys() - wanted.keys():
+            del self._references[gone], self._digests[gone]
+        for address, connection in wanted.items():
+            if address not in self._references or self._references[address][0] is not connection:
+                self._references[address] = (connection, references_of_connections([connection]))
+            now = {reference: digests.get(reference) for reference in self._references[address][1]}
+            if self._digests.setdefault(address, now) != now:
+                self._digests[address] = now
+                self._sampler.forget(address)
 
     def fault(self, query: Address) -> Fault | None:
         """The innermost connection at fault: behind a tunnel that is down, nothing answers."""

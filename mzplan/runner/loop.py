@@ -106,7 +106,7 @@ class Runner:
         let_go = self._problems.attempt("replaced sources", self._look_at_replacements, False)
         if judged or let_go:
             self.controller.wake()
-        self.watches.look(self.overview.queries)
+        self.watches.look(self.overview)
         self._report()
         self.status.record()
         self.write_events(at_once=not self.overview.busy)

@@ -59,8 +59,9 @@ class Watches:
         self.connections = ConnectionWatch(controller.reach, pool, clock)
         self.backlogs: Sampler[Address, Description, Measured] = Sampler(controller.measure, pool, clock)
 
-    def look(self, queries: Mapping[Address, QueryState]) -> None:
+    def look(self, overview: InstanceOverview) -> None:
         """Take in what was found, and ask what is due."""
+        queries = overview.queries
         wanted = {a: (query, query.wanted) for a, query in queries.items() if query.wanted is not None}
         self.upstreams.look(
             {a: want.description for a, (query, want) in wanted.items() if query.condition == "running"}
@@ -70,7 +71,7 @@ class Watches:
         now = time.time()
         fresh = {a for a, (query, _) in wanted.items() if is_fresh(query.shown, now)}
         used = {a: want.description for a, (_, want) in wanted.items() if not want.paused}
-        self._controller.answers_again(self.connections.look(used))
+        self._controller.answers_again(self.connections.look(used, overview.secrets))
         self.backlogs.look(
             {a: want.description for a, (_, want) in wanted.items()},
             lambda address: FRESH_EVERY if address in fresh else MEASURED_EVERY,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,8 +83,14 @@ class Description:
 def references_of(description: Description) -> set[str]:
     """The secret references of a query: its own, and those of its connections at any depth. Only those that
     stand where one may; others are never resolved (see connectors.api.queries.resolve)."""
-    found = resource_kind(description.address.kind, description.type).secret_references(description.body)
-    below = list(description.connections.values())
+    own = resource_kind(description.address.kind, description.type).secret_references(description.body)
+    return own | references_of_connections(description.connections.values())
+
+
+def references_of_connections(connections: Iterable[InlinedConnection]) -> set[str]:
+    """The secret references of connections, and of what they need, at any depth."""
+    found: set[str] = set()
+    below = list(connections)
     while below:
         connection = below.pop()
         found |= resource_kind("connection", connection.type).secret_references(connection.body)

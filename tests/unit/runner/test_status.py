@@ -259,14 +259,45 @@ def test_behind_a_tunnel_that_is_down_the_tunnel_is_at_fault() -> None:
     with ThreadPoolExecutor(2) as pool:
         watch = ConnectionWatch(reach, pool, lambda: 0.0)
         both = {ORDERS: query, SINK: replace(query, address=SINK)}
-        watch.look(both)
+        watch.look(both, {})
         pool.submit(lambda: None).result()
         until = time.monotonic() + 30.0
         while watch.fault(ORDERS) is None and time.monotonic() < until:
-            watch.look(both)
+            watch.look(both, {})
         fault = watch.fault(ORDERS)
     assert fault is not None and fault.connection == bastion.address
     assert sorted(asked) == [bastion.address, KAFKA]  # once, for both queries
+
+
+def test_what_was_found_with_other_values_is_no_fault() -> None:
+    """A query that has just come up with the right password is not `degraded` for what the wrong one gave."""
+    body = {"url": "jdbc:x", "password": "${env:PG_PASSWORD}"}
+    connection = InlinedConnection(address=Address("connection", "pg"), type="postgres", body=body)
+    query = Description(
+        address=SINK,
+        id="s",
+        generation=1,
+        digest="d",
+        type="postgres",
+        body={},
+        connections={"in": connection},
+    )
+    asked: list[str] = []
+
+    def reach(_: InlinedConnection) -> tuple[Diagnostic, ...]:
+        asked.append("look")
+        return (DOWN,)
+
+    with ThreadPoolExecutor(2) as pool:
+        watch = ConnectionWatch(reach, pool, lambda: 0.0)
+        reference = "${env:PG_PASSWORD}"
+        until = time.monotonic() + 30.0
+        while watch.fault(SINK) is None and time.monotonic() < until:
+            watch.look({SINK: query}, {reference: "wrong"})
+        assert watch.fault(SINK) is not None
+        watch.look({SINK: query}, {reference: "right"})
+        assert watch.fault(SINK) is None
+    assert len(asked) == 2  # and it is asked at once
 
 
 def test_a_look_asks_for_a_bounded_time_and_the_rest_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
