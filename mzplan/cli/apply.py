@@ -36,6 +36,9 @@ message_option = click.option(
     metavar="TEXT",
     help="Why, for `mzplan history` (default: what git says of its commit).",
 )
+live_option = click.option(
+    "--live/--no-live", default=None, help="Reach out in validation (default: where a runner can)."
+)
 _LEFT_ALONE = {"pause": "Paused already, and left alone", "resume": "Not paused, and left alone"}
 _DONE = {
     "create": "created",
@@ -88,7 +91,7 @@ def apply_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @command("apply", changing=True)
 @click.argument("planfile", required=False, type=click.Path())
 @auto_option
-@click.option("--live/--no-live", default=None, help="Reach out in validation (default: where a runner can).")
+@live_option
 @policy_option
 @click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
 @click.option("--allow-loss", is_flag=True, help="Allow those that can't read again all that was read.")
@@ -150,6 +153,7 @@ def carry_out_plan(
     message: str,
     live: bool | None = None,
 ) -> int:
+    """Carry out a plan that changes no definition of a query that stays."""
     from mzplan.operations.apply import ApplyOptions, CommitRequest, carry_out
 
     work = invocation.work()
@@ -158,6 +162,7 @@ def carry_out_plan(
         planned=partial(planned, work.project),
         approve=approval(invocation, auto_approve, name),
         options=ApplyOptions(allow_replace=True, wait=wait, message=message, live=live),
+        redefines=False,
     )
     return finish(invocation, carry_out(work, request))
 

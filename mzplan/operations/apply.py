@@ -61,15 +61,15 @@ class ApplyOptions:
 class CommitRequest:
     """What a command wants to commit. `planned`: makes its plan of the state, under the lock. `approve`:
     raises where the plan is not approved. `around`: surrounds the commit of a state with what must be done
-    together with it, or not at all. `leaves_validation`: to a cluster's runner that is not alive, once it is;
-    else that takes `live=False`."""
+    together with it, or not at all. `redefines`: queries may be defined in another way than they are
+    committed, so that somebody has to validate that first."""
 
     command: str
     planned: Callable[[State], Plan]
     approve: Callable[[Plan], None]
     options: ApplyOptions
     around: Callable[[State], AbstractContextManager[None]] = lambda new: nullcontext()
-    leaves_validation: bool = True
+    redefines: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def apply_configuration(
         ensure_digest(plan, options.digest)
         return plan
 
-    return carry_out(work, _request(planned, approve, options))
+    return carry_out(work, CommitRequest(command="apply", planned=planned, approve=approve, options=options))
 
 
 def apply_saved(
@@ -145,15 +145,7 @@ def apply_saved(
         ensure_as_observed(fresh, find_drift(work.project, state))
         return with_canaries(fresh, state, options.canary)
 
-    return carry_out(work, _request(planned, approve, options))
-
-
-def _request(
-    planned: Callable[[State], Plan], approve: Callable[[Plan], None], options: ApplyOptions
-) -> CommitRequest:
-    return CommitRequest(
-        command="apply", planned=planned, approve=approve, options=options, leaves_validation=False
-    )
+    return carry_out(work, CommitRequest(command="apply", planned=planned, approve=approve, options=options))
 
 
 def carry_out(work: Workbench, request: CommitRequest) -> Applied:
@@ -226,14 +218,14 @@ def _commit(work: Workbench, request: CommitRequest, plan: Plan, state: State, r
     needed, touched, handed = _instances_used(new), _touched(plan, new), _handed(new)
     for name in sorted(needed, key=natural):  # also those that `_follow` starts after the commit
         work.runners.require(_instance(new, name))
-    if options.live is None and not request.leaves_validation:
+    if options.live is None and request.redefines:
         ensure_validated(work.store, plan, new)
     # No Spark is started just to find nothing to stop.
     with _started(work, new, sorted(needed & touched, key=natural)):
         if options.live is not False:
             # The plan was approved: where secrets go is its user's decision, unless a policy says otherwise.
-            here = (options.chosen or AsWritten()) if options.live else None
-            found = reach_changed(work, plan, new, handed, here=here)
+            own = options.chosen or AsWritten()
+            found = reach_changed(work, plan, new, handed, here=own if options.live else None, own=own)
             if any(d.severity == "error" for d in found):
                 raise MzplanError(found)
             for notice in found:

@@ -45,8 +45,9 @@ def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
 
 
 def ensure_validated(store: Store, plan: Plan, new: State) -> None:
-    """Raise MZ149 (exit 7) where nobody would validate queries of a plan before it is committed: no runner of
-    their cluster is alive. It is about those with a connection of a type that is validated by default."""
+    """Raise MZ149 (exit 7) where nobody would validate a plan before it is committed: no runner of the
+    queries' cluster is alive, or of any cluster for connections that nothing uses. It is about connections of
+    a type that is validated by default."""
     unvalidated: dict[str, list[ResourceState]] = {}
     for query in queries_to_validate(plan, new):
         instance = new.instances.get(query.instance)
@@ -61,12 +62,16 @@ def ensure_validated(store: Store, plan: Plan, new: State) -> None:
                 if one.queries and resource_kind("connection", new.resources[one.address].type).validates_live
             ]
             found += [_unvalidated(name, by_connection)] if by_connection else []
+    alone = _reached_alone(_changed_alone(plan, new, asked=False), new)
+    clusters = [one.name for one in new.instances.values() if one.type == "cluster"]
+    if alone and clusters and not _runs_here(new) and _live_runner(store, new) is None:
+        found.append(_unvalidated(clusters[0], [Reach(address=address, queries=()) for address in alone]))
     if found:
         raise MzplanError(found)
 
 
 def _unvalidated(instance: str, connections: Sequence[Reach]) -> Diagnostic:
-    lines = [f"{one.address}, for {', '.join(map(str, one.queries))}" for one in connections]
+    lines = [f"{one.address}, for {', '.join(map(str, one.queries)) or 'nothing yet'}" for one in connections]
     return Diagnostic(
         code="MZ149",
         summary=f"No runner of instance {instance} is alive to validate this before it is committed",
@@ -200,9 +205,11 @@ def reach_changed(
     handed: Handed | None = None,
     *,
     here: Guard | None,
+    own: Guard | None = None,
 ) -> list[Diagnostic]:
     """Validate what a plan changes, as it will be in the state `new`: its queries, and connections that
-    nothing uses."""
+    nothing uses. `own`: which secrets of these this process may send in the place of a runner that it would
+    start."""
     queries = queries_to_validate(plan, new)
     looks = here is not None
     unreached = (
@@ -211,6 +218,8 @@ def reach_changed(
     found = [notice for notice in unreached if notice is not None]
     found += reach(work, new, queries, handed, here=here)
     alone = _changed_alone(plan, new, looks)
+    if here is None and _runs_here(new) and _live_runner(work.store, new) is None:
+        here = own  # a runner of this machine has the same network and values: none is started for this
     found += reach_alone(work, new, alone, handed, here=here)
     return by_cause(found)
 
@@ -255,9 +264,7 @@ def reach_alone(
 ) -> list[Diagnostic]:
     """Reach connections that nothing uses. They have no queries, so no instance either: any live runner does
     it; without one this process, with `here`."""
-    from mzplan.connectors.checks import is_reached_alone
-
-    able = [address for address in connections if is_reached_alone(state.resources[address].type)]
+    able = _reached_alone(connections, state)
     for address in connections:
         if address not in able:
             type_ = state.resources[address].type
@@ -269,15 +276,32 @@ def reach_alone(
     if here is not None:
         work.reporter.stage(f"Nothing uses {names}: reaching it from here")
         return check_here(asked, work.directory, state.warehouse, here)
-    for instance in state.instances.values():
-        if instance.type != "dry" and work.store.leases.leader(instance.name) is not None:
-            asking = f"Nothing uses {names}: the runner of instance {instance.name} reaches it"
-            handed = handed or values_here(state)
-            return _by_runner(work, asking, instance, asked, handed)
+    runner = _live_runner(work.store, state)
+    if runner is not None:
+        asking = f"Nothing uses {names}: the runner of instance {runner.name} reaches it"
+        return _by_runner(work, asking, runner, asked, handed or values_here(state))
     work.reporter.stage(
-        f"notice: nothing uses {names}, and no runner is alive: not validated (--live validates it from here)"
+        f"notice: nothing uses {names}, and every instance is dry: not validated (--live validates from here)"
     )
     return []
+
+
+def _reached_alone(connections: Iterable[Address], state: State) -> list[Address]:
+    """Those of connections that have something to reach by themselves."""
+    from mzplan.connectors.checks import is_reached_alone
+
+    return [address for address in connections if is_reached_alone(state.resources[address].type)]
+
+
+def _live_runner(store: Store, state: State) -> Instance | None:
+    """An instance that has a runner, and is not dry."""
+    able = (one for one in state.instances.values() if one.type != "dry")
+    return next((one for one in able if store.leases.leader(one.name) is not None), None)
+
+
+def _runs_here(state: State) -> bool:
+    """Whether a runner of this machine would be started for what the state holds."""
+    return not state.instances or any(one.type == "embedded" for one in state.instances.values())
 
 
 def values_here(state: State) -> Handed:

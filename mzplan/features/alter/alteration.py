@@ -101,7 +101,6 @@ class _Alteration:
                 approve=self.approve,
                 options=replace(self.options, live=self.wanted.live),
                 around=self.around,
-                leaves_validation=False,
             )
             with self.keys:
                 applied = carry_out(work, request)

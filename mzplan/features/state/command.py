@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from mzplan.cli.apply import approval, finish, message_option, wait_option
+from mzplan.cli.apply import approval, finish, live_option, message_option, wait_option
 from mzplan.cli.arguments import ADDRESS, QUERY
 from mzplan.cli.context import Invocation, command, global_options
 from mzplan.cli.streams import write_bytes
@@ -113,14 +113,14 @@ def state_rm(invocation: Invocation, addresses: tuple[Address, ...], message: st
 @_sub("rollback", changing=True)
 @click.argument("serial", required=False, type=click.IntRange(min=0))
 @click.option("--auto-approve", is_flag=True, help="Don't ask.")
-@click.option("--no-live", is_flag=True, help="Validate nothing before it is committed.")
+@live_option
 @message_option
 @wait_option
 def state_rollback(
     invocation: Invocation,
     serial: int | None,
     auto_approve: bool,
-    no_live: bool,
+    live: bool | None,
     message: str | None,
     wait: float,
 ) -> int:
@@ -137,7 +137,7 @@ def state_rollback(
             invocation.out(render_undone(undone))
         asks(plan)
 
-    options = ApplyOptions(allow_replace=True, live=False if no_live else None, message=message, wait=wait)
+    options = ApplyOptions(allow_replace=True, live=live, message=message, wait=wait)
     applied = roll_back(invocation.work(), serial, approve, options)
     code = finish(invocation, applied)
     if not invocation.json and not applied.plan.is_empty:
@@ -288,6 +288,7 @@ def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
 )
 @click.option("--table", metavar="PATH", help="And the Delta table that this query has written; copied too.")
 @click.option("--auto-approve", is_flag=True, help="Don't ask.")
+@live_option
 @message_option
 @wait_option
 def command_import(
@@ -298,6 +299,7 @@ def command_import(
     checkpoint: str | None,
     table: str | None,
     auto_approve: bool,
+    live: bool | None,
     message: str | None,
     wait: float,
 ) -> int:
@@ -316,7 +318,7 @@ def command_import(
         raise click.UsageError("--checkpoint and --table go together.")
     work = invocation.work()
     approve = approval(invocation, auto_approve, "import")
-    options = ApplyOptions(allow_replace=True, wait=wait, message=message)
+    options = ApplyOptions(allow_replace=True, live=live, wait=wait, message=message)
     if checkpoint is not None and table is not None:
         from mzplan.features.state.adoption import adopt_foreign
 

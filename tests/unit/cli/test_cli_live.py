@@ -211,6 +211,47 @@ def test_alter_commits_nothing_that_nobody_validates(servers: Path) -> None:
     assert mzplan(servers, *statement, "--no-live").code == 8
 
 
+def test_a_connection_that_nothing_uses_is_validated_before_it_is_committed(servers: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    lone = f"connections: {{k: {{type: kafka, brokers: ['127.0.0.1:{port}']}}}}\n"
+    (servers / "pipeline.yaml").write_text(lone)
+    ran = mzplan(servers, "apply", "--auto-approve", "--wait", "0s")
+    assert ran.code == 7 and "error[MZ149]" in ran.err and "connection.k, for nothing yet" in ran.err
+    assert mzplan(servers, "apply", "--auto-approve", "--wait", "0s", "--no-live").code == 0
+    changed = ("alter", "ALTER CONNECTION k SET BROKERS = ('127.0.0.1:1')", "--auto-approve", "--json")
+    assert mzplan(servers, *changed).error()["code"] == "MZ149"
+    settings = (servers / "mzplan.yaml").read_text()
+    (servers / "mzplan.yaml").write_text(settings.replace("type: cluster", "type: embedded"))
+    assert mzplan(servers, "apply", "--auto-approve", "--wait", "0s", "--no-live").code == 0
+    # A runner would be started here: this process has the same network and values.
+    ran = mzplan(servers, *changed)
+    assert ran.code == 1 and ran.error()["code"] == "MZ050"
+    assert (servers / "pipeline.yaml").read_text() == lone
+    ran = mzplan(servers, *changed, "--no-live")
+    assert ran.code == 0, ran.err
+    (servers / "pipeline.yaml").write_text(lone)
+    ran = mzplan(servers, "apply", "--auto-approve", "--json")
+    assert ran.code == 1 and ran.error()["code"] == "MZ050"
+
+
+def test_a_rollback_commits_nothing_that_nobody_validates(servers: Path) -> None:
+    committing = ("--auto-approve", "--wait", "0s")
+    assert mzplan(servers, "apply", *committing, "--no-live").code == 8
+    statement = "ALTER CONNECTION pg SET PORT = 1"
+    assert mzplan(servers, "alter", statement, *committing, "--no-live").code == 8
+    before = files_of(servers)
+    back = ("state", "rollback", *committing)
+    ran = mzplan(servers, *back, "--json")
+    assert ran.code == 7 and ran.error()["code"] == "MZ149"
+    ran = mzplan(servers, *back, "--live", "--json")
+    assert ran.code == 1 and ran.error()["code"] == "MZ056"  # validated from here: its secret is not here
+    assert files_of(servers) == before
+    # The same definition once more is nothing that anybody has to look at first.
+    assert mzplan(servers, "restart", "sink.orders_pg", *committing).code == 8
+    assert mzplan(servers, *back, "--no-live").code == 8
+
+
 def test_a_dry_instance_reaches_nothing(tmp_path: Path) -> None:
     write(tmp_path)
     ran = mzplan(tmp_path, "validate", "--live", "-v")
