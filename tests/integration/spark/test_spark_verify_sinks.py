@@ -190,13 +190,15 @@ class Filled:
         place = self.source.id, self.source.generation
 
         def have_read() -> bool:
+            if not self.lab.checkpoint_done(self.source):  # first: rows are there before their step is done
+                return False
             newest = self.lab.last_step(self.source)
             for sink in self.sinks.values():
                 history = StepHistory(str(self.lab.folder / "warehouse"), (sink.id, 1), place)
                 ends = history.committed(0, None)[-1:]
                 if not (ends and ends[0].sources and ends[0].sources[1] == newest):
                     return False
-            return self.lab.checkpoint_done(self.source)
+            return True
 
         until("the sinks have read all", have_read, 120)
 
