@@ -9,24 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Annotated, Literal
 
 from mzplan.model.address import Address
 from mzplan.model.stored import SPARSE, Positive, text_like
+from mzplan.model.times import instant
 
 # `committed`: by a command that waits for nobody (`state mv`); the others as of queries, the worst of them.
 CommitStatus = Literal["applied", "committed", "pending", "rejected", "failed"]
 
 
-def _is_time(text: str) -> bool:
-    try:
-        return datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
-        return False
-
-
-Time = Annotated[str, text_like(_is_time, "a time")]
+Time = Annotated[str, text_like(lambda text: instant(text) is not None, "a time")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,19 +30,21 @@ def shortest(duration: float) -> str:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 
 
 def instant(text: str) -> int | None:
     """`"1970-01-01T00:00:01Z"` → 1000, milliseconds since the epoch, as Kafka counts: what is finer is
     rounded up, so that "at or after" stays true; what is before, 0. None for anything but a time with its
-    zone."""
+    zone, and for one that is in the year 10000 in UTC, which nothing here could show."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
         return None
     if found.tzinfo is None:
         return None
-    return max(0, -((_EPOCH - found) // _MILLISECOND))
+    milliseconds = max(0, -((_EPOCH - found) // _MILLISECOND))
+    return milliseconds if milliseconds <= _LAST else None
 
 
 def instant_text(milliseconds: int) -> str:

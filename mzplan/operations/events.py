@@ -16,9 +16,8 @@ from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.event import Event, EventKind
 from mzplan.model.history import CommitRecord
-from mzplan.model.times import instant
 from mzplan.operations.commits import committed_state
-from mzplan.store.event_log import EventReader, LoggedEvent
+from mzplan.store.event_log import EventReader, LoggedEvent, seconds_of
 from mzplan.store.store import Store
 
 MOST = 2000  # events that are looked through to explain one
@@ -26,11 +25,6 @@ DAY = 86_400.0  # seconds
 _DONE: tuple[EventKind, ...] = ("started", "stopped", "failed", "healed", "refused", "ddl")
 _OF_A_RUN: tuple[EventKind, ...] = ("started", "stopped", "failed")
 _COMMITTED = ("change", "secret", "hand")  # causes that a commit has written down itself
-
-
-def seconds_of(event: Event) -> float:
-    """When it was, in seconds since the epoch."""
-    return (instant(event.at) or 0) / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +55,12 @@ def _mentions(line: bytes, address: Address) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventList:
-    """`unreadable`: how many lines of the logs were no events. `serials`: those that the history holds."""
+    """`unreadable`: how many lines of the logs were no events. `left_out`: segments that can't be read.
+    `serials`: those that the history holds."""
 
     events: tuple[LoggedEvent, ...]
     unreadable: int = 0
+    left_out: tuple[str, ...] = ()
     serials: frozenset[int] = frozenset()
 
 
@@ -76,7 +72,12 @@ def read_events(store: Store, wanted: EventFilter) -> EventList:
     reader = EventReader(store.backend)
     found = [one for one in reader.newest_first(wanted.may_pass, wanted.since) if wanted.passes(one.event)]
     in_order = _in_order(reversed(found))
-    return EventList(events=in_order, unreadable=reader.unreadable, serials=held_serials(store))
+    return EventList(
+        events=in_order,
+        unreadable=reader.unreadable,
+        left_out=tuple(reader.left_out),
+        serials=held_serials(store),
+    )
 
 
 def follow_events(store: Store, wanted: EventFilter, wait: Callable[[], bool]) -> Iterator[EventList]:
@@ -133,7 +134,7 @@ class Explanation:
     `event`: what has happened; None where nothing is recorded. `cause`: of that, as the history has it where
     a commit is the cause. `commit`: who has committed its serial; `is_held`: whether the history holds that
     serial, and it has this cause. `ran`: for how many seconds the query had run before; None where that is
-    not recorded. `after`: what has happened since.
+    not recorded. `after`: what has happened since. `left_out`: segments of the log that can't be read.
     """
 
     address: Address
@@ -144,15 +145,18 @@ class Explanation:
     is_first: bool = False
     ran: float | None = None
     after: tuple[LoggedEvent, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def explain(store: Store, address: Address, at: float | None = None) -> Explanation:
     """Why a query last started or stopped, at the latest at a time (seconds since the epoch)."""
-    found = _around(EventReader(store.backend), address, at)
+    reader = EventReader(store.backend)
+    found = _around(reader, address, at)
+    left_out = tuple(reader.left_out)
     past = [one for one in found if at is None or seconds_of(one.event) <= at]
     last = next((n for n in range(len(past) - 1, -1, -1) if _is_of_a_run(past, n, address)), None)
     if last is None:
-        return Explanation(address=address)
+        return Explanation(address=address, left_out=left_out)
     event = past[last].event
     before = [one.event for one in past[:last] if one.event.address == address]
     cause, commit, is_held = _checked(store, address, event.cause)
@@ -165,6 +169,7 @@ def explain(store: Store, address: Address, at: float | None = None) -> Explanat
         is_first=event.kind == "started" and not any(one.kind == "started" for one in before),
         ran=_ran(before, event),
         after=tuple(one for one in past[last + 1 :] if one.event.address == address),
+        left_out=left_out,
     )
 
 

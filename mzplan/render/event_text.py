@@ -11,10 +11,10 @@ from mzplan.model.codec import encode
 from mzplan.model.event import Event, EventKind
 from mzplan.model.history import CommitRecord
 from mzplan.model.words import span
-from mzplan.operations.events import EventList, Explanation, seconds_of
+from mzplan.operations.events import EventList, Explanation
 from mzplan.render.cause_text import cause_in_words, cause_to_json
 from mzplan.render.text import Paint, brief, safe
-from mzplan.store.event_log import LoggedEvent
+from mzplan.store.event_log import LoggedEvent, seconds_of
 
 MAX_SHOWN = 400  # characters of what an event says
 MAX_DONE = 10  # events of a serial

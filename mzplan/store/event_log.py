@@ -11,6 +11,7 @@ serial is compared with the history by whoever shows it.
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
 import time
@@ -21,6 +22,7 @@ from mzplan.model.address import is_valid_name
 from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.event import Event
+from mzplan.model.times import instant
 from mzplan.secrets.resolved import shortened
 from mzplan.store.backends.backend import Backend
 from mzplan.store.formats import canonical, scrubbed_cause
@@ -136,6 +138,11 @@ def _line(event: Event) -> bytes:
     return (canonical(found) + "\n").encode(errors="replace")
 
 
+def seconds_of(event: Event) -> float:
+    """When it was, in seconds since the epoch."""
+    return (instant(event.at) or 0) / 1000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedEvent:
     """An event as it is read: from the log of which instance."""
@@ -145,29 +152,46 @@ class LoggedEvent:
 
 
 class EventReader:
-    """Reads the logs of a store. `unreadable`: how many lines were no events. One thread."""
+    """Reads the logs of a store. `unreadable`: how many lines were no events; a segment that can't be read
+    (a link, or no file) or is too large counts as one, and is in `left_out`. One thread."""
 
     def __init__(self, backend: Backend):
         self._backend = backend
         self._versions: dict[str, str | None] = {}
         self._shown: dict[str, set[bytes]] = {}
         self.unreadable = 0
+        self.left_out: list[str] = []
 
     def newest_first(
         self, wanted: Callable[[bytes], bool], since: float = 0.0, until: float = math.inf
     ) -> Iterator[LoggedEvent]:
-        """The events whose line is wanted: of each instance the newest first. `since`, `until`: of what ended
-        before, or began after that (seconds since the epoch) nothing need be read."""
-        ended: dict[str, int] = {}  # of the segment before, by instance: the later one's beginning
+        """The events whose line is wanted, of all instances by their own times, the newest first. `since`,
+        `until`: of what ended before, or began after that (seconds since the epoch) nothing need be read.
+
+        A segment is read when the events may be in it that come next, and not before."""
+        instances: dict[str, list[Segment]] = {}
+        for segment in segments(self._backend):
+            instances.setdefault(segment.instance, []).append(segment)
+        unread: list[tuple[float, float, Segment]] = []  # the end first
+        for own in instances.values():
+            for number, segment in enumerate(own):
+                end = own[number + 1].began / 1000 if number + 1 < len(own) else math.inf
+                # What it has taken over came after the beginning of the one before.
+                begin = own[number - 1].began / 1000 if number else 0.0
+                if end >= since and begin <= until:
+                    heapq.heappush(unread, (-end, -segment.began, segment))
+        waiting: list[tuple[float, int, LoggedEvent]] = []
         seen: set[bytes] = set()
-        for segment in reversed(segments(self._backend)):
-            end, ended[segment.instance] = ended.get(segment.instance), segment.began
-            if (end is not None and end < since * 1000) or segment.began > until * 1000:
-                continue
-            for line in reversed(self._lines(segment)):
-                if wanted(line) and line not in seen:  # what was taken over may stand twice
-                    seen.add(line)
-                    yield from self._event(segment.instance, line)
+        while unread or waiting:
+            if unread and (not waiting or unread[0][0] <= waiting[0][0]):
+                segment = heapq.heappop(unread)[2]
+                for line in reversed(self._lines(segment)):
+                    if wanted(line) and line not in seen:  # what was taken over may stand twice
+                        seen.add(line)
+                        for logged in self._event(segment.instance, line):
+                            heapq.heappush(waiting, (-seconds_of(logged.event), len(seen), logged))
+            else:
+                yield heapq.heappop(waiting)[2]
 
     def fresh(self) -> Iterator[LoggedEvent]:
         """What has come since the last call, of each instance in its order; all of the newest segments at
@@ -191,13 +215,22 @@ class EventReader:
             self._shown[instance] = now
 
     def _lines(self, segment: Segment) -> list[bytes]:
-        blob = self._backend.read(segment.key)
+        try:
+            blob = self._backend.read(segment.key)
+        except MzplanError as problem:
+            if any(one.code != "MZ030" for one in problem.diagnostics):  # the whole store fails
+                raise
+            return self._leave_out(segment)
         if blob is None:  # taken over, or dropped meanwhile
             return []
         if len(blob.data) > MAX_SEGMENT:
-            self.unreadable += 1
-            return []
+            return self._leave_out(segment)
         return [line for line in blob.data.split(b"\n") if line.strip()]
+
+    def _leave_out(self, segment: Segment) -> list[bytes]:
+        self.unreadable += 1
+        self.left_out.append(segment.key)
+        return []
 
     def _event(self, instance: str, line: bytes) -> Iterator[LoggedEvent]:
         try:

@@ -38,6 +38,13 @@ def command_why(invocation: Invocation, address: Address, at: float | None) -> N
     if found.event is None and address not in (state := store.read_state()).resources:
         raise unknown_address(address, state)
     invocation.result(explanation_to_json(found), render_explanation(found, invocation.color))
+    _note_left_out(invocation, found.left_out)
+
+
+def _note_left_out(invocation: Invocation, keys: tuple[str, ...]) -> None:
+    if keys:
+        more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+        invocation.note(f"warning: {keys[0]}{more} of the event log can't be read, and is left out")
 
 
 @command("events")
@@ -85,5 +92,6 @@ def command_events(
         return
     found = read_events(store, wanted)
     invocation.result(events_to_json(found), render_events(found, invocation.color))
-    if found.unreadable and not invocation.json:
-        invocation.note(f"notice: {found.unreadable} lines of the event log can't be read, and are left out")
+    _note_left_out(invocation, found.left_out)
+    if (lines := found.unreadable) > len(found.left_out) and not invocation.json:
+        invocation.note(f"notice: {lines} lines of the event log can't be read, and are left out")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mzplan.features.ui.frame import chip, moment, scrolled
-from mzplan.operations.events import EventList, seconds_of
+from mzplan.operations.events import EventList
 from mzplan.render.event_text import summary
 from mzplan.render.html import Content, Markup, element
-from mzplan.store.event_log import LoggedEvent
+from mzplan.store.event_log import LoggedEvent, seconds_of
 
 _SHOWN = 100  # events
 _COLUMNS = ("When", "What", "Query", "Why")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from mzplan.config import load_project
 from mzplan.features.ui.event_table import event_table
 from mzplan.model.address import Address
-from mzplan.operations.events import EventFilter, follow_events, latest_events
+from mzplan.operations.events import EventFilter, explain, follow_events, latest_events
 from mzplan.render.event_text import render_events
 from mzplan.render.html import element
 from mzplan.store.event_log import MAX_LINE, MAX_SEGMENT, EventLog
@@ -188,18 +189,87 @@ def test_what_is_no_event_is_left_out_and_nothing_moves_the_cursor(told: Path, s
             store.backend.delete(key)
 
 
-def test_a_link_is_not_followed(told: Path, store: Store, tmp_path: Path) -> None:
+def test_a_link_a_fifo_and_a_huge_file_are_left_out_and_named(
+    told: Path, store: Store, tmp_path: Path
+) -> None:
     outside = tmp_path / "outside.jsonl"
     outside.write_bytes(line(detail="from outside"))
-    link = told / "state" / "events" / "local.1795000000002-9.jsonl"
+    folder = told / "state" / "events"
+    link, fifo, huge = (folder / f"local.179500000000{number}-9.jsonl" for number in (2, 3, 4))
+    before = mzplan(told, "events", "--json").json()["events"]
     link.symlink_to(outside)
     try:
-        ran = mzplan(told, "events", "--json")
-        assert ran.code == 1 and ran.error()["code"] == "MZ030" and "from outside" not in ran.out
+        ran = mzplan(told, "events")
+        assert ran.code == 0 and "from outside" not in ran.out and "source.orders" in ran.out
+        assert f"warning: events/{link.name} of the event log can't be read, and is left out" in ran.err
+        os.mkfifo(fifo)
+        with huge.open("wb") as file:
+            file.truncate((1 << 30) + 1)
+        found = mzplan(told, "events", "--json")
+        assert (found.json()["events"], found.json()["unreadable"]) == (before, 3)
+        assert found.err.count("warning: ") == 1 and " and 2 more of the event log" in found.err
+        ran = mzplan(told, "why", "source.orders")
+        assert ran.code == 0 and "paused by hand" in ran.out
+        assert ran.err.count("warning: ") == 1
         # The runner goes on with its own, and writes through no link.
         log = EventLog(store.backend, "local", 50)
         log.add([happened(1)], serial=1)
         log.flush()
         assert outside.read_bytes() == line(detail="from outside")
     finally:
-        link.unlink()
+        for path in (link, fifo, huge):
+            path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    "at",
+    ["9999-12-31T23:59:59-14:00", "9999-12-31T23:59:59.999999Z", "NaN", "1e999", "99999-01-01T00:00:00Z"],
+)
+def test_a_time_that_can_not_be_shown_is_no_event(told: Path, store: Store, at: str) -> None:
+    cause = {"cause": "change", "serial": 2}
+    key = forged(told, store, line(at=at, cause=cause), line(at="0001-01-01T00:00:00+14:00", cause=cause))
+    try:
+        found = mzplan(told, "events", "source.orders", "--json")
+        assert found.code == 0 and found.json()["unreadable"] == 1
+        for command in (("events",), ("why", "source.orders"), ("history", "show", "2")):
+            assert mzplan(told, *command).code == 0
+        assert mzplan(told, "why", "source.orders", "--at", "9999-12-31").code == 0
+    finally:
+        store.backend.delete(key)
+
+
+def test_events_of_logs_that_overlap_are_in_the_order_of_their_times(
+    told: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query that went to another instance and back: the segment that was begun first has the last event."""
+
+    def moved(minute: int, kind: str) -> bytes:
+        return line(at=f"2020-01-01T00:{minute:02}:00Z", kind=kind, address="sink.moved", detail=str(minute))
+
+    first, other, earlier = 1_577_836_800_000, 1_577_836_860_000, 1_577_750_400_000
+    keys = [
+        forged(told, store, moved(0, "stopped"), name=f"small.{earlier}-1"),
+        forged(
+            told,
+            store,
+            moved(1, "started"),
+            moved(2, "stopped"),
+            moved(9, "started"),
+            name=f"small.{first}-1",
+        ),
+        forged(told, store, moved(3, "started"), moved(8, "stopped"), name=f"big.{other}-1"),
+    ]
+    read: list[str] = []
+    content = store.backend.read
+    monkeypatch.setattr(store.backend, "read", lambda key: [read.append(key), content(key)][1])
+    try:
+        address = Address("sink", "moved")
+        newest = latest_events(store, address, 4, 0.0).events
+        assert [one.event.detail for one in newest] == ["9", "8", "3", "2"]
+        assert keys[0] not in read and len(set(read)) == len(read)
+        said = explain(store, address, 1_577_836_800.0 + 600)
+        assert said.event is not None and (said.event.event.detail, said.event.instance) == ("9", "small")
+        assert said.ran == 300.0
+    finally:
+        for key in keys:
+            store.backend.delete(key)
