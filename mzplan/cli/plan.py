@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -279,6 +278,5 @@ def command_status(
             if watch and invocation.output.is_screen:
                 text, drawn = redrawn(text, drawn, height())
             invocation.output.raw(text)
-        if not watch or invocation.output.reader_gone:
+        if not (watch and invocation.output.is_read_after(WATCH_EVERY)):
             return ExitCode.NOT_CONVERGED if exit_code and has_failed(status) else ExitCode.OK
-        time.sleep(WATCH_EVERY)

@@ -6,8 +6,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import sys
+import time
 from typing import Any, TextIO
 
 from mzplan.host.guarded import write_whole
@@ -71,6 +73,18 @@ class Streams:
         self.reader_gone = True
         if sys.stdout is not None:
             _silence(sys.stdout)
+
+    def is_read_after(self, seconds: float) -> bool:
+        """Wait so long, or until the reader of the results leaves; whether somebody reads them still."""
+        until = time.monotonic() + seconds
+        try:
+            poll = select.poll()
+            poll.register(sys.stdout.fileno(), 0)  # that the other end is closed is told unasked
+            if poll.poll(seconds * 1000):
+                self.reader_left()
+        except (OSError, ValueError, AttributeError):  # closed, or no real stream
+            time.sleep(max(0.0, until - time.monotonic()))
+        return not self.reader_gone
 
     @property
     def color(self) -> bool:

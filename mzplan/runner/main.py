@@ -89,16 +89,20 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
         return False
     pool = _Inline()
     gates = gates_of(store, instance, time.monotonic)
+    executor = InMemoryExecutor(settings.project, store.read_status(instance))
     controller = InMemoryStorageController(
         store,
         Secrets(settings.directory),
         pool,
-        InMemoryExecutor(settings.project, store.read_status(instance)),
+        executor,
         gates=gates,
     )
     controller.create_instance(instance)
     controller.attach(instance, lease)
     assert controller.queries is not None
+    controller.queries.runs.look(
+        executor.reports(), ()
+    )  # one that is destroyed is stopped before a round looks
     controller.queries.taken_over = Cause(cause="runner", detail="a dry pass")  # none worth writing down
     runner = Runner(store, controller, gates, pool, own=settings.runner)
     try:

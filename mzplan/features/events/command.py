@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, get_args
 
 import click
@@ -67,23 +66,25 @@ def command_events(
     follow: bool,
 ) -> None:
     """Show what has happened to queries, with causes, the oldest first."""
-    from mzplan.operations.events import EventFilter, follow_events, read_events
+    from mzplan.operations.events import EventFilter, follow_events, latest_events, read_events
     from mzplan.operations.status import select
 
     if follow and invocation.json:
         raise click.UsageError("--follow and --json don't go together: --json is one document.")
     project = invocation.project()
     store, addresses = project.store, None
-    if not selection.is_everything:
-        addresses = frozenset(one.address for one in select(project, store.read_state(), selection))
+    state, single = store.read_state(), selection.single
+    if single is not None and single not in state.resources and latest_events(store, single, 1, 0.0).events:
+        addresses = frozenset([single])  # no longer committed: the log knows it still
+    elif not selection.is_everything:
+        addresses = frozenset(one.address for one in select(project, state, selection))
         if not addresses:
             invocation.note(selection.chose_nothing)
     wanted = EventFilter(addresses=addresses, since=since or 0.0, kinds=kinds)
     if follow:
 
         def wait() -> bool:
-            time.sleep(max(FOLLOW_EVERY, store.backend.look))
-            return not invocation.output.reader_gone
+            return invocation.output.is_read_after(max(FOLLOW_EVERY, store.backend.look))
 
         if since is not None:
             invocation.out(render_events(read_events(store, wanted), invocation.color))

@@ -469,6 +469,16 @@ def test_a_reader_that_leaves_ends_a_watch(folder: Path) -> None:
     assert process.stderr is not None and process.stderr.read() == ""
 
 
+def test_a_reader_that_leaves_ends_what_follows_although_nothing_happens(folder: Path) -> None:
+    apply(folder)
+    process = started(folder, "events", "--follow", "--since", "1h")
+    assert process.stdout is not None and process.stderr is not None
+    assert "generation" in process.stdout.readline()
+    process.stdout.close()
+    process.wait(timeout=20)
+    assert (process.returncode, process.stderr.read()) == (0, "")
+
+
 def test_help_into_a_closed_pipe(folder: Path) -> None:
     read, written = os.pipe()
     os.close(read)

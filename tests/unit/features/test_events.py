@@ -85,6 +85,19 @@ def test_events_are_chosen_as_everywhere(told: Path) -> None:
     assert "serial 2: connection.k: brokers[0] a:9092 → b:9092" in lines[2]
 
 
+def test_a_query_that_was_destroyed_is_known_to_both(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    apply(folder)
+    assert mzplan(folder, "destroy", "--auto-approve").code == 0
+    why = mzplan(folder, "why", "source.orders")
+    assert "source.orders stopped " in why.out
+    assert "because serial 2 (" in why.out and "changed it: it is no longer committed." in why.out
+    listed = mzplan(folder, "events", "source.orders", "--json").json()["events"]
+    assert [one["kind"] for one in listed if one["kind"] != "generation"] == ["started", "stopped"]
+    assert mzplan(folder, "events", "source.orders", "--since", "2100-01-01").code == 0
+    assert mzplan(folder, "events", "source.ordrs", "--json").error()["code"] == "MZ070"
+
+
 def test_what_a_serial_has_done_in_fact_and_a_secret_is_no_hand(told: Path) -> None:
     shown = mzplan(told, "history", "show", "2")
     assert "In fact: 1 stopped, 1 started" in shown.out
