@@ -133,8 +133,10 @@ class Explanation:
 
     `event`: what has happened; None where nothing is recorded. `cause`: of that, as the history has it where
     a commit is the cause. `commit`: who has committed its serial; `is_held`: whether the history holds that
-    serial, and it has this cause. `ran`: for how many seconds the query had run before; None where that is
-    not recorded. `after`: what has happened since. `left_out`: segments of the log that can't be read.
+    serial, and it has this cause; `is_checked`: whether the history or the Status of its runner bears the
+    cause out, else it is the log's word alone. `ran`: for how many seconds the query had run before; None
+    where that is not recorded. `after`: what has happened since. `left_out`: segments of the log that can't
+    be read.
     """
 
     address: Address
@@ -142,6 +144,7 @@ class Explanation:
     cause: Cause | None = None
     commit: CommitRecord | None = None
     is_held: bool = True
+    is_checked: bool = False
     is_first: bool = False
     ran: float | None = None
     after: tuple[LoggedEvent, ...] = ()
@@ -166,6 +169,7 @@ def explain(store: Store, address: Address, at: float | None = None) -> Explanat
         cause=cause,
         commit=commit,
         is_held=is_held,
+        is_checked=is_held and (_is_committed(event.cause) or _is_observed(store, address, past[last])),
         is_first=event.kind == "started" and not any(one.kind == "started" for one in before),
         ran=_ran(before, event),
         after=tuple(one for one in past[last + 1 :] if one.event.address == address),
@@ -207,6 +211,23 @@ def _ran(before: list[Event], event: Event) -> float | None:
         return None
     end = run[start + 1] if start + 1 < len(run) else event
     return max(0.0, seconds_of(end) - seconds_of(run[start]))
+
+
+def _is_committed(cause: Cause | None) -> bool:
+    """Whether a commit has written this cause down itself: then it is told as the history has it."""
+    return cause is not None and cause.serial > 0 and cause.cause in _COMMITTED
+
+
+def _is_observed(store: Store, address: Address, logged: LoggedEvent) -> bool:
+    """Whether this start is the one of which its runner's Status says the same."""
+    status, cause = store.read_status(logged.instance), logged.event.cause
+    seen = status.observations.get(address) if status is not None else None
+    return (
+        logged.event.kind == "started"
+        and cause is not None
+        and seen is not None
+        and (seen.run_id, seen.started_because) == (logged.event.run_id, cause)
+    )
 
 
 def _checked(

@@ -20,6 +20,7 @@ MAX_SHOWN = 400  # characters of what an event says
 MAX_DONE = 10  # events of a serial
 MAX_AFTER = 5  # events that are shown behind the one that is explained
 UNHELD = "which the history does not hold"
+LOG_SAYS = "as the log says"
 _COLOURS: dict[EventKind, str] = {"failed": "red", "refused": "red", "stopped": "yellow", "healed": "green"}
 _VERBS: dict[EventKind, str] = {"started": "restarted", "failed": "failed"}
 
@@ -111,7 +112,8 @@ def render_done(found: EventList) -> str:
 
 def explanation_to_json(found: Explanation) -> dict[str, Any]:
     """The document of `why --json`. `cause` is as the history has it, `in_history` whether it bears the event
-    out; `ran_seconds`: for how long the query had run before."""
+    out; `checked`: whether the history or the runner's Status does, else the cause is the log's word alone;
+    `ran_seconds`: for how long the query had run before."""
     recorded = found.event
     event = event_to_json(recorded) if recorded is not None else {}
     for name in ("address", "cause", "in_history"):
@@ -121,6 +123,7 @@ def explanation_to_json(found: Explanation) -> dict[str, Any]:
         "event": event or None,
         "cause": cause_to_json(found.cause) if found.cause else None,
         "in_history": found.is_held if found.cause and found.cause.serial else None,
+        "checked": found.is_checked if found.cause else None,
         "commit": encode(found.commit) if found.commit else None,
         "ran_seconds": found.ran,
         "since": [event_to_json(one) for one in found.after],
@@ -156,17 +159,17 @@ def reason(found: Explanation) -> str:
     event, cause = found.event.event, found.cause
     if event.kind == "failed":
         code = f"[{safe(event.code)}] " if event.code else ""
-        return f"because of an error: {code}{brief(event.detail, MAX_SHOWN).rstrip('.')}"
+        return f"{LOG_SAYS} because of an error: {code}{brief(event.detail, MAX_SHOWN).rstrip('.')}"
     if cause is None:
         return "for a cause that is not recorded"
-    if not cause.serial:
-        return f"because {cause_in_words(cause).rstrip('.')}"
-    if found.commit is None:
-        return f"as the log says for serial {cause.serial}, {UNHELD}"
-    serial = f"serial {cause.serial} ({_committer(found.commit)})"
+    if cause.serial and found.commit is None:
+        return f"{LOG_SAYS} for serial {cause.serial}, {UNHELD}"
+    serial = f"serial {cause.serial} ({_committer(found.commit)})" if found.commit is not None else ""
     if not found.is_held:
-        return f"as the log says for {serial}, of which the history says nothing about it"
-    return f"because {_did(cause, serial)}"
+        return f"{LOG_SAYS} for {serial}, of which the history says nothing about it"
+    if not found.is_checked:
+        return f"{LOG_SAYS}: {cause_in_words(cause).rstrip('.')}"
+    return f"because {_did(cause, serial) if serial else cause_in_words(cause).rstrip('.')}"
 
 
 def _did(cause: Cause, serial: str) -> str:

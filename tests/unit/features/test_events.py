@@ -169,6 +169,27 @@ def test_a_serial_that_the_history_does_not_bear_out_is_shown_as_that(told: Path
         store.backend.delete(key)
 
 
+@pytest.mark.parametrize("kind", ["runner", "retry", "upgrade", "hand-over", "canary", "change"])
+@pytest.mark.parametrize("serial", [0, 2])
+def test_a_cause_that_nothing_bears_out_is_the_word_of_the_log(
+    told: Path, store: Store, kind: str, serial: int
+) -> None:
+    lie = {"cause": kind, "serial": serial, "detail": "ada did it"}
+    later = "2099-01-01T00:00:00Z"
+    key = forged(told, store, line(at=later, cause=lie, run_id="r"), name="local.4070908800000-9")
+    try:
+        said, found = (mzplan(told, "why", "source.orders", *more) for more in ((), ("--json",)))
+        if kind == "change" and serial:  # the history has it, in its own words
+            assert "because serial 2 (" in said.out and "ada" not in said.out and found.json()["checked"]
+        else:
+            assert f"UTC, as the log says: {'serial 2: ' if serial else ''}ada did it." in said.out
+            assert found.json()["checked"] is False
+        forged(told, store, line(at=later, kind="failed", detail="ada"), name="local.4070908800000-9")
+        assert "UTC, as the log says because of an error: ada." in mzplan(told, "why", "source.orders").out
+    finally:
+        store.backend.delete(key)
+
+
 def test_what_is_no_event_is_left_out_and_nothing_moves_the_cursor(told: Path, store: Store) -> None:
     keys = [
         forged(

@@ -47,6 +47,8 @@ def test_starts_stops_failures_and_heals_each_with_its_cause(world: World) -> No
     world.settle()
     world.now += 5.0
     world.settle()
+    explained = explain(world.store, ORDERS)
+    assert explained.cause is not None and (explained.cause.cause, explained.is_checked) == ("retry", True)
     world.commit(committed(3, "paused by hand", "hand", broker="b:1", paused=True))
     world.settle()
     assert told(world.store, "started", "stopped", "failed", "healed") == [
