@@ -42,6 +42,8 @@ class CommitRecord:
       what the command says of itself.
     - `digest`: of the plan that was committed (see plan.file.digest_of_plan); `summary`: its changes by
       action, without those that are 0. Empty where no plan was (`state push`).
+    - `losses`: by source that begins anew, what could not be read again, as far as that was known then; its
+      command has allowed it.
     """
 
     time: Time
@@ -54,6 +56,7 @@ class CommitRecord:
     git: GitRevision | None = field(default=None, metadata=SPARSE)
     digest: str = field(default="", metadata=SPARSE)
     summary: Mapping[str, int] = field(default_factory=dict, metadata=SPARSE)
+    losses: Mapping[Address, str] = field(default_factory=dict, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

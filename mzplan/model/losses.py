@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from mzplan.model.address import Address
@@ -37,6 +38,15 @@ def as_warning(address: Address, loss: Loss) -> Diagnostic:
         "with --allow-loss.",
         address=address,
     )
+
+
+def losses_of(found: Iterable[Diagnostic]) -> dict[Address, str]:
+    """The losses among them, by source, in one line each: how much, and what."""
+    lost = [one for one in found if one.code == CODE]
+    wheres = [one.detail.partition("\n")[0].removesuffix(".") for one in lost]
+    return {
+        one.address: f"{one.summary}: {where}" for one, where in zip(lost, wheres, strict=True) if one.address
+    }
 
 
 def as_refusal(warned: Diagnostic) -> Diagnostic:

@@ -17,7 +17,7 @@ from mzplan.host.local_folder import refuse_unused
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.history import CommitRecord
-from mzplan.model.losses import as_refusal
+from mzplan.model.losses import as_refusal, losses_of
 from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
@@ -222,6 +222,7 @@ def _commit(work: Workbench, request: CommitRequest, plan: Plan, state: State, r
         ensure_validated(work.store, plan, new)
     # No Spark is started just to find nothing to stop.
     with _started(work, new, sorted(needed & touched, key=natural)):
+        found: Sequence[Diagnostic] = ()
         if options.live is not False:
             # The plan was approved: where secrets go is its user's decision, unless a policy says otherwise.
             own = options.chosen or AsWritten()
@@ -230,6 +231,8 @@ def _commit(work: Workbench, request: CommitRequest, plan: Plan, state: State, r
                 raise MzplanError(found)
             for notice in found:
                 work.reporter.stage(f"{notice.severity}: {notice.summary}")
+        if lost := losses_of((*plan.diagnostics, *found)):
+            new = replace(new, commit=replace(record, losses=lost))
         failpoint(Failpoint.APPLY_VALIDATED)
         # Before the commit, as a runner may see that before it hears of it; taken over only with this very
         # state.

@@ -61,6 +61,10 @@ def render_entry(entry: HistoryEntry, color: bool = False, now: datetime | None 
             lines.append(f"Git:     {safe(commit.git.commit)}{_tree(commit.git.clean)}")
         if commit.digest:
             lines.append(f"Digest:  {safe(commit.digest)}")
+        lines += [
+            f"Lost:    {paragraph(lost, ' ' * 9)}"
+            for _, lost in sorted(commit.losses.items(), key=natural_item)
+        ]
     lines.append(f"Ended:   {_ended(entry.outcome)}")
     for address, left in sorted(
         (entry.outcome.open if entry.outcome is not None else {}).items(), key=natural_item
@@ -120,6 +124,7 @@ def _who(commit: CommitRecord) -> str:
 
 def _changes(commit: CommitRecord) -> str:
     shown = [f"{commit.summary[action]} {action}" for action in ACTIONS if commit.summary.get(action)]
+    shown += [count(len(commit.losses), "loss", "losses")] if commit.losses else []
     return ", ".join(shown) or "-"
 
 

@@ -73,6 +73,9 @@ def test_records_that_retention_has_dropped(
     assert project.state_bytes() == before and project.run_ids("lo_") == runs
     assert ids(lake) == list(range(300))
     done = project.apply(saved, "--allow-replace", "--allow-loss")
+    newest, *_ = project.json("history", "-n", "1")["history"]
+    assert newest["commit"]["losses"]["source.lo_s"].startswith(f"{LOST}: connection.lo_k")
+    assert f"Lost:    {LOST}: " in project.run("history", "show", str(newest["serial"])).stdout
     assert {one["status"] for one in done["changes"]} <= {"applied", None}
     eventually("what is left", lambda: ids(lake) == list(range(200, 300)))
     assert project.json("plan")["changes"] == []
@@ -121,3 +124,57 @@ def test_files_that_are_gone_are_found_by_the_runner_before_it_stops_anything(pr
     project.apply(*again, "--allow-loss")
     eventually("what is there", lambda: ids(lake) == [3, 4])
     assert {one["condition"] for one in project.queries().values()} == {"running"}
+
+
+@pytest.mark.faults
+def test_several_sources_that_lose_with_a_canary_and_by_alter(project: Project) -> None:
+    folders = {name: project.folder / "two" / name for name in "abc"}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+        for id_ in (1, 2):
+            (folder / f"{id_}.json").write_text(f'{{"id": {id_}}}\n')
+
+    def declare(type_: str, trigger: str = "500ms") -> None:
+        text = "connections:\n  tw_f: {type: files, path: two}\nsources:\n"
+        for name in folders:
+            wanted, every = ("BIGINT", trigger) if name == "c" else (type_, "500ms")
+            text += f"  tw_{name}: {{connection: tw_f, path: {name}, trigger: {{interval: {every}}},\n"
+            text += f'    format: {{type: json, schema: "id {wanted}"}}}}\n'
+        project.write("two", text)
+
+    def rows(name: str) -> int:
+        return sum(step["rows"] for step in project.json("steps", f"source.tw_{name}")["steps"])
+
+    declare("BIGINT")
+    project.apply()
+    eventually("all are read", lambda: [rows(name) for name in folders] == [2, 2, 2])
+    for name in "ab":
+        (folders[name] / "1.json").unlink()
+    declare("STRING", trigger="400ms")
+
+    # All that lose are named at once.
+    refused = project.apply("--canary", "--allow-replace", code=7)["diagnostics"]
+    assert [(one["code"], one["address"]) for one in refused] == [
+        ("MZ292", "source.tw_a"),
+        ("MZ292", "source.tw_b"),
+    ]
+    # What begins anew waits for the canary, which restarts.
+    done = project.apply("--canary", "--allow-replace", "--allow-loss")
+    assert [(one["address"], one["holds"]) for one in done["canaries"]] == [
+        ("source.tw_c", ["source.tw_a", "source.tw_b"])
+    ]
+    assert {one["status"] for one in done["changes"]} == {"applied"}
+    eventually("what is left", lambda: [rows(name) for name in folders] == [1, 1, 2])
+
+    moved = "ALTER CONNECTION tw_f SET PATH = 'elsewhere' WITH (VALIDATE)"
+    for name, folder in folders.items():
+        (project.folder / "elsewhere" / name).mkdir(parents=True)
+        (project.folder / "elsewhere" / name / "2.json").write_bytes((folder / "2.json").read_bytes())
+    state = project.state_bytes()
+    (lost,) = project.json("alter", moved, "--allow-replace", "--auto-approve", code=7)["diagnostics"]
+    assert (lost["code"], lost["address"]) == ("MZ292", "source.tw_c")
+    assert project.state_bytes() == state
+    project.json("alter", moved, "--allow-replace", "--allow-loss", "--auto-approve")
+    eventually("what is there", lambda: [rows(name) for name in folders] == [1, 1, 1])
+    losses = [one["commit"].get("losses", {}) for one in project.json("history", "-n", "2")["history"]]
+    assert [sorted(one) for one in losses] == [["source.tw_c"], ["source.tw_a", "source.tw_b"]]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError
-from mzplan.model.losses import Loss
+from mzplan.model.history import CommitRecord, HistoryEntry
+from mzplan.model.losses import Loss, losses_of
 from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
 from mzplan.operations.apply import refuse
 from mzplan.plan import apply_changes, build_plan
+from mzplan.render.history import entry_to_json, render_entry, render_history
 from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_page import render_plan_page
 from mzplan.render.plan_text import render_plan
@@ -88,3 +91,20 @@ def test_what_is_allowed_is_recorded_for_that_generation_alone() -> None:
     again = commit(shop(), allowed)  # back to the first columns: another replacement
     assert again.resources[ORDERS].generation == 3
     assert not describe(again.resources[ORDERS], again.resources).may_lose
+
+
+def test_what_a_commit_has_allowed_is_in_the_history() -> None:
+    lost = losses_of(planned(LOSS).diagnostics)
+    record = CommitRecord(
+        time="2026-01-01T00:00:00+00:00",
+        command="apply",
+        user="u",
+        host="h",
+        summary={"replace": 2},
+        losses=lost,
+    )
+    entry = HistoryEntry(serial=2, current=True, commit=record)
+    assert entry_to_json(entry)["commit"]["losses"] == {"source.orders": f"{LOST}: {LOSS.where}"}
+    assert f"\nLost:    {LOST}: {LOSS.where}\n" in render_entry(entry)
+    assert "2 replace, 1 loss" in render_history([entry])
+    assert decode(CommitRecord, encode(record)) == record
