@@ -77,13 +77,14 @@ def check_description(
                 beyond = check_replays(query, query.checkpoint) if query.checkpoint is not None else ()
                 return replace(probed, diagnostics=(*probed.diagnostics, *beyond)) if beyond else probed
             connector = connectors.source(description.type)
-            found = connector.probe(query)
+            going_on = _going_on(query, warehouse)
+            found = connector.probe(going_on)
             if query.checkpoint is None or warehouse is None:
                 return found
             more: tuple[Diagnostic, ...] = ()
             if found.upstream is not None:
-                goes_on_from = _goes_on_from(query, query.checkpoint, warehouse)
-                other = judge_upstream(connector, query, goes_on_from, found.upstream).diagnostic
+                former = going_on.checkpoint or query.checkpoint
+                other = judge_upstream(connector, going_on, former, found.upstream).diagnostic
                 more = (other,) if other else check_backfills(connector, query, query.checkpoint)
             if found.ok and not more:
                 more = check_losses(connector, query, warehouse, found.upstream)
@@ -92,12 +93,17 @@ def check_description(
         return Probe(diagnostics=_of(description, problem))
 
 
-def _goes_on_from(query: ResolvedQuery, own: Checkpoint, warehouse: str | None) -> Checkpoint:
-    """Its own checkpoint; while that has not begun, the one whose position it is to have."""
-    description = query.description
-    if warehouse is None or description.predecessor is None or own.carried() is not None:
-        return own
-    return Checkpoint.of(warehouse, description.id, description.predecessor.generation)
+def _going_on(query: ResolvedQuery, warehouse: str | None) -> ResolvedQuery:
+    """The query; while its checkpoint has not begun, with that of the generation whose position it is to
+    have."""
+    description, predecessor = query.description, query.description.predecessor
+    if warehouse is None or query.checkpoint is None or predecessor is None:
+        return query
+    if query.checkpoint.carried() is not None:
+        return query
+    former = replace(description, generation=predecessor.generation, predecessor=predecessor.predecessor)
+    checkpoint = Checkpoint.of(warehouse, *former.place)
+    return _going_on(replace(query, description=former, checkpoint=checkpoint), warehouse)
 
 
 def _of(description: Description, problem: MzplanError) -> tuple[Diagnostic, ...]:

@@ -32,6 +32,14 @@ def record_release(connectors: Connectors, checkpoint: Checkpoint, description: 
         checkpoint.record_leaves(left)
 
 
+def hand_over(earlier: Checkpoint, later: Checkpoint, description: Description) -> None:
+    """What a generation has made on its upstream belongs to a later one, of this description, which goes on
+    with it, and is to remove it. Again, it is the same. Raises OSError."""
+    if earlier.leaves():
+        later.record_leaves(encode(description))
+        earlier.record_leaves({})
+
+
 def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
     """Remove from its upstream what a generation that is given up has made there; nothing if it made
     nothing, or that is gone. Raises MzplanError while it can't be removed."""

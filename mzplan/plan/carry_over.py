@@ -36,9 +36,10 @@ def predecessor_of(before: ResourceState, after: ResourceState) -> Predecessor |
 
 
 def can_carry_over(before: ResourceState, after: ResourceState) -> bool:
-    """Whether only its columns or its key replace a source, of a type whose schema offers this."""
+    """Whether only its columns or its key replace a source, of a type whose schema offers this. One that gets
+    a key, or loses it, reads its upstream in another way."""
     kind = resource_kind(after.address.kind, after.type)
-    if before.type != after.type or not _is_offered(kind):
+    if before.type != after.type or not _is_offered(kind) or bool(_keys(before)) != bool(_keys(after)):
         return False
     body: Body = copy.deepcopy(dict(before.body))
     for path in (*kind.column_paths, *([kind.key_path] if kind.key_path is not None else [])):

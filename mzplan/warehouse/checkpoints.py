@@ -59,13 +59,16 @@ class Carried:
     """With which rows a generation of a source begins: those of an earlier `generation`, whose body was
     `body`, as of a `version` of its table, which has the id `table` (None: it has none, and no rows).
     `position`: the entry of Spark's offset log with which this one goes on; None where nothing was read.
-    `written`: the version of this one's table that has these rows, once it is `done`."""
+    `origin`: the generation that has begun to count such positions, and has made on its upstream what they
+    are read by; the carry-overs since then have gone on with both. None where nothing was read. `written`:
+    the version of this one's table that has these rows, once it is `done`."""
 
     generation: Count
     body: Mapping[str, Any]
     table: str | None = None
-    version: int = -1
+    version: int = 0
     position: str | None = None
+    origin: int | None = None
     written: int = 0
     done: bool = False
 

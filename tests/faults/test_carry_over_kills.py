@@ -96,3 +96,75 @@ def test_killed_in_a_carry_over(
         verified = project.json("verify", *command)
         assert verified["difference"] is None, verified
         assert all(one["code"] == "MZ299" for one in verified["diagnostics"]), verified
+
+
+@pytest.mark.timeout(1200)
+def test_killed_while_a_slot_is_gone_on_with(
+    doomed: Doomed, postgres: PostgresServer, database: Make
+) -> None:
+    """The slot stays through all of it, also when the generation that made it is given up; and goes with the
+    last one."""
+    project, shop, target = doomed.project, database("shop"), database("target")
+    from_, to = postgres.dsn(shop), postgres.dsn(target)
+    execute(from_, "CREATE TABLE t (id bigint PRIMARY KEY, n int)")
+    execute(from_, "INSERT INTO t SELECT g, g FROM generate_series(1, 100) g")
+    execute(to, "CREATE TABLE t (id bigint PRIMARY KEY, n text)")
+    connections = postgres_connection("shop", postgres, shop) + postgres_connection("pg", postgres, target)
+
+    def declare(type_: str, more: str = "") -> None:
+        project.write(
+            "carried",
+            f"connections:\n{connections}"
+            f"sources:\n  s:\n    connection: shop\n    tables: [public.t]\n    key: [id]\n{more}"
+            f'    schema: "id BIGINT, n {type_}"\n    trigger: {{interval: 500ms}}\n'
+            "sinks:\n  pg:\n    from: s\n    connection: pg\n    table: t\n    mode: upsert\n    key: [id]\n"
+            "    select: [id, cast(n AS STRING) AS n]\n    trigger: {interval: 500ms}\n",
+        )
+
+    def arrive() -> None:
+        def there() -> bool:
+            wanted = [(id_, str(n)) for id_, n in rows_of(from_, "SELECT id, n FROM t ORDER BY id")]
+            return rows_of(to, "SELECT id, n FROM t ORDER BY id") == wanted
+
+        eventually("the target is as the table", there, SECONDS)
+
+    def slots() -> list[str]:
+        mine = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+        return [row[0] for row in rows_of(from_, mine)]
+
+    declare("INT")
+    project.apply()
+    execute(from_, "DELETE FROM t WHERE id = 1")
+    arrive()
+    (slot,) = slots()
+    project.down()
+
+    first = doomed.runner(POINTS[0].value)
+    eventually("it runs", lambda: project.queries()["source.s"]["condition"] == "running", SECONDS)
+    declare("BIGINT", "    lifecycle: {replace: from-collection}\n")
+    asked = project.run("apply", "--auto-approve", "--allow-replace", "--wait", "0s")
+    assert asked.returncode == 8, asked.stdout + asked.stderr
+    assert first.wait(SECONDS) == -signal.SIGKILL, (project.folder / "runner.log").read_text()
+    execute(from_, "DELETE FROM t WHERE id < 20")
+    for number, point in enumerate(POINTS[1:]):
+        execute(from_, f"UPDATE t SET n = {number} WHERE id = {30 + number}")
+        assert doomed.runner(point.value).wait(SECONDS) == -signal.SIGKILL, point
+    assert project.json("plan")["changes"] == []
+
+    execute(from_, "INSERT INTO t SELECT g, g FROM generate_series(1001, 1010) g")
+    project.run("up")
+    arrive()
+    eventually("nothing is pending", lambda: project.json("plan")["pending"] == [], SECONDS)
+    eventually(
+        "the former generation is given up",
+        lambda: "nothing claims it any more" in project.run("events").stdout,
+        SECONDS,
+    )
+    execute(from_, "DELETE FROM t WHERE id > 1005")
+    arrive()
+    assert slots() == [slot]
+    found = project.json("steps", "source.s")["steps"]
+    assert (found[0]["step"], found[0]["carried"], found[0]["rows"]) == (0, 1, 99)
+    project.write("carried", "")
+    project.apply()
+    eventually("the slot is dropped", lambda: slots() == [], SECONDS)

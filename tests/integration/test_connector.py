@@ -100,6 +100,33 @@ def test_from_table_to_table_across_kills_of_the_runner(project: Project) -> Non
     assert queries["source.orders"]["step"] >= 2
 
 
+@pytest.mark.faults
+def test_columns_change_and_no_row_is_read_again(project: Project) -> None:
+    """Its schema offers `replace: from-collection`: its steps go on, under the same name."""
+    rows = "INSERT INTO orders (customer, amount) VALUES (?, ?)"
+    execute(project, rows, *((f"c{i}", float(i)) for i in range(10)))
+    project.apply()
+
+    def copied(count: int) -> None:
+        eventually("they are copied", lambda: execute(project, "SELECT count(*) FROM copies") == [(count,)])
+
+    copied(10)
+    # What was read is there no more, so that only the collection has it.
+    execute(project, "DELETE FROM orders WHERE id <= 4")
+    wide = PIPELINE.replace("VARCHAR(20)", "STRING").replace(
+        "    max_rows", "    lifecycle: {replace: from-collection}\n    max_rows"
+    )
+    project.write("pipeline", wide)
+    project.apply("--allow-replace")
+    execute(project, rows, ("a customer of more than twenty letters", 1.0))
+    copied(11)
+    assert execute(project, "SELECT count(DISTINCT id), max(id) FROM copies") == [(11, 11)]
+    project.down()
+    first, *more = project.json("steps", "source.orders")["steps"]
+    assert (first["step"], first["rows"], first["carried"]) == (0, 10, 1)
+    assert sum(step["rows"] for step in more) == 1
+
+
 def test_its_schemas_and_checks_are_as_mzplans_own(project: Project) -> None:
     assert "source.sqlite" in project.json("schema")["schemas"]
     assert project.json("schema", "sink.sqlite")["properties"]["compare"]["default"] == "warn"

@@ -88,7 +88,7 @@ class BodyCheck:
                 "MZ004",
                 f"Unknown key {shown(key)}",
                 f"Keys of {self._name(path)} are: {listed(valid, 40)}.",
-                (self.elsewhere(key) if not path else "")
+                (self.elsewhere(key) if not path else inner.get("x-elsewhere", {}).get(key, ""))
                 or (f"did you mean {shown(near)}?" if near is not None else "remove it."),
                 location=self.location((*path, key), True),
                 conceal=near is None or self.sensitive((*path, near)),

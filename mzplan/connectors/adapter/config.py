@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import refused
+from mzplan.connectors.api.upstreams import origin_of
 from mzplan.connectors.formats.records import MARK
 from mzplan.endpoints.interface import Closes, DurableInputEndpoint, DurableInputFactory, StepError
 from mzplan.endpoints.replay import DiffersError
@@ -24,8 +25,9 @@ _REFERENCES = ("connection", "from")
 
 
 def endpoint_name(query: ResolvedQuery) -> str:
-    """One generation of one source or sink, whatever it is called: its steps count from 0."""
-    return f"{query.description.id}.g{query.description.generation}"
+    """One generation of one source or sink, whatever it is called: its steps count from 0. Of a source that
+    goes on with those of a former generation, the name that this had."""
+    return f"{query.description.id}.g{origin_of(query)}"
 
 
 def endpoint_config(query: ResolvedQuery, outputs: Sequence[Output] | None = None) -> dict[str, Any]:

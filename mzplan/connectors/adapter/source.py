@@ -18,6 +18,7 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.losses import Loss
 from mzplan.schema.columns import CHANGE, POSITION, change_columns
 from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.folder import open_folder
 from mzplan.warehouse.step_index import StepIndex
 
 if TYPE_CHECKING:
@@ -113,6 +114,10 @@ class EndpointSource(SourceConnector):
             return None
         return {"steps": len(waiting), **({"rows": rows} if rows is not None else {})}
 
+    def carry_over(self, earlier: Checkpoint, later: Checkpoint) -> None:
+        """What the endpoint remembers of its steps. Its name stays."""
+        copy_steps(earlier, later)
+
     def upstream(self, query: ResolvedQuery) -> EndpointUpstream:
         """By the endpoint's own rows."""
         return EndpointUpstream(self._factory, query)
@@ -144,6 +149,15 @@ class EndpointSource(SourceConnector):
         return rows.select(*(c for c in rows.columns if c != CHANGE), CHANGE) if query.keys else rows
 
 
+def copy_steps(earlier: Checkpoint, later: Checkpoint) -> None:
+    """Let an endpoint find in another checkpoint what it keeps in the files of this one. Raises OSError."""
+    kept, copy = open_folder(earlier.steps), open_folder(later.steps)
+    for name in kept.names():
+        if (data := kept.read(name, _MOST_BYTES)) is not None:
+            copy.write(name, data)
+
+
+_MOST_BYTES = 1 << 32  # of one file of an endpoint
 _COUNTED = 200  # steps whose rows are counted one by one
 
 

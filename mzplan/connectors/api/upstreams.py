@@ -42,6 +42,19 @@ class UpstreamVerdict:
     returns: str | None = None
 
 
+def origin_of(query: ResolvedQuery) -> int:
+    """The generation whose name everything has that a source goes on by, on its upstream and beside its
+    checkpoint: its own, or that from which on rows were carried over. Raises MzplanError."""
+    checkpoint, description = query.checkpoint, query.description
+    if checkpoint is None or description.predecessor is None:
+        return description.generation
+    try:
+        carried = checkpoint.carried()
+    except OSError as problem:
+        raise MzplanError(unreadable(query, problem)) from None
+    return carried.origin if carried is not None and carried.origin else description.generation
+
+
 def begin_anew(query: ResolvedQuery) -> str:
     """The way out where what was read so far and the upstream have parted: for a hint."""
     return (

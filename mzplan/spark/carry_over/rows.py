@@ -22,10 +22,12 @@ from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.merges import append, naming
+from mzplan.connectors.releases import hand_over
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.state import Predecessor
 from mzplan.schema.columns import Column
+from mzplan.schema.description import Description
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark.carry_over.casts import cast_rows, find_uncastable
 from mzplan.spark.collections import Collections
@@ -109,6 +111,10 @@ class CarryOver:
             keys=self._query.keys,
         )
 
+    def _described(self, generation: _Generation) -> Description:
+        description, predecessor = self._query.description, generation.predecessor
+        return replace(description, generation=generation.generation, predecessor=predecessor)
+
     def _begin(self, generation: _Generation, collections: Collections) -> None:
         later, predecessor = generation.checkpoint(self._warehouse), generation.predecessor
         carried = later.carried()
@@ -141,12 +147,16 @@ class CarryOver:
         if table is None:  # it has never run
             return Carried(generation=number, body=body)
         collection = CollectionLog(former)
+        position = _position(earlier, collection)
+        before = earlier.carried()
+        origin = before.origin if before is not None and before.origin is not None else number
         return Carried(
             generation=number,
             body=body,
             table=table,
             version=max(collection.versions()),
-            position=_position(earlier, collection),
+            position=position,
+            origin=origin if position is not None else None,
         )
 
     def _carry(
@@ -170,6 +180,7 @@ class CarryOver:
             later.record_upstream(upstream)
         if carried.position is not None:
             self._connector.carry_over(earlier, later)
+            hand_over(earlier, later, self._described(generation))
             later.log.begin(query_id, earlier.log, carried.position)
         failpoint(Failpoint.CARRY_OVER_PLACED)
         return replace(carried, written=_written(path, query_id))

@@ -23,12 +23,14 @@ Make = Callable[..., str]
 
 def after(source: Description, schema: str, **body: Any) -> Description:
     """The next generation of a source, of other columns, that begins with its rows."""
-    format_ = {**source.body["format"], "schema": schema}
+    columns: dict[str, Any] = {"schema": schema}
+    if "format" in source.body:
+        columns = {"format": {**source.body["format"], "schema": schema}}
     return replace(
         source,
         generation=source.generation + 1,
         digest=f"1:{source.generation + 1}",
-        body={**source.body, "format": format_, **body},
+        body={**source.body, **columns, **body},
         predecessor=Predecessor(
             generation=source.generation, body=source.body, predecessor=source.predecessor
         ),
@@ -140,6 +142,18 @@ def test_a_row_that_cannot_be_cast_is_named_and_nothing_is_lost(lab: Lab, topic:
 
 
 @pytest.mark.faults
+def test_a_source_that_never_ran_begins_with_nothing(lab: Lab, topic: Make) -> None:
+    records = topic("never", partitions=1)
+    lab.produce(records, *rows(1))
+    wide = after(lab.kafka_source(records, "id BIGINT, n INT"), "id BIGINT, n BIGINT")
+    for count in (1, 2):  # what is written down is read at each start
+        lab.start(wide)
+        until("they are there", lambda count=count: lab.count(wide) == count)  # type: ignore[misc]
+        lab.finish(wide)
+        lab.produce(records, *rows(2))
+
+
+@pytest.mark.faults
 def test_another_key_keeps_the_row_that_was_read_last(lab: Lab, topic: Make, database: Make) -> None:
     records, name = topic("rekeyed"), database("rekeyed")
     lab.execute(name, "CREATE TABLE t (id bigint PRIMARY KEY, n bigint)")
@@ -184,3 +198,123 @@ def test_files_that_were_read_are_not_read_again(lab: Lab, tmp_path: Path) -> No
     until("the new one as well", lambda: sorted(r["id"] for r in read_delta(target)) == [1, 2, 3])
     assert sorted((r["id"], r["n"]) for r in lab.read(text)) == [(1, "1"), (2, "2"), (3, "3")]
     lab.finish(text, text_sink)
+
+
+@pytest.mark.faults
+def test_commits_of_a_delta_table_are_not_read_again(lab: Lab, tmp_path: Path) -> None:
+    spark, table = lab.executor._spark, f"delta.`{tmp_path}/lake/orders`"
+    assert spark is not None
+    spark.sql(f"CREATE TABLE {table} (id INT, n INT) USING DELTA")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 10), (2, 20)")
+    lake = {"type": "files", "path": str(tmp_path / "lake")}
+    source = lab.source("delta", lake, path="orders", schema="id INT, n INT")
+    sink = lab.sink(source, "delta", {"type": "files", "path": str(tmp_path)}, path="out", select=["id"])
+    target = tmp_path / "out"
+    lab.start(source, sink)
+    until("both are there", lambda: sorted(r["id"] for r in read_delta(target)) == [1, 2])
+    lab.finish(source, sink)
+    text = after(source, "id BIGINT, n STRING")
+    text_sink = reading(sink, text)
+    assert lab.codes(text) == []
+    spark.sql(f"INSERT INTO {table} VALUES (3, 30)")
+    lab.start(text)
+    lab.start(text_sink)
+    until("the new one as well", lambda: sorted(r["id"] for r in read_delta(target)) == [1, 2, 3])
+    assert sorted((r["id"], r["n"]) for r in lab.read(text)) == [(1, "10"), (2, "20"), (3, "30")]
+    lab.finish(text, text_sink)
+
+
+@pytest.mark.faults
+def test_a_followed_delta_table_is_gone_on_with_under_another_key(lab: Lab, tmp_path: Path) -> None:
+    spark, table = lab.executor._spark, f"delta.`{tmp_path}/lake/customers`"
+    assert spark is not None
+    feed = "USING DELTA TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+    spark.sql(f"CREATE TABLE {table} (id BIGINT, n BIGINT) {feed}")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 10), (2, 20), (3, 30)")
+    lake = {"type": "files", "path": str(tmp_path / "lake")}
+    source = lab.source("delta", lake, path="customers", schema="id BIGINT, n BIGINT", key=["id"])
+
+    def holds(of: Description, *rows: tuple[int, int]) -> None:
+        until(f"there are {rows}", lambda: sorted((r["id"], r["n"]) for r in lab.read(of)) == list(rows))
+
+    lab.start(source)
+    holds(source, (1, 10), (2, 20), (3, 30))
+    spark.sql(f"DELETE FROM {table} WHERE id = 2")
+    holds(source, (1, 10), (3, 30))
+    lab.finish(source)
+    spark.sql(f"UPDATE {table} SET n = 31 WHERE id = 3")
+    other = after(source, "id BIGINT, n BIGINT", key=["n"])
+    assert lab.codes(other) == []
+    lab.start(other)
+    holds(other, (1, 10), (3, 31))
+    until("that is one step", lambda: lab.last_step(other) == 1)
+    lab.finish(other)
+
+
+def test_a_replication_slot_goes_on(lab: Lab, database: Make, tmp_path: Path) -> None:
+    """The changes that the slot holds come behind the rows of the former generation, twice in a row; then the
+    last one to go on with it gives it up."""
+    shop, target = database("shop"), tmp_path / "out"
+    lab.execute(
+        shop,
+        "CREATE TABLE t (id bigint PRIMARY KEY, n int, gone text)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t SELECT g, g, 'x' FROM generate_series(1, 100) g",
+    )
+    tables, columns = ["public.t"], "id BIGINT, n INT, gone STRING"
+    source = lab.source("postgres", lab.postgres_body(shop), tables=tables, schema=columns, key=["id"])
+    to = {"type": "files", "path": str(tmp_path)}
+    sink = lab.sink(source, "delta", to, path="out", mode="upsert", key=["id"], select=["id"])
+
+    def holds(of: Description, cast: Callable[[int], Any]) -> None:
+        def same() -> bool:
+            wanted = [(id_, cast(n)) for id_, n in lab.rows(shop, "SELECT id, n FROM t ORDER BY id")]
+            return sorted((row["id"], row["n"]) for row in lab.read(of)) == wanted
+
+        until("the collection is as the table", same)
+
+    def slots() -> list[str]:
+        found = lab.rows(
+            shop, "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+        )
+        return [name for (name,) in found]
+
+    lab.start(source, sink)
+    holds(source, int)
+    lab.execute(shop, "DELETE FROM t WHERE id = 1", "UPDATE t SET n = 0 WHERE id = 2")
+    holds(source, int)
+    lab.finish(source, sink)
+    (slot,) = slots()
+
+    lab.execute(shop, "DELETE FROM t WHERE id = 3", "UPDATE t SET n = -4 WHERE id = 4")
+    wide = after(source, "id BIGINT, n BIGINT")
+    wide_sink = reading(sink, wide)
+    assert lab.codes(wide) == []
+    lab.start(wide)
+    lab.start(wide_sink)
+    holds(wide, int)
+    first = StepHistory(str(lab.folder / "warehouse"), wide.place).read().records[0]
+    assert (first.step, first.rows, first.carried) == (0, 99, 1)
+    assert lab.waits(wide) is not None
+    lab.executor.release(*source.place)
+    assert slots() == [slot]
+    lab.finish(wide, wide_sink)
+
+    lab.execute(shop, "INSERT INTO t VALUES (1000, 7, 'x')", "DELETE FROM t WHERE id = 5")
+    text = after(wide, "id BIGINT, n STRING")
+    text_sink = reading(sink, text)
+    assert lab.codes(text) == []
+    lab.start(text)
+    lab.start(text_sink)
+    holds(text, str)
+    lab.execute(shop, "UPDATE t SET n = 8 WHERE id = 1000", "DELETE FROM t WHERE id = 6")
+    holds(text, str)
+    ids = [id_ for (id_,) in lab.rows(shop, "SELECT id FROM t ORDER BY id")]
+    until("the target, too", lambda: sorted(row["id"] for row in read_delta(target)) == ids)
+    assert slots() == [slot]
+    lab.finish(text, text_sink)
+    assert lab.codes(text) == []
+    lab.executor.release(*wide.place)
+    assert slots() == [slot]
+    lab.executor.release(*text.place)
+    assert slots() == []

@@ -123,6 +123,14 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
         ['a.yaml:4:5 MZ004 Unknown key "brokrs"'],
         ['did you mean "brokers"?'],
     ),
+    "a key of other sources": (
+        {
+            "a.yaml": "sources:\n  s:\n    type: local\n    schema: id INT\n"
+            "    lifecycle: {replace: from-collection}\n"
+        },
+        ['a.yaml:5:17 MZ004 Unknown key "replace"'],
+        ["kafka, files, delta, postgres", "Steps of a local source"],
+    ),
     "a misspelled connection": (
         {"a.yaml": "sources:\n  k:\n    conection: x\n    topic: t\n"},
         ['a.yaml:3:5 MZ004 Unknown key "conection"'],

@@ -107,6 +107,21 @@ def test_a_connection_that_leads_elsewhere_reads_from_the_start() -> None:
     assert not change_of(elsewhere, "source.s").carries_over
 
 
+def test_a_delta_table_is_gone_on_with_unless_its_key_comes_or_goes() -> None:
+    def read(columns: str, **body: Any) -> Any:
+        given = {"connection": "f", "path": "in", "schema": columns, "lifecycle": KEPT, **body}
+        return project(files(), resource("source.s", "delta", **given))
+
+    state = commit(read("id INT, n INT"))
+    assert change_of(build_plan(read("id BIGINT, n INT"), state), "source.s").carries_over
+    keyed = build_plan(read("id INT, n INT", key=["id"]), state)
+    assert change_of(keyed, "source.s").action == "replace"
+    assert not change_of(keyed, "source.s").carries_over
+    state = commit(read("id INT, n INT", key=["id"]))
+    assert change_of(build_plan(read("id INT, n INT", key=["n"]), state), "source.s").carries_over
+    assert not change_of(build_plan(read("id INT, n INT"), state), "source.s").carries_over
+
+
 def test_what_a_generation_began_with_stays_known_for_a_while() -> None:
     state = commit(shop(orders=orders("id BIGINT, c0 INT")))
     for number in range(1, MOST_PREDECESSORS + 3):

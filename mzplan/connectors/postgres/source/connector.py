@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from mzplan.connectors.adapter.source import EndpointSource
+from mzplan.connectors.adapter.source import EndpointSource, copy_steps
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream
@@ -92,6 +92,10 @@ class PostgresSource(SourceConnector):
         except (psycopg.Error, MzplanError, OSError):
             return None
         return {"lag_bytes": slot.lag, "retained_bytes": slot.retained} if slot is not None else None
+
+    def carry_over(self, earlier: Checkpoint, later: Checkpoint) -> None:
+        """The bounds of the steps, and what they say of the tables: the slot stays, under its name."""
+        copy_steps(earlier, later)
 
     def release(self, query: ResolvedQuery) -> None:
         """Drop the slot and the publication of a generation that is given up, where they are mzplan's own.

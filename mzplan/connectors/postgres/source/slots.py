@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import psycopg
 
 from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.upstreams import origin_of
 from mzplan.connectors.postgres.client import connect, reached
 from mzplan.connectors.postgres.problems import Problem
 from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
@@ -63,7 +64,7 @@ that are (None: all)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """The publication and the slot of one generation of a source, and which of them are mzplan's own."""
+    """The publication and the slot of a source, and which of them are mzplan's own."""
 
     publication: str
     slot: str
@@ -72,9 +73,10 @@ class Names:
 
     @classmethod
     def of(cls, query: ResolvedQuery) -> Names:
-        """Adopted, or named after the source's id, which it keeps for life, and its generation."""
+        """Adopted, or named after the source's id, which it keeps for life, and the generation that has made
+        them. Raises MzplanError."""
         id_ = re.sub("[^a-z0-9_]", "_", query.description.id)
-        derived = f"mzplan_{id_}_g{query.description.generation}"
+        derived = f"mzplan_{id_}_g{origin_of(query)}"
         publication, slot = query.body.get("publication"), query.body.get("slot")
         return cls(
             publication=publication or derived,
