@@ -159,7 +159,7 @@ def reason(found: Explanation) -> str:
     event, cause = found.event.event, found.cause
     if event.kind == "failed":
         code = f"[{safe(event.code)}] " if event.code else ""
-        return f"{LOG_SAYS} because of an error: {code}{brief(event.detail, MAX_SHOWN).rstrip('.')}"
+        return f"and the log says: {code}{brief(event.detail, MAX_SHOWN).rstrip('.')}"
     if cause is None:
         return "for a cause that is not recorded"
     if cause.serial and found.commit is None:

@@ -185,7 +185,7 @@ def test_a_cause_that_nothing_bears_out_is_the_word_of_the_log(
             assert f"UTC, as the log says: {'serial 2: ' if serial else ''}ada did it." in said.out
             assert found.json()["checked"] is False
         forged(told, store, line(at=later, kind="failed", detail="ada"), name="local.4070908800000-9")
-        assert "UTC, as the log says because of an error: ada." in mzplan(told, "why", "source.orders").out
+        assert "UTC, and the log says: ada." in mzplan(told, "why", "source.orders").out
     finally:
         store.backend.delete(key)
 
