@@ -41,6 +41,8 @@ def can_carry_over(before: ResourceState, after: ResourceState) -> bool:
     kind = resource_kind(after.address.kind, after.type)
     if before.type != after.type or not _is_offered(kind) or bool(_keys(before)) != bool(_keys(after)):
         return False
+    if before.instance != after.instance and kind.holds_upstream:
+        return False  # the one that it leaves gives that up, whether the other has begun or not
     body: Body = copy.deepcopy(dict(before.body))
     for path in (*kind.column_paths, *([kind.key_path] if kind.key_path is not None else [])):
         body = _with(body, path, _at(after.body, path))

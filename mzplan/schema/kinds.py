@@ -163,6 +163,11 @@ class ResourceKind:
         """Whether the key's columns that come with a record's value are never NULL (`x-key-certain`)."""
         return self.key_path is not None and "x-key-certain" in self.property_schema(self.key_path)
 
+    @property
+    def holds_upstream(self) -> bool:
+        """Whether a source holds something on its upstream that no other may have (`x-exclusive`)."""
+        return any("x-exclusive" in schema for _, schema in walk_properties(self.schema))
+
     @cached_property
     def row_properties(self) -> tuple[str, ...]:
         """The properties of a sink that decide which rows a step makes (`x-rows`)."""

@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 
 from mzplan.model.plan import Change, Plan
-from mzplan.model.resources import Resource
+from mzplan.model.resources import Instance, Resource
 from mzplan.model.state import MOST_PREDECESSORS, State
 from mzplan.plan import build_plan
 from tests.unit.small_projects import (
+    LOCAL,
     at,
     change_of,
     commit,
     commit_plan,
     files,
+    postgres,
     project,
     resource,
     shop,
@@ -120,6 +122,23 @@ def test_a_delta_table_is_gone_on_with_unless_its_key_comes_or_goes() -> None:
     state = commit(read("id INT, n INT", key=["id"]))
     assert change_of(build_plan(read("id INT, n INT", key=["n"]), state), "source.s").carries_over
     assert not change_of(build_plan(read("id INT, n INT"), state), "source.s").carries_over
+
+
+def test_a_slot_is_gone_on_with_unless_the_source_moves_to_another_instance() -> None:
+    both = {**LOCAL, "other": Instance(name="other", type="embedded")}
+
+    def read(columns: str, **body: Any) -> Any:
+        given = {"connection": "pg", "tables": ["public.t"], "key": ["id"], "lifecycle": KEPT}
+        made = resource("source.s", "postgres", **given, schema=columns, **body)
+        return project(postgres(), made, instances=both)
+
+    state = commit(read("id INT, n INT"))
+    assert change_of(build_plan(read("id INT, n STRING"), state), "source.s").carries_over
+    elsewhere = change_of(build_plan(read("id INT, n STRING", instance="other"), state), "source.s")
+    assert elsewhere.action == "replace" and not elsewhere.carries_over
+    of_kafka = commit(shop(both, orders=orders()))
+    moved = build_plan(shop(both, orders=orders("id BIGINT", instance="other")), of_kafka)
+    assert change_of(moved, "source.orders").carries_over
 
 
 def test_what_a_generation_began_with_stays_known_for_a_while() -> None:
