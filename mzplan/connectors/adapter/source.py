@@ -187,9 +187,11 @@ def _steps_missing(query: ResolvedQuery, step: Step, there: range) -> Diagnostic
 
 
 def _steps_read(checkpoint: Checkpoint) -> range:
-    """The steps of the endpoint that were read, as far back as is known. Raises OSError."""
-    log = checkpoint.log
-    end, first = log.entry(log.newest()), StepIndex(checkpoint).find(0)
+    """The steps of the endpoint that were read, as far back as is known: of a generation that goes on with
+    those of another, from the first. Raises OSError."""
+    log, carried = checkpoint.log, checkpoint.carried()
+    end = log.entry(log.newest())
+    first = StepIndex(checkpoint).find(0) if carried is None or carried.position is None else None
     after = first.end.get("step") if first is not None and isinstance(first.end, dict) else None
     return range(after - 1 if after else 0, (step_of(end) or 0) if end else 0)
 

@@ -22,6 +22,8 @@ from mzplan.model.state import Predecessor
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import Carried, Checkpoint
+from mzplan.warehouse.step_index import StepIndex
+from mzplan.warehouse.step_record import StepRecord
 
 BODY = {"tables": ["public.t"], "schema": "id BIGINT", "key": ["id"]}
 
@@ -151,3 +153,27 @@ def test_a_check_asks_by_the_generation_whose_position_it_is_to_have(tmp_path: P
     begun(tmp_path, 3, 1)
     assert asked(third) == [("g3", 3, "")]
     assert asked(replace(third, predecessor=None)) == [("g3", 3, "")]
+
+
+class _Expired:
+    """An endpoint, and what makes it, of which the first three steps have expired."""
+
+    def name(self) -> str:
+        return "expired"
+
+    def new_endpoint(self, _name: str, _config: Any) -> _Expired:
+        return self
+
+    def steps(self) -> range:
+        return range(3, 9)
+
+
+def test_what_expires_of_steps_that_were_carried_over_is_lost(tmp_path: Path) -> None:
+    offsets = tmp_path / "checkpoints" / "s-1" / "g2" / "spark" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text('v1\n{}\n{"step":5}')
+    begun(tmp_path, 2, 1)
+    former = Checkpoint.of(str(tmp_path), "s-1", 2)
+    StepIndex(former).append([StepRecord(step=0, end={"step": 5}, rows=7)])
+    found = EndpointSource(_Expired()).loss(resolved(tmp_path, described(3)), former)  # type: ignore[arg-type]
+    assert found is not None and (found.lost, found.read) == (3, 5)
