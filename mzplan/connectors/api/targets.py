@@ -233,8 +233,9 @@ def lacking_steps(query: ResolvedQuery, target: str, first: int, last: int) -> D
         detail=f"{target} does not hold {steps}: it was restored to an older copy. The sink would go on "
         "behind them, so their rows would be missing",
         hint="put back the copy that holds them; or, to go on without their rows, say on_target_change: "
-        "accept in the sink; or let it write all rows again: "
-        f"mzplan apply --replace {query.address} --allow-replace (with append, say on_replace: truncate).",
+        f"accept in the sink (mzplan replay {query.address} --missing writes them then); or let it write all "
+        f"rows again: mzplan apply --replace {query.address} --allow-replace (with append, say on_replace: "
+        "truncate).",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

@@ -167,7 +167,8 @@ def _behind(query: ResolvedQuery, missing: str, done: int, since: str) -> Diagno
         f"{missing} (schema {query.body['staging_schema']}), and the checkpoint goes on after step {done}: "
         f"rows would be missing.{since}",
         "bring back a newer backup, or that of the checkpoint; or, to go on without the rows of the missing "
-        "steps, say on_target_change: accept in the sink; or let it write all rows again: "
-        f"mzplan apply --replace {query.address} --allow-replace (with append, empty the table first).",
+        f"steps, say on_target_change: accept in the sink (mzplan replay {query.address} --missing writes "
+        f"them then); or let it write all rows again: mzplan apply --replace {query.address} --allow-replace "
+        "(with append, empty the table first).",
         refused=True,
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from mzplan.model.diagnostics import MzplanError
+from mzplan.model.state import Replay
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
 from tests.integration.spark_lab import read_delta, until
@@ -61,7 +63,7 @@ def test_a_restored_table_is_refused(lab: Lab, tmp_path: Path) -> None:
         code, summary, detail = refusal(lab, sink)
         assert code == "MZ069" and "lacks step 2," in summary and str(tmp_path / name) in detail
 
-    # Whoever accepts it goes on: the lost row stays lost, and what comes is written once.
+    # Whoever accepts it goes on: the lost row is lost, and what comes is written once.
     accepting = lab.retried(append)
     accepting.body["on_target_change"] = "accept"  # type: ignore[index]
     assert lab.codes(accepting) == []
@@ -71,6 +73,11 @@ def test_a_restored_table_is_refused(lab: Lab, tmp_path: Path) -> None:
     drop(orders, 3, 40)
     until("it goes on", lambda: sorted(row["id"] for row in read_delta(tmp_path / "all")) == [0, 3])
     lab.finish(source, accepting)
+    # Unless it is written once more, as the error says.
+    again = replace(lab.retried(accepting), replays=(Replay(serial=5, missing=True, generation=1),))
+    lab.start(again)
+    assert sorted(row["id"] for row in read_delta(tmp_path / "all")) == [0, 2, 3]
+    lab.finish(again)
     # A gap behind the newest step is a loss, too: the table was restored while its sink ran.
     accepting.body.pop("on_target_change")  # type: ignore[attr-defined]
     assert lab.codes(accepting) == ["MZ069"]

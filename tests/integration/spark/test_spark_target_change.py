@@ -6,6 +6,7 @@ import re
 import sqlite3
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from mzplan.endpoints import Step
 from mzplan.endpoints.interface import Written
 from mzplan.endpoints.replay import StepReplay
 from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.model.state import Replay
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from tests.integration.committed import committed
 from tests.integration.spark.test_spark_endpoints import append
@@ -163,6 +165,11 @@ def _restored(lab: Lab, flow: Flow) -> None:
     until("what comes next is written", lambda: ids(flow.dsn) == [0, 2])
     lab.finish(accepting)
     assert lab.check(accepting).diagnostics == ()
+    # And what was lost is written once more, as the error says.
+    again = replace(lab.retried(accepting), replays=(Replay(serial=5, missing=True, generation=1),))
+    lab.start(again)
+    assert ids(flow.dsn) == [0, 1, 2]
+    lab.finish(again)
 
 
 def _moved(lab: Lab, flow: Flow, other: str) -> None:
