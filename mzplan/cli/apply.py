@@ -20,6 +20,7 @@ from mzplan.model.words import count
 from mzplan.render.text import paragraph, safe
 
 if TYPE_CHECKING:
+    from mzplan.model.observed import LettersReplayed
     from mzplan.model.plan import Plan
     from mzplan.model.state import State
     from mzplan.operations.apply import Applied, ApplyOptions
@@ -259,6 +260,11 @@ def finish(invocation: Invocation, applied: Applied) -> int:
         from mzplan.render.resumption import render_resumed
 
         invocation.out(f"  {safe(render_resumed(address, seen))}")
+    for outcome in applied.outcomes.values():
+        if (letters := _letters_of(outcome, applied)) is not None:
+            from mzplan.render.resumption import render_letters
+
+            invocation.out(f"  {paragraph(render_letters(outcome.address, letters), '    ')}")
     if bad:
         number = count(len(bad), "query has", "queries have")
         goes_on = "the runner goes on trying"
@@ -278,7 +284,7 @@ def finish(invocation: Invocation, applied: Applied) -> int:
 def applied_to_json(applied: Applied) -> dict[str, Any]:
     """The document of `apply --json`: the plan, and how each change ended."""
     from mzplan.render.plan_json import plan_to_json
-    from mzplan.render.resumption import resumed_to_json
+    from mzplan.render.resumption import letters_to_json, resumed_to_json
 
     document = plan_to_json(applied.plan)
     document["serial"] = applied.serial
@@ -298,6 +304,8 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
             }
             if change.address in applied.resumed:
                 shown["resumed"] = resumed_to_json(applied.resumed[change.address])
+            if (letters := _letters_of(outcome, applied)) is not None:
+                shown["dead_letters"] = letters_to_json(letters)
             if outcome.reason:
                 shown["error"] = _reason(outcome)
             if outcome.warning:
@@ -308,6 +316,12 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
         if outcome.status != "applied"
     ]
     return document
+
+
+def _letters_of(outcome: Outcome, applied: Applied) -> LettersReplayed | None:
+    """What has become of the dead letters, where this command has asked for them."""
+    letters = outcome.letters
+    return letters if letters is not None and letters.serial == applied.serial else None
 
 
 def _reason(outcome: Outcome) -> str:

@@ -17,7 +17,7 @@ from mzplan.connectors.api.queries import (
     resolve_connection,
 )
 from mzplan.connectors.api.repairs import check_replays
-from mzplan.connectors.api.upstreams import check_backfills, judge_upstream
+from mzplan.connectors.api.upstreams import check_errands, judge_upstream
 from mzplan.connectors.catalogue import Connectors, find_connector
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -85,7 +85,7 @@ def check_description(
             if found.upstream is not None:
                 former = going_on.checkpoint or query.checkpoint
                 other = judge_upstream(connector, going_on, former, found.upstream).diagnostic
-                more = (other,) if other else check_backfills(connector, query, query.checkpoint)
+                more = (other,) if other else check_errands(connector, query, query.checkpoint)
             if found.ok and not more:
                 more = check_losses(connector, query, warehouse, found.upstream)
             return replace(found, diagnostics=(*found.diagnostics, *more)) if more else found

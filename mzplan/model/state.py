@@ -94,7 +94,8 @@ class Backfill:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """Steps of a sink, from `first` to `last` (None: the newest), that it is to write into its target once
-    more; with `missing` only those rows of them that the target lacks. `serial` and `generation`: see
+    more; with `missing` only those rows of them that the target lacks. Or, with `dead_letters`, those of a
+    source that meet `where` (empty: all), which it is to read once more. `serial` and `generation`: see
     Backfill."""
 
     word: ClassVar[str] = "replay"
@@ -103,6 +104,8 @@ class Replay:
     first: int = field(default=0, metadata=OPTIONAL)
     last: int | None = None
     missing: bool = field(default=False, metadata=OPTIONAL)
+    dead_letters: bool = field(default=False, metadata=SPARSE)
+    where: str = field(default="", metadata=SPARSE)
     generation: Positive
 
     @property
@@ -111,6 +114,8 @@ class Replay:
         return self.first == 0 and self.last is None
 
     def __str__(self) -> str:
+        if self.dead_letters:
+            return f"of its dead letters where {self.where}" if self.where else "of its dead letters"
         steps = "of all steps" if self.is_whole else f"of the steps from {self.first} on"
         if self.last is not None:
             one = self.first == self.last
@@ -141,8 +146,8 @@ class ResourceState:
     `id` names it for life: checkpoints and collections live under it, never under its name. `generation`
     counts replacements; a new one has its own checkpoint and collection. `digest` is that of its inlined
     description (see mzplan.schema.description): a running query whose digest differs must restart. `override`
-    and `restart_token` come from `pause`, `resume` and `restart`. `backfills` (of a source) and `replays` (of
-    a sink): what was asked for, each with a restart, before which it is done; the next one takes those out
+    and `restart_token` come from `pause`, `resume` and `restart`. `backfills` (of a source) and `replays`:
+    what was asked for, each with a restart, before which it is done; the next one takes those out
     that are done. `because`: why the query last had to start, stop or move, as the commit that wanted it
     says; no part of what is wanted. `may_lose`: the generation of a source that may begin although its
     upstream no longer holds all that the one before has read (`apply --allow-loss`); 0: none. `predecessor`:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from mzplan.host.local_folder import journal_path
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.observed import LettersReplayed
 from mzplan.model.resources import Configuration, Instance, ProjectSettings
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count, did_you_mean
@@ -33,7 +34,8 @@ OutcomeStatus = Literal["applied", "pending", "rejected", "failed"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The outcome of one query. `seconds` since the commit; `reason` for all but `applied`; `warning`: of
-    what it warns, and goes on all the same."""
+    what it warns, and goes on all the same; `letters`: what has become of the dead letters that its newest
+    replay has read."""
 
     address: Address
     status: OutcomeStatus
@@ -43,6 +45,7 @@ class Outcome:
     warning: str = ""
     query_id: str | None = None
     run_id: str | None = None
+    letters: LettersReplayed | None = None
 
 
 class Runners(Protocol):

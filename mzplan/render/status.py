@@ -13,10 +13,18 @@ from mzplan.model.address import natural, natural_item
 from mzplan.model.cause import NEW
 from mzplan.model.codec import encode
 from mzplan.model.observed import MEASURES, Condition, Observation, Verdict
-from mzplan.model.state import Canary, DroppedStorage, InstanceStatus, ProjectStatus, QueryStatus
+from mzplan.model.state import (
+    Canary,
+    DroppedStorage,
+    InstanceStatus,
+    ProjectStatus,
+    QueryStatus,
+    Replay,
+)
 from mzplan.model.times import instant_text
 from mzplan.model.words import count, size, span
 from mzplan.render.cause_text import cause_in_words, cause_to_json
+from mzplan.render.resumption import letters_to_json
 from mzplan.render.text import Paint, paragraph, safe
 
 if TYPE_CHECKING:
@@ -168,13 +176,19 @@ def _replays_to_json(query: QueryStatus) -> list[dict[str, Any]]:
     return [
         {
             "serial": one.serial,
-            "first": one.first,
-            "last": one.last,
-            "missing": one.missing,
+            **_replayed_to_json(one, seen),
             "done": resource.has_done(one, seen),
         }
         for one in resource.own_replays
     ]
+
+
+def _replayed_to_json(replay: Replay, seen: Observation | None) -> dict[str, Any]:
+    if not replay.dead_letters:
+        return {"first": replay.first, "last": replay.last, "missing": replay.missing}
+    letters = seen.letters if seen is not None else None
+    found = letters_to_json(letters) if letters is not None and letters.serial == replay.serial else None
+    return {"dead_letters": found, "where": replay.where or None}
 
 
 def _unit(query: QueryStatus) -> str | None:

@@ -199,9 +199,15 @@ def digest_of(
     if backfills := resource.own_backfills:
         content.append([[one.serial, one.start, one.end] for one in backfills])
     if replays := resource.own_replays:
-        content.append([["replay", one.serial, one.first, one.last, one.missing] for one in replays])
+        content.append([_of_replay(one) for one in replays])
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return f"{DIGEST_VERSION}:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _of_replay(one: Replay) -> list[Any]:
+    if one.dead_letters:
+        return ["dead letters", one.serial, one.where]
+    return ["replay", one.serial, one.first, one.last, one.missing]
 
 
 def _identity(

@@ -31,6 +31,7 @@ from mzplan.spark import failures
 from mzplan.spark.carry_over.rows import CarryOver
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.driver import SparkDriver
+from mzplan.spark.errands.dead_letters import check_conditions
 from mzplan.spark.maintenance import compact_target, measured, vacuum
 from mzplan.spark.progress import Progress, ProgressListener
 from mzplan.spark.projection import analysed_outputs
@@ -143,6 +144,7 @@ class SparkExecutor(SparkDriver):
         if not any(one.severity == "error" for one in diagnostics):
             diagnostics += self._unsupported(description, secrets)
             diagnostics += self._uncastable(description, secrets)
+            diagnostics += self._unacceptable(description, secrets)
         return CheckResult(
             diagnostics=diagnostics, upstream=found.upstream, makes=found.makes, lacks=found.lacks
         )
@@ -174,6 +176,13 @@ class SparkExecutor(SparkDriver):
         except Exception as problem:  # what is wrong with the storage, the start says
             log.warning("%s: its rows could not be looked at: %s", description.address, problem)
             return ()
+
+    def _unacceptable(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
+        """MZ058, before anything is stopped for dead letters whose condition Spark does not accept."""
+        spark = self._spark
+        if spark is None or not any(one.where for one in description.replays):
+            return ()
+        return _raised("MZ058", lambda: check_conditions(spark, self._resolve(description, secrets)))
 
     def _lacking_jars(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """MZ129, before anything is stopped for a query that could not be started."""

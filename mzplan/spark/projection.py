@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,10 @@ _UNRESOLVED = {
     for name in ("Attribute", "Function", "ExtractValue", "Star", "StarExceptOrReplace", "Alias")
 }
 _FUNCTION = f"{_CATALYST}analysis.UnresolvedFunction"
+_HOW = {
+    "sink": 'write Spark SQL expressions over the source\'s columns, such as "amount * 1.2 AS gross"',
+    "source": "write a condition of Spark SQL over the letters' columns, such as \"reason LIKE 'id %'\"",
+}
 _MAX_TOLD = 1000  # characters of what Spark says
 _STAR = f"{_CATALYST}analysis.UnresolvedStar"
 # With more arguments than these they open a file or an address, which their options name; or call Java.
@@ -73,10 +77,10 @@ def project(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
     looking = _looking(rows.sparkSession.sparkContext._gateway)
     made = ["Project"]
     items: list[str] = []
-    for index, text in enumerate(query.body.get("select") or ["*"]):
-        item = _sql(parse_select(text), f"select[{index}]", rows, query)
-        items += [quoted(column.name) for column in query.columns] if item.strip() == "*" else [item]
     try:
+        for index, text in enumerate(query.body.get("select") or ["*"]):
+            item = _sql(parse_select(text), f"select[{index}]", rows, query)
+            items += [quoted(column.name) for column in query.columns] if item.strip() == "*" else [item]
         filtered = rows
         if "where" in query.body:
             made.append("Filter")
@@ -85,10 +89,26 @@ def project(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
     except MzplanError:
         raise
     except Exception as problem:
-        raise _refused(query, problem) from None
+        names = [column.name for column in query.columns]
+        raise _refused(query, problem, "select or where", names) from None
     if odd := looking.odd_plan(projected, rows, made):
         raise _too_much(query, "select or where", odd)
     return projected
+
+
+def rows_where(rows: DataFrame, text: str, place: str, query: ResolvedQuery) -> DataFrame:
+    """The rows that meet a condition over their columns; `place`: where it is written. Raises as `project`
+    does."""
+    try:
+        met = rows.where(_sql(parse_where(text), place, rows, query))
+    except MzplanError:
+        raise
+    except Exception as problem:
+        raise _refused(query, problem, place, rows.columns) from None
+    looking = _looking(rows.sparkSession.sparkContext._gateway)
+    if odd := looking.odd_plan(met, rows, ["Filter"]):
+        raise _too_much(query, place, odd)
+    return met
 
 
 def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -> tuple[Output, ...]:
@@ -107,20 +127,17 @@ def outputs_of(rows: DataFrame) -> tuple[Output, ...]:
 
 def _sql(parsed: Parsed, place: str, rows: DataFrame, query: ResolvedQuery) -> str:
     """What Spark is given of an expression. Raises MzplanError MZ058 for what may not run, by mzplan's own
-    reading or by that of Spark's parser."""
+    reading or by that of Spark's parser; whatever that parser raises."""
     if parsed.problem:
         raise _too_much(query, place, f"{parsed.problem[0].upper()}{parsed.problem[1:]}.")
     # Without a bracket there is neither a query in it nor a call.
     if "(" in parsed.sql:
-        there = {column.name.lower() for column in query.columns}
+        there = {name.lower() for name in rows.columns}
         for name, _ in parsed.columns:
             if name.lower() in VALUES - there:
                 raise _too_much(query, place, f"{name} is no column: write {name}() for Spark's function.")
         spark: Any = rows.sparkSession
-        try:
-            tree = spark._jsparkSession.sessionState().sqlParser().parseExpression(parsed.sql)
-        except Exception as problem:
-            raise _refused(query, problem) from None
+        tree = spark._jsparkSession.sessionState().sqlParser().parseExpression(parsed.sql)
         if odd := _looking(spark.sparkContext._gateway).odd_tree(tree):
             raise _too_much(query, place, odd)
     return parsed.sql
@@ -252,22 +269,21 @@ def _shown(class_: str) -> str:
 def _too_much(query: ResolvedQuery, place: str, odd: str) -> MzplanError:
     return error(
         "MZ058",
-        f"{place} of {query.address} is not what a sink may compute",
+        f"{place} of {query.address} is not what a {query.address.kind} may compute",
         odd,
         "use functions of Spark SQL over the columns of one row.",
         address=query.address,
     )
 
 
-def _refused(query: ResolvedQuery, problem: Exception) -> MzplanError:
+def _refused(query: ResolvedQuery, problem: Exception, place: str, columns: Sequence[str]) -> MzplanError:
     thrown = getattr(problem, "java_exception", None)  # of Java itself, such as a stack that is full
     told = str(thrown.toString()) if thrown is not None else str(problem)
     text = re.sub(r"\s*SQLSTATE: \w+.*", "", told.strip(), flags=re.S)
     return error(
         "MZ058",
-        f"Spark does not accept select or where of {query.address}",
+        f"Spark does not accept {place} of {query.address}",
         shortened(" ".join(text.split()), _MAX_TOLD),
-        'write Spark SQL expressions over the source\'s columns, such as "amount * 1.2 AS gross"; '
-        f"the columns are {', '.join(column.name for column in query.columns)}.",
+        f"{_HOW[query.address.kind]}; the columns are {', '.join(columns)}.",
         address=query.address,
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.model.observed import Versions
+from mzplan.model.observed import LettersReplayed, Versions
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.progress import Progress
@@ -36,7 +36,7 @@ class Running:
     server. `resumed` is where it has gone on (see RunFacts). `step` is the last micro-batch before this
     run: of one that finds nothing to do, Spark reports none. `was_idle`: it has finished a trigger.
     `written_with`: what has written its checkpoint before, where that is another Spark or Delta.
-    `backfilled`: see RunFacts. `asked_at`: when it was looked at last, in seconds, monotonic."""
+    `backfilled`, `letters`: see RunFacts. `asked_at`: when it was looked at last, in seconds, monotonic."""
 
     name: QueryName
     place: str
@@ -53,6 +53,7 @@ class Running:
     was_idle: bool = False
     written_with: Versions | None = None
     backfilled: int = 0
+    letters: LettersReplayed | None = None
     begun: float = field(default_factory=time.time)
     asked_at: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -148,6 +149,7 @@ class Running:
             batch_seconds=newest.batch_seconds,
             latency_seconds=recorded.latency,
             backfilled=self.backfilled,
+            letters=self.letters,
         )
 
     def _ending(self) -> Failure:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery, SinkRun
 from mzplan.connectors.api.repairs import replays_to_do
-from mzplan.connectors.api.upstreams import backfills_to_do, take_upstream
+from mzplan.connectors.api.upstreams import errands_to_do, take_upstream
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.releases import record_release
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Versions
+from mzplan.model.state import Replay
 from mzplan.schema.description import Description, writes_all
 from mzplan.spark import failures
 from mzplan.spark.carry_over.rows import CarryOver
 from mzplan.spark.collections import Collections
-from mzplan.spark.errands.backfills import newest_done, pass_over_begun, settle_backfills, write_backfills
+from mzplan.spark.errands.backfills import write_backfill
+from mzplan.spark.errands.dead_letters import LettersReplays
 from mzplan.spark.errands.replays import write_replays
+from mzplan.spark.errands.source_steps import newest_done, pass_over_begun, settle_steps
 from mzplan.spark.progress import ProgressListener
 from mzplan.spark.projection import analysed_outputs, outputs_of
 from mzplan.spark.query import Running, resumed
@@ -147,12 +150,17 @@ class QueryStart:
 
     def _do_errands(self) -> None:
         """Do what the query is to do before it starts. Raises as `submit` does."""
-        word = "backfill" if self._query.description.source is None else "replay"
-        try:
-            if word == "backfill":
-                self._backfill()
-            else:
+        if self._query.description.source is None:
+            self._write_errand_steps()
+        else:
+            with self._failing("replay"):
                 self._replay()
+
+    @contextmanager
+    def _failing(self, word: str) -> Iterator[None]:
+        """While an errand of this word is done: what of Spark's fails is its failure."""
+        try:
+            yield
         except (MzplanError, OSError):
             raise
         except Exception as problem:
@@ -188,27 +196,37 @@ class QueryStart:
         write_replays(connectors.sink(query.description.type), run, content)
         running.backfilled = checkpoint.replays().newest()
 
-    def _backfill(self) -> None:
-        """Add ranges of the source's upstream to its collection; first what a killed runner has begun of
-        that."""
+    def _write_errand_steps(self) -> None:
+        """Do the errands of a source; first what a killed runner has begun of them."""
         query, checkpoint, running = self._query, self._checkpoint, self._running
-        if not query.description.backfills and not checkpoint.backfills.all():
+        if not query.description.errands and not checkpoint.errand_steps.all():
             return
-        settle_backfills(checkpoint, self._collection)
-        running.backfilled = newest_done(checkpoint)
-        if backfills_to_do(query, checkpoint):
+        spark = self._spark.newSession()  # for its temporary views: others write at the same time
+        connector = self._context.connectors.source(query.description.type)
+        replays = LettersReplays(
+            spark=spark, connector=connector, query=query, checkpoint=checkpoint, collection=self._collection
+        )
+        with self._failing("replay"):
+            settle_steps(checkpoint, self._collection, replays.clear)
+        running.backfilled, running.letters = newest_done(checkpoint)
+        if errands_to_do(query, checkpoint):
             self._remember_upstream()
         pass_over_begun(query, checkpoint)
-        if not backfills_to_do(query, checkpoint):
+        todo = errands_to_do(query, checkpoint)
+        if not todo:
             return
         finishing = Running(running.name, running.place)
         self._context.unfinished.finish(query.description, checkpoint, finishing, self._run_once)
         self._own_collection()
         self._use_scheduler_pool()
-        connector = self._context.connectors.source(query.description.type)
-        letters = letters_of(connector, query, running.leave_out)
-        write_backfills(self._spark, connector, query, checkpoint, self._collection, letters)
-        running.backfilled = newest_done(checkpoint)
+        aside = letters_of(connector, query, running.leave_out)
+        for errand in todo:
+            with self._failing(errand.word):
+                if isinstance(errand, Replay):
+                    replays.write(errand)
+                else:
+                    write_backfill(spark, connector, query, checkpoint, self._collection, aside, errand)
+        running.backfilled, running.letters = newest_done(checkpoint)
 
     def _start(self, *, once: bool = False) -> StreamingQuery:
         """`once`: for one micro-batch."""

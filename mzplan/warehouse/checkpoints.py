@@ -5,7 +5,7 @@
     <warehouse>/checkpoints/<id>/g<n>/upstream.json
     <warehouse>/checkpoints/<id>/g<n>/collection.json
     <warehouse>/checkpoints/<id>/g<n>/steps        what a durable endpoint remembers of its steps
-    <warehouse>/checkpoints/<id>/g<n>/backfills    which step of a source is a backfill, and of what
+    <warehouse>/checkpoints/<id>/g<n>/backfills    which step of a source is an errand, and of what
     <warehouse>/checkpoints/<id>/g<n>/delivery.json
     <warehouse>/checkpoints/<id>/g<n>/begun.json
     <warehouse>/checkpoints/<id>/g<n>/replays.json
@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.model.codec import decode, encode
-from mzplan.model.observed import Versions
+from mzplan.model.observed import LettersReplayed, Versions
 from mzplan.model.state import Backfill, Replay
 from mzplan.model.stored import stored
 from mzplan.warehouse.checkpoint_log import CheckpointLog
@@ -146,38 +146,57 @@ class BackfillStep:
     `done`: its rows are in the collection, and the checkpoint is behind it. One that was given up stays."""
 
     step: Count
-    backfill: Backfill
+    errand: Backfill = field(metadata=stored("backfill"))
     start: Any = field(metadata=stored("from"))
     end: Any = field(metadata=stored("to"))
     done: bool = False
 
 
-class Backfills:
-    """Of one checkpoint. One writer (the leading runner), readers anywhere. Raises OSError, also for a file
-    that holds something else."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LettersStep:
+    """The step of a replay of dead letters, which were read from the table at `path`, as it was declared.
+    `found`: what has become of them. `done`: see BackfillStep; and what is a row is no letter any more."""
+
+    step: Count
+    errand: Replay = field(metadata=stored("replay"))
+    path: str
+    found: LettersReplayed
+    done: bool = False
+
+
+ErrandStep = BackfillStep | LettersStep
+_ERRAND_STEPS: Mapping[str, type[ErrandStep]] = {"backfill": BackfillStep, "letters": LettersStep}
+
+
+class ErrandSteps:
+    """Which steps of a source are errands. Of one checkpoint: one writer (the leading runner), readers
+    anywhere. Raises OSError, also for a file that holds something else."""
 
     def __init__(self, folder: str):
         self.place = f"{folder}/backfills"
         self._folder = open_folder(self.place)
 
-    def all(self) -> list[BackfillStep]:
+    def all(self) -> list[ErrandStep]:
         """In the order of their steps."""
         found = [self.at(int(name[:20])) for name in sorted(self._folder.names()) if name[:20].isdecimal()]
         return [one for one in found if one is not None]
 
-    def at(self, step: int) -> BackfillStep | None:
-        """The one that is this step; None where it is no backfill."""
+    def at(self, step: int) -> ErrandStep | None:
+        """The one that is this step; None where it is no errand."""
         data = self._folder.read(_file_of(step))
         if data is None:
             return None
         try:
-            return decode(BackfillStep, json.loads(data)["backfill"])
-        except (ValueError, KeyError, TypeError) as problem:
+            content = json.loads(data)
+            (word,) = content.keys() & _ERRAND_STEPS.keys()
+            return decode(_ERRAND_STEPS[word], content[word])
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise OSError(f"{self.place}/{_file_of(step)} is damaged: {problem}") from None
 
-    def record(self, one: BackfillStep) -> None:
+    def record(self, one: ErrandStep) -> None:
         """Write it down, durably and whole."""
-        data = {"format_version": FORMAT_VERSION, "backfill": encode(one)}
+        word = "backfill" if isinstance(one, BackfillStep) else "letters"
+        data = {"format_version": FORMAT_VERSION, word: encode(one)}
         self._folder.write(_file_of(one.step), json.dumps(data, separators=(",", ":")).encode())
 
 
@@ -206,9 +225,9 @@ class Checkpoint:
         return CheckpointLog(self.spark)
 
     @property
-    def backfills(self) -> Backfills:
+    def errand_steps(self) -> ErrandSteps:
         """Those of a source."""
-        return Backfills(self.folder)
+        return ErrandSteps(self.folder)
 
     @property
     def steps(self) -> str:

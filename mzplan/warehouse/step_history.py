@@ -14,7 +14,7 @@ from typing import Any
 
 from mzplan.model.address import Place
 from mzplan.warehouse.checkpoint_log import CheckpointLog
-from mzplan.warehouse.checkpoints import Backfills, Checkpoint, collection_path
+from mzplan.warehouse.checkpoints import BackfillStep, Checkpoint, ErrandSteps, collection_path
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, steps_of, versions_between
 from mzplan.warehouse.step_index import StepIndex
 from mzplan.warehouse.step_record import StepRecord
@@ -46,13 +46,13 @@ class StepHistory:
         self.written = source or place  # where the collection lies
         self.index = StepIndex(checkpoint)
         self.log = checkpoint.log
-        self.backfills = checkpoint.backfills
+        self.errand_steps = checkpoint.errand_steps
         self.collection = CollectionLog(collection_path(warehouse, *(source or place)))
 
     def tail(self, last: StepRecord | None, upto: int | None = None) -> list[StepRecord]:
         """The committed steps after the `last` known one."""
         if self.is_source:
-            found = source_tail(self.log, self.collection, self.backfills, last, upto)
+            found = source_tail(self.log, self.collection, self.errand_steps, last, upto)
             if found and found[0].step == 0 and (carried := self._checkpoint.carried()) is not None:
                 found[0] = replace(found[0], carried=carried.generation)
             return found
@@ -136,7 +136,7 @@ class StepHistory:
 def source_tail(
     log: CheckpointLog,
     collection: CollectionLog,
-    backfills: Backfills,
+    errand_steps: ErrandSteps,
     last: StepRecord | None,
     upto: int | None = None,
 ) -> list[StepRecord]:
@@ -148,13 +148,15 @@ def source_tail(
         if upto is not None and commit.step > upto:
             break
         start, end, _ = log.range_of(commit.step, last)
-        # A backfill leaves the checkpoint where it was, once it is behind it: no other step is looked up.
-        backfill = backfills.at(commit.step) if end is None or start == end else None
+        # An errand leaves the checkpoint where it was, once it is behind it: no other step is looked up.
+        own = errand_steps.at(commit.step) if end is None or start == end else None
+        backfill = own if isinstance(own, BackfillStep) else None
         last = StepRecord(
             step=commit.step,
             start=backfill.start if backfill is not None else start,
             end=backfill.end if backfill is not None else end,
-            backfill=backfill.backfill.serial if backfill is not None else None,
+            backfill=backfill.errand.serial if backfill is not None else None,
+            letters=own.errand.serial if own is not None and backfill is None else None,
             rows=commit.rows,
             bytes=commit.bytes,
             time=commit.time,

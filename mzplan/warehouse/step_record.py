@@ -28,8 +28,9 @@ class StepRecord:
     and last step of its source that it covers, at least in part. Of sources whose records have a time:
     `oldest`, that of the oldest one of the step, in seconds since the epoch.
     `backfill`: the serial that has asked for this step; `start` and `end` are then a range
-    beside the others, not what came next. `carried`: the generation whose rows a source begins with in this
-    step, which has read nothing.
+    beside the others, not what came next. `letters`: the serial that has asked for it, of a step whose rows
+    were dead letters. `carried`: the generation whose rows a source begins with in this step. Neither has
+    read anything of the upstream.
     """
 
     step: Count
@@ -46,6 +47,7 @@ class StepRecord:
     sources: tuple[Count, Count] | None = None
     oldest: float | None = None
     backfill: int | None = field(default=None, metadata=SPARSE)
+    letters: int | None = field(default=None, metadata=SPARSE)
     carried: int | None = field(default=None, metadata=SPARSE)
 
     def to_json(self) -> dict[str, Any]:

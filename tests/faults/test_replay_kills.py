@@ -1,4 +1,5 @@
-"""A runner that is killed in a replay: what a hand has deleted is in each target again, and exactly once."""
+"""A runner that is killed in a replay: what a hand has deleted is in each target again, and exactly once; and
+a record that was kept aside and fits by now is a row exactly once, and a letter only where it is none."""
 
 from __future__ import annotations
 
@@ -28,8 +29,54 @@ if TYPE_CHECKING:
 
 Make = Callable[..., str]
 POINTS = [point for point in Failpoint if point.value.startswith("replay.")]
+LETTERS_POINTS = [
+    *(point for point in Failpoint if point.value.startswith("dead-letters.")),
+    Failpoint.ERRAND_PASSED_OVER,
+]
 SECONDS = 240.0
 ROWS = 300
+
+
+class KeptAside:
+    """A source that keeps dead letters, and a sink that appends its rows."""
+
+    def __init__(self, project: Project, kafka: KafkaBroker, postgres: PostgresServer, topic: str, name: str):
+        self.project = project
+        self._bootstrap, self._topic, self._dsn = kafka.bootstrap, topic, postgres.dsn(name)
+        self._connections = kafka_connection("k", kafka.bootstrap) + postgres_connection("pg", postgres, name)
+        execute(self._dsn, "CREATE TABLE appended (id bigint)")
+
+    def declare(self, amount: str, letters: str) -> None:
+        """With this type of a column, and this place for letters."""
+        self.project.write(
+            "replays",
+            f"connections:\n{self._connections}"
+            f"sources:\n  s:\n    connection: k\n    topic: {self._topic}\n"
+            f'    format: {{type: json, schema: "id BIGINT, amount {amount}"}}\n'
+            f"    on_error: dead-letter\n    dead_letter: {{path: {letters}}}\n"
+            "    trigger: {interval: 500ms}\n    lifecycle: {replace: from-collection}\n"
+            "sinks:\n  pg: {from: s, connection: pg, table: appended, select: [id], "
+            "trigger: {interval: 500ms}}\n",
+        )
+
+    def send(self, ids: range, amount: object = 1) -> None:
+        producer = Producer({"bootstrap.servers": self._bootstrap})
+        for id_ in ids:
+            producer.produce(self._topic, json.dumps({"id": id_, "amount": amount}), partition=id_ % 2)
+        assert producer.flush(30) == 0
+
+    def arrive(self, wanted: list[int]) -> None:
+        def there() -> bool:
+            found = sorted(row[0] for row in rows_of(self._dsn, "SELECT id FROM appended"))
+            assert len(found) == len(set(found)), "no row is there twice"
+            return found == wanted
+
+        eventually("each row is in the target", there, SECONDS)
+
+    def letters(self) -> list[int]:
+        """The ids in the first place for them."""
+        table = DeltaTable(str(self.project.folder / "dead/s")).to_pyarrow_table()
+        return sorted(json.loads(value)["id"] for value in table["value"].to_pylist())
 
 
 @pytest.fixture
@@ -117,6 +164,65 @@ def test_killed_in_a_replay(
         compared = project.json("verify", sink, "--content")
         assert compared["equal"], compared
     assert project.json("verify", "sink.pg")["difference"] is None
+
+
+@pytest.mark.timeout(900)
+def test_killed_while_letters_are_read_once_more(
+    doomed: Doomed, kafka: KafkaBroker, postgres: PostgresServer, topic: Make, database: Make
+) -> None:
+    project = doomed.project
+    with (project.folder / "mzplan.yaml").open("a") as settings:  # no command starts its runners
+        settings.write("instances: {local: {type: cluster}}\n")
+    shop = KeptAside(project, kafka, postgres, topic("letters", partitions=2), database("letters"))
+    shop.declare("INT", "dead/s")
+    shop.send(range(100))
+    shop.send(range(100, 140), 1.5)
+    shop.send(range(140, 143), "much")
+    project.apply("--no-live", "--wait", "0s", code=8)
+    running = doomed.runner()
+    shop.arrive([*range(100)])
+    eventually("the letters are kept", lambda: shop.letters() == [*range(100, 143)], SECONDS)
+    shop.declare("DOUBLE", "dead/s")
+    project.apply("--allow-replace")
+    running.terminate()
+    assert running.wait(SECONDS) == 0
+    asked = ("replay", "source.s", "--dead-letters", "--auto-approve")
+    recorded = project.run(*asked, "--wait", "0s")
+    assert recorded.returncode == 8 and "no runner" in recorded.stdout.lower(), recorded.stdout
+
+    for point in LETTERS_POINTS:
+        killed = doomed.runner(point.value).wait(SECONDS)
+        assert killed == -signal.SIGKILL, (point, (project.folder / "runner.log").read_text())
+        if point == Failpoint.DEAD_LETTERS_WRITTEN:  # and the next one finds another definition
+            assert shop.letters() == [*range(100, 143)]
+            shop.declare("DOUBLE", "dead/later")
+            project.apply("--no-live", "--wait", "0s", code=8)
+    assert shop.letters() == [140, 141, 142]
+    shop.send(range(143, 150))
+    running = doomed.runner()
+    shop.arrive([*range(140), *range(143, 150)])
+    eventually("it is done", lambda: project.queries()["source.s"]["replays"][0]["done"], SECONDS)
+    assert shop.letters() == [140, 141, 142]
+    (replay,) = project.queries()["source.s"]["replays"]
+    stay = [{"reason": "amount is not a DOUBLE", "letters": 3}]
+    assert replay["dead_letters"] == {"read": 43, "rows": 40, "rows_before": 0, "stay": stay}
+    eventually("nothing is pending", lambda: project.json("plan")["pending"] == [], SECONDS)
+
+    # With a runner alive the command says what has become of them.
+    shop.declare("DOUBLE", "dead/s")
+    project.apply()
+    again = project.run(*asked, "--where", "offset >= 0")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "3 dead letters were read: 0 are rows now, 3 stay\n    3: amount is not a DOUBLE" in again.stdout
+    (change,) = project.json(*asked, "--where", "topic = 'other'")["changes"]
+    assert change["dead_letters"] == {"read": 0, "rows": 0, "rows_before": 0, "stay": []}
+    running.terminate()
+    assert running.wait(SECONDS) == 0
+    for address in ("source.s", "sink.pg"):
+        verified = project.json("verify", address)
+        assert verified["difference"] is None and verified["verified"] > 0, verified
+    assert project.json("verify", "source.s", "--from-upstream")["difference"] is None
+    assert shop.letters() == [140, 141, 142]
 
 
 def is_running(project: Project, sink: str) -> bool:

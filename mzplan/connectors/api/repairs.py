@@ -1,10 +1,15 @@
-"""Replays: which of them a sink has still to do, and why it could not do one."""
+"""Replays: which of them a sink has still to do, and why a sink or a source could not do one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import Replay
+from mzplan.schema.source_columns import included_columns, keys_of
 from mzplan.warehouse.checkpoints import Checkpoint
 
 
@@ -40,3 +45,42 @@ def _beyond(query: ResolvedQuery, step: int, done: int) -> Diagnostic:
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )
+
+
+def ensure_letters(address: Address, type_: str, body: Mapping[str, Any]) -> None:
+    """Raise MzplanError MZ295 for a source whose dead letters can't be read once more, with why."""
+    place = body.get("dead_letter") or {}
+    again = f"let it read everything again: mzplan apply --replace {address} --allow-replace"
+    if body.get("on_error") != "dead-letter" or not place:
+        raise letters_refused(
+            address,
+            "It keeps none: it does not say `on_error: dead-letter`.",
+            "where it has kept some before, declare on_error and dead_letter as they were.",
+        )
+    if "path" not in place:
+        raise letters_refused(
+            address,
+            f"It sends them to the topic {place['topic']}, out of which nothing can be taken: those that "
+            "have become rows could not be told from the others.",
+            "declare a source of that topic, with columns that fit what is in it; and keep those to come in "
+            "a table: dead_letter: {path: …}.",
+        )
+    if keys_of(type_, body):
+        raise letters_refused(
+            address,
+            "Its collection holds the latest row of each key: an older record would take the place of a "
+            "newer one, and bring back what was deleted since.",
+            again,
+        )
+    if "headers" in included_columns(type_, body):
+        raise letters_refused(
+            address,
+            "It includes the headers of its records, and a dead letter has none: the column would be empty.",
+            f"read the records themselves: mzplan backfill {address} --from T --to T; or {again}",
+        )
+
+
+def letters_refused(address: Address, why: str, hint: str) -> MzplanError:
+    """MZ295 of dead letters."""
+    summary = f"Dead letters of {address} can't be replayed"
+    return error("MZ295", summary, why, hint, address=address, exit_code=ExitCode.REFUSED)

@@ -1,4 +1,4 @@
-"""Reading a step of a native source again: what its stream has read, as a batch.
+"""Reading a step of a native source again: what its stream has read, as a batch. Or records that were kept.
 
 The connector's own `stream` makes the rows, handed a session whose streams are batches; so they become
 columns exactly as they did, and no connector has a second way to read.
@@ -37,6 +37,32 @@ def replay(
     # A name may hold *, as any other sign: streams, too, read the files of a batch with this option.
     given = {**options, "__globPaths__": "false"} if files else dict(options)
     return connector.stream(cast(Any, _BatchSession(spark, given, list(files))), query)
+
+
+def parsed_again(connector: SourceConnector, query: ResolvedQuery, records: DataFrame) -> DataFrame:
+    """The rows that the stream would make of these records, which have the columns that it would read."""
+    return connector.stream(cast(Any, _GivenSession(records.sparkSession, records)), query)
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenSession:
+    """A Spark session whose streams are given records, whatever they are to read."""
+
+    spark: SparkSession
+    records: DataFrame
+
+    @property
+    def readStream(self) -> _GivenSession:  # noqa: N802
+        return self
+
+    def format(self, name: str) -> _GivenSession:
+        return self
+
+    def options(self, **options: Any) -> _GivenSession:
+        return self
+
+    def load(self) -> DataFrame:
+        return self.records
 
 
 @dataclass(frozen=True, slots=True)

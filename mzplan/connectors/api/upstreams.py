@@ -1,5 +1,5 @@
 """What is to be read of an upstream: whether it is still the same one, and when it is not, what the source
-says is to be done; and which backfills are still to be done.
+says is to be done; and which of a source's errands are still to be done.
 
 A checkpoint's offsets mean something only on the upstream that they came from. It stays, whatever is done: a
 synthetic micro-batch, planned and done at once, moves it, and steps go on counting.
@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from mzplan.connectors.api.connector import LastTimes, SourceConnector, no_times
 from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.repairs import ensure_letters
 from mzplan.connectors.api.targets import unreadable
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
-from mzplan.model.state import Backfill
+from mzplan.model.state import Backfill, Errand, Replay
 from mzplan.model.times import instant
 from mzplan.warehouse.checkpoints import Checkpoint
 
@@ -163,13 +164,13 @@ def _as_notice(refusal: Diagnostic, query: ResolvedQuery, policy: str) -> Diagno
     )
 
 
-def backfills_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Backfill]:
-    """In the order in which they were asked for. Raises OSError."""
-    wanted = query.description.backfills
+def errands_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Errand]:
+    """Of a source, in the order in which they were asked for. Raises OSError."""
+    wanted = query.description.errands
     if not wanted:
         return []
-    done = [one.backfill for one in checkpoint.backfills.all() if one.done]
-    return [one for one in wanted if one not in done]
+    done = [one.errand for one in checkpoint.errand_steps.all() if one.done]
+    return sorted((one for one in wanted if one not in done), key=lambda one: one.serial)
 
 
 def range_of_backfill(
@@ -184,19 +185,21 @@ def range_of_backfill(
     return connector.between_times(query, start, end, position)
 
 
-def check_backfills(
+def check_errands(
     connector: SourceConnector, query: ResolvedQuery, checkpoint: Checkpoint
 ) -> tuple[Diagnostic, ...]:
-    """Why a source could not do its backfills now. Changes nothing, and never raises for what a server or the
+    """Why a source could not do its errands now. Changes nothing, and never raises for what a server or the
     storage did."""
     try:
-        todo = backfills_to_do(query, checkpoint)
+        todo = errands_to_do(query, checkpoint)
         if todo and checkpoint.log.committed() < 0:
-            return not_begun(query).diagnostics
-        begun = [one.backfill for one in checkpoint.backfills.all() if one.step > checkpoint.log.committed()]
-        for backfill in todo:
-            if backfill not in begun:  # its offsets are known, and its rows may be there
-                range_of_backfill(connector, query, backfill, checkpoint.position())
+            return not_begun(query, todo[0]).diagnostics
+        begun = [one.errand for one in checkpoint.errand_steps.all() if one.step > checkpoint.log.committed()]
+        for errand in todo:
+            if isinstance(errand, Replay):
+                ensure_letters(query.address, query.description.type, query.body)
+            elif errand not in begun:  # its offsets are known, and its rows may be there
+                range_of_backfill(connector, query, errand, checkpoint.position())
     except MzplanError as problem:
         return problem.diagnostics
     except OSError:  # what is wrong with it, the start says
@@ -204,14 +207,14 @@ def check_backfills(
     return ()
 
 
-def not_begun(query: ResolvedQuery) -> MzplanError:
-    """MZ278: there is no step yet that a backfill could come after."""
+def not_begun(query: ResolvedQuery, errand: Errand) -> MzplanError:
+    """MZ278: there is no step yet that an errand could come after."""
     return error(
         "MZ278",
-        f"{query.address} has read nothing yet, so nothing can be backfilled",
-        "A backfill is a step after others, and its checkpoint has none.",
+        f"{query.address} has read nothing yet, so nothing can be {errand.word}ed",
+        f"A {errand.word} is a step after others, and its checkpoint has none.",
         "wait for its first step (mzplan status); where a new source begins, its `start_offsets` says. "
-        f"If it can't start for this: mzplan backfill {query.address} --cancel.",
+        f"If it can't start for this: mzplan {errand.word} {query.address} --cancel.",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

@@ -1,4 +1,5 @@
-"""`on_error: dead-letter`: malformed records are kept aside, with their position and the reason."""
+"""`on_error: dead-letter`: malformed records are kept aside, with their position and the reason; and read
+once more from the table that keeps them."""
 
 from __future__ import annotations
 
@@ -20,16 +21,19 @@ from mzplan.schema.columns import POSITION
 from mzplan.warehouse.paths import absolute, local_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 WORD = "dead-letter"
 COLUMNS = (
     "source STRING, reason STRING, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "key BINARY, value BINARY, step BIGINT, kept_at TIMESTAMP"
 )
-# Identifies a letter, so that a step that is run again finds it. `timestamp`: a topic that was deleted and
-# created again has the same offsets.
-LETTER = ("source", "step", "topic", "partition", "offset", "timestamp")
+# Identifies a record. `timestamp`: a topic that was deleted and created again has the same offsets.
+RECORD = ("topic", "partition", "offset", "timestamp")
+# Identifies a letter, so that a step that is run again finds it.
+LETTER = ("source", "step", *RECORD)
+_REMOVED = "mzplan_removed"
+_NO_HEADERS = "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers"
 
 
 @dataclass(slots=True)
@@ -60,7 +64,6 @@ class DeadLetters:
             batch.unpersist()
 
     def _keep(self, bad: DataFrame, step: int) -> None:
-        session = bad.sparkSession
         letters = bad.select(
             f.lit(str(self.query.address)).alias("source"),
             f.col(f"{DEAD}.reason"),
@@ -74,12 +77,48 @@ class DeadLetters:
         if "topic" in self.query.body["dead_letter"]:
             return self.send(_records(letters))
         folder = folder_of(self.query)
-        table = f"delta.{quoted(folder)}"
-        session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({COLUMNS}) USING DELTA")
+        table = ensure_table(bad.sparkSession, folder)
         if self._may_repeat:
             # Record by record: under another schema, the step may have other dead letters than before.
             return add_missing(letters, table, LETTER)
         return append(letters, step, folder)
+
+
+def ensure_table(session: SparkSession, folder: str) -> str:
+    """The name in SQL of the table of dead letters in a folder, made where there is none."""
+    table = f"delta.{quoted(folder)}"
+    session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({COLUMNS}) USING DELTA")
+    return table
+
+
+def letters_of(query: ResolvedQuery, table: DataFrame) -> DataFrame:
+    """Those of a source, of the topic that it reads now."""
+    own = (f.col("source") == str(query.address)) & (f.col("topic") == query.body["topic"])
+    return table.where(own)
+
+
+def records_of(letters: DataFrame) -> DataFrame:
+    """The records that they were, as Spark's Kafka source has them. One that was kept by several steps is
+    there once."""
+    return letters.dropDuplicates([*RECORD]).selectExpr(
+        "CAST(key AS BINARY)",
+        "CAST(value AS BINARY)",
+        "CAST(topic AS STRING)",
+        "CAST(partition AS INT)",
+        "CAST(offset AS BIGINT)",
+        "CAST(timestamp AS TIMESTAMP)",
+        "0 AS timestampType",
+        _NO_HEADERS,
+    )
+
+
+def remove(letters: DataFrame, table: str) -> None:
+    """Take letters out of their table (its name in SQL), in one commit."""
+    letters.createOrReplaceTempView(_REMOVED)
+    same = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in ("source", *RECORD))
+    letters.sparkSession.sql(
+        f"MERGE INTO {table} AS t USING {_REMOVED} AS s ON {same} WHEN MATCHED THEN DELETE"
+    )
 
 
 def folder_of(query: ResolvedQuery) -> str:

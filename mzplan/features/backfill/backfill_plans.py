@@ -61,7 +61,9 @@ def plan_without_backfills(
 ) -> Plan:
     """Give up the backfills of a source that are not done. Raises MzplanError MZ275 where there are none."""
     before = committed(state, address)
-    if not left_of(before, statuses):
+    left = left_of(before, statuses)
+    others = [one for one in left if not isinstance(one, Backfill)]
+    if len(others) == len(left):
         raise _refused(
             "MZ275",
             address,
@@ -69,18 +71,18 @@ def plan_without_backfills(
             "None was asked for, or its runner has reported it done.",
             f"`mzplan steps {address}` shows those that are done.",
         )
-    return _plan(state, before, (), statuses)
+    return plan_errands(state, before, others, statuses)
 
 
 def _plan(
-    state: State, before: ResourceState, backfills: tuple[Errand, ...], statuses: Mapping[str, Status]
+    state: State, before: ResourceState, errands: tuple[Errand, ...], statuses: Mapping[str, Status]
 ) -> Plan:
     downstream = DependencyGraph.of(state.resources).reach([before.address]) - {before.address}
     appends: dict[bool, list[Address]] = {True: [], False: []}
     for address in sorted(downstream, key=natural):
         appends[state.resources[address].body.get("mode", "append") == "append"].append(address)
-    notices = _rows_again(before.address, appends[True], appends[False]) if backfills else ()
-    return plan_errands(state, before, backfills, statuses, notices)
+    notices = _rows_again(before.address, appends[True], appends[False])
+    return plan_errands(state, before, errands, statuses, notices)
 
 
 def _rows_again(

@@ -1,20 +1,28 @@
-"""Plans for `replay`: steps of a sink once more into its target, recorded in the state until that is done."""
+"""Plans for `replay`: steps of a sink once more into its target, or dead letters of a source once more into
+its collection, recorded in the state until that is done."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mzplan.connectors.api.repairs import ensure_letters, letters_refused
 from mzplan.connectors.catalogue import find_connector
-from mzplan.model.address import Address
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.connectors.formats.dead_letters import COLUMNS
+from mzplan.model.address import Address, natural
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
 from mzplan.model.state import Replay, ResourceState, State
+from mzplan.model.words import count
 from mzplan.plan.errands import left_of, plan_errands
 from mzplan.plan.manual_changes import committed
+from mzplan.schema.columns import parse_columns
+from mzplan.schema.expressions import parse_where
 
 Range = tuple[int, int | None]
 """The first and last step of a range, both included; None: up to the newest."""
+SHOWN = 5  # sinks that a warning lists
 _NO_STATUS: Mapping[str, Status] = {}
 
 
@@ -37,7 +45,39 @@ def plan_replay(
     new = Replay(
         serial=state.serial + 1, first=first, last=last, missing=missing, generation=before.generation
     )
-    left = left_of(before, statuses)
+    return _plan(state, before, new, statuses)
+
+
+def plan_letters(
+    state: State, address: Address, where: str | None, statuses: Mapping[str, Status] = _NO_STATUS
+) -> Plan:
+    """Read the dead letters of a source that meet `where` (None: all) once more, as the source is now. The
+    query restarts for it.
+
+    Raises MzplanError where that can't be done or would do damage: MZ295, MZ296.
+    """
+    before = committed(state, address)
+    if address.kind != "source":
+        hint = f"name its source: {before.references['from']}"
+        raise letters_refused(address, "Only a source keeps some.", hint)
+    ensure_letters(address, before.type, before.body)
+    if before.paused:
+        why = "It is paused, and reads them when it starts."
+        raise letters_refused(address, why, f"mzplan resume {address}, then ask again.")
+    if where is not None:
+        _ensure_condition(address, where)
+    new = Replay(serial=state.serial + 1, dead_letters=True, where=where or "", generation=before.generation)
+    return _plan(state, before, new, statuses, _late_rows(state, address))
+
+
+def _plan(
+    state: State,
+    before: ResourceState,
+    new: Replay,
+    statuses: Mapping[str, Status],
+    notices: tuple[Diagnostic, ...] = (),
+) -> Plan:
+    address, left = before.address, left_of(before, statuses)
     if same := next((one for one in left if str(one) == str(new)), None):
         raise _refused(
             "MZ296",
@@ -47,13 +87,15 @@ def plan_replay(
             f"wait for it (mzplan status); to have it once more, ask again then. mzplan replay {address} "
             "--cancel gives it up.",
         )
-    return plan_errands(state, before, (*left, new), statuses)
+    return plan_errands(state, before, (*left, new), statuses, notices)
 
 
 def plan_without_replays(state: State, address: Address, statuses: Mapping[str, Status] = _NO_STATUS) -> Plan:
-    """Give up the replays of a sink that are not done. Raises MzplanError MZ296 where there are none."""
+    """Give up the replays of a query that are not done. Raises MzplanError MZ296 where there are none."""
     before = committed(state, address)
-    if not left_of(before, statuses):
+    left = left_of(before, statuses)
+    others = [one for one in left if not isinstance(one, Replay)]
+    if len(others) == len(left):
         raise _refused(
             "MZ296",
             address,
@@ -61,14 +103,51 @@ def plan_without_replays(state: State, address: Address, statuses: Mapping[str, 
             "None was asked for, or its runner has reported it done.",
             f"`mzplan status {address} --json` lists those that are done.",
         )
-    return plan_errands(state, before, (), statuses)
+    return plan_errands(state, before, others, statuses)
+
+
+def _ensure_condition(address: Address, where: str) -> None:
+    """Raise MzplanError MZ295 for what is no condition over the columns of a letter."""
+    parsed, there = parse_where(where), [column.name for column in parse_columns(COLUMNS)]
+    unknown = [name for name, _ in parsed.columns if name.lower() not in there]
+    if parsed.problem:
+        why = f"In --where, at {where[parsed.offset :][:20]!r}: {parsed.problem}."
+    elif unknown:
+        why = f"--where has {unknown[0]}, and no letter has such a column."
+    else:
+        return
+    problem = letters_refused(address, why, f"write a condition over {', '.join(there)}.")
+    raise MzplanError(problem.diagnostics, ExitCode.USAGE)
+
+
+def _late_rows(state: State, address: Address) -> tuple[Diagnostic, ...]:
+    """MZ276: of a key, an upsert keeps the row that comes last."""
+    downstream = DependencyGraph.of(state.resources).reach([address]) - {address}
+    upserting = [one for one in downstream if state.resources[one].body.get("mode", "append") == "upsert"]
+    if not upserting:
+        return ()
+    listed = sorted(upserting, key=natural)
+    more = " …" if len(listed) > SHOWN else ""
+    return (
+        Diagnostic(
+            severity="warning",
+            code="MZ276",
+            summary=f"{count(len(listed), 'sink takes', 'sinks take')} what were dead letters of {address} "
+            "for the newest of its keys",
+            detail=f"{', '.join(map(str, listed[:SHOWN]))}{more}: with mode: upsert the row that comes last "
+            "stays, and of a key with a row since that is now an older one.",
+            hint="where keys have come again since, leave such letters out by --where.",
+            address=address,
+        ),
+    )
 
 
 def _ensure_able(record: ResourceState, *, missing: bool) -> None:
     address = record.address
     if address.kind != "sink":
         why = "Only a sink has a target, into which steps could be written once more."
-        raise _unable(address, why, "name a sink; a source reads a range again by mzplan backfill.")
+        hint = "name a sink; a source reads a range again by mzplan backfill, and its dead letters by "
+        raise _unable(address, why, f"{hint}--dead-letters.")
     connector = find_connector(record.type)
     if connector is None or not connector.replays:
         why = f"What a sink of type {record.type} has written can't be put right row by row."

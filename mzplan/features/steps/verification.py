@@ -118,27 +118,30 @@ def verify(
 
 def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstream: bool) -> list[StepRecord]:
     """The steps that what is there now says nothing of: rows of a former generation, with which a source has
-    begun, are not in its upstream as they are; and a sink has read some of a collection that is no more."""
+    begun, are not in its upstream as they are, and dead letters not as a range; and a sink has read some of a
+    collection that is no more."""
     if history.is_source:
-        return [record for record in records if record.carried is not None and from_upstream]
+        return [r for r in records if from_upstream and (r.carried is not None or r.letters is not None)]
     return [r for r in records if not history.has_read(r.end) or r.start == r.end]
 
 
 def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
-    steps = count(len(records), "step")
-    first, last = records[0].step, records[-1].step
-    listed = f"{steps} ({first})" if first == last else f"{steps} ({first} to {last})"
-    why = (
+    steps, first, last = count(len(records), "step"), records[0].step, records[-1].step
+    whole = len(records) == last - first + 1
+    listed = f"{first} to {last}" if whole else ", ".join(str(one.step) for one in records)
+    whys = {
         "It holds the rows of the former generation, cast to the columns of this one: the upstream has "
-        "records, and not these."
-        if address.kind == "source"
-        else "They were read from the collection of a former generation of its source."
-    )
+        "records, and not these.": any(one.carried is not None for one in records),
+        "Rows of dead letters were read from the table that had kept these.": any(
+            one.letters is not None for one in records
+        ),
+        "They were read from the collection of a former generation of its source.": address.kind == "sink",
+    }
     return Diagnostic(
         severity="notice",
         code="MZ299",
-        summary=f"{address}: {listed} can't be compared",
-        detail=why,
+        summary=f"{address}: {steps} ({first if first == last else listed}) can't be compared",
+        detail=" ".join(why for why, holds in whys.items() if holds),
         address=address,
     )
 

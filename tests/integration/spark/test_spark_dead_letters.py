@@ -10,11 +10,17 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.observed import LettersReplayed
+from mzplan.model.state import Replay
 from mzplan.spark import streams
+from mzplan.spark.errands import dead_letters
 from mzplan.warehouse.step_history import StepHistory
 from tests.integration.spark_lab import until
 
 if TYPE_CHECKING:
+    from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]
@@ -58,7 +64,7 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: py
         )
         until("counted", lambda source=source: lab.report(source).left_out == 3)  # type: ignore[misc]
         until("timed", lambda source=source: lab.report(source).latency_seconds is not None)  # type: ignore[misc]
-    letters = found(lab)
+    letters = found(lab, table)
     assert [(r.offset, bytes(r.key), bytes(r.value), r.reason) for r in letters] == [
         (1, b"k", BAD[0], "id is not a BIGINT"),
         (2, b"k", BAD[1], "the record is not UTF-8"),
@@ -78,7 +84,7 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: py
     lab.start(table)
     until("it is done again", lambda: lab.checkpoint_done(table) and lab.report(table).step >= step)
     assert lab.count(table) == 3
-    assert [r.offset for r in found(lab)] == [1, 2, 3, 5]
+    assert [r.offset for r in found(lab, table)] == [1, 2, 3, 5]
     # Its steps are known, though it is not Spark's own sink that writes them.
     history = StepHistory(str(lab.folder / "warehouse"), (table.id, 1))
     assert sum(record.rows or 0 for record in history.tail(None, step)) == 3
@@ -91,7 +97,7 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: py
         lab.start(table)
         assert "as if killed" in str(lab.ended(table).error)
     lab.stop(table)
-    assert [r.offset for r in found(lab)] == [1, 2, 3, 5, 7]
+    assert [r.offset for r in found(lab, table)] == [1, 2, 3, 5, 7]
     wider = lab.retried(
         replace(table, body={**table.body, "format": {**table.body["format"], "schema": f"{schema}, n INT"}})
     )
@@ -99,7 +105,7 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: py
     until("it has the column", lambda: [r.get("n") for r in lab.read(wider)].count(5) == 1)
     lab.stop(wider)
     assert {r["id"] for r in lab.read(wider)} == {1, 2, 3, 4}
-    assert [(r.offset, r.reason) for r in found(lab)][4:] == [
+    assert [(r.offset, r.reason) for r in found(lab, table)][4:] == [
         (7, "id is not a BIGINT"),
         (9, "n is not a INT"),
     ]
@@ -112,10 +118,98 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: py
     ]
 
 
-def found(lab: Lab) -> list[Any]:
-    spark = lab.executor._spark
-    assert spark is not None
-    return spark.read.format("delta").load(str(lab.folder / "dead/letters")).orderBy("offset").collect()
+KEPT = {"on_error": "dead-letter", "dead_letter": {"path": "dead/again"}}
+FITS = {"type": "json", "schema": "id BIGINT NOT NULL"}
+STAYS = (("id is not a BIGINT", 1),)
+
+
+def kept_aside(lab: Lab, topic: str) -> Description:
+    """A source that has read one row, and kept four records aside: three fit, when a column is dropped."""
+    source = lab.kafka_source(topic, "id BIGINT NOT NULL, n INT", **KEPT)
+    values = (b'{"id": 1, "n": 1}', b'{"id": 2, "n": 2.5}', b'{"id": 3, "n": 3.5}', b'{"id": "x"}')
+    send(lab, topic, *values, b'{"id": 5, "n": 5.5}')
+    lab.start(source)
+    until("the letters are kept", lambda: lab.count(source) == 1 and lab.checkpoint_done(source))
+    lab.finish(source)
+    assert [r.offset for r in found(lab, source)] == [1, 2, 3, 4]
+    return source
+
+
+def replayed(lab: Lab, source: Description, serial: int, where: str = "", **body: Any) -> Description:
+    """The source without that column, which is to read letters once more."""
+    replay = Replay(serial=serial, dead_letters=True, where=where, generation=1)
+    return replace(lab.retried(source), body={**source.body, "format": FITS, **body}, replays=(replay,))
+
+
+def test_letters_are_read_once_more(lab: Lab, topic: Make) -> None:
+    source = kept_aside(lab, topic(partitions=1))
+    odd = ("reflect('java.lang.Thread', 'yield') IS NULL", "value > map(1, 2)", "offset IN (SELECT 1)")
+    for asked in (replayed(lab, source, 7, where) for where in odd):
+        assert lab.codes(asked) == ["MZ058"], asked.replays
+        with pytest.raises(MzplanError, match="MZ058"):
+            lab.start(asked)
+    assert lab.codes(replayed(lab, source, 7, dead_letter={"topic": topic("dead", 1)})) == ["MZ295"]
+    assert lab.last_step(source) == 0 and len(found(lab, source)) == 4, "nothing has happened"
+
+    first = replayed(lab, source, 7, "offset < 2 AND reason LIKE 'n is%'")
+    assert lab.codes(first) == []
+    lab.start(first)
+    assert ids(lab, source) == [1, 2]
+    assert [r.offset for r in found(lab, source)] == [2, 3, 4]
+    assert lab.report(first).letters == LettersReplayed(serial=7, rows=1, before=0)
+    send(lab, source.body["topic"], b'{"id": 6}')
+    until("it goes on", lambda: ids(lab, source) == [1, 2, 6])
+    lab.finish(first)
+
+
+def test_letters_that_are_rows_already(lab: Lab, topic: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their replay was killed before they were taken out of their table, or somebody has put them back."""
+    source = kept_aside(lab, topic(partitions=1))
+    letters = found(lab, source)
+    first = replayed(lab, source, 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(dead_letters, "remove", Mock(side_effect=RuntimeError("as if killed")))
+        with pytest.raises(MzplanError, match="MZ297"):
+            lab.start(first)
+    assert ids(lab, source) == [1, 2, 3, 5] and found(lab, source) == letters
+    # Before it goes on, the source is changed.
+    other = replace(first, digest="1:c", body={**first.body, "dead_letter": {"path": "dead/other"}})
+    lab.start(other)
+    assert lab.report(other).letters == LettersReplayed(serial=7, rows=3, before=0, stay=STAYS)
+    assert [r.offset for r in found(lab, source)] == [3]
+    lab.finish(other)
+
+    # Put back, kept by two steps, and of another source at the same place.
+    again = [letters[0], letters[0].asDict() | {"step": 99}, letters[0].asDict() | {"source": "source.z"}]
+    table = spark_of(lab).read.format("delta").load(str(lab.folder / "dead/again"))
+    added = spark_of(lab).createDataFrame(again, table.schema)
+    added.write.format("delta").mode("append").save(str(lab.folder / "dead/again"))
+    second = replayed(lab, source, 8)
+    lab.start(second)
+    assert lab.report(second).letters == LettersReplayed(serial=8, rows=0, before=1, stay=STAYS)
+    assert [r.offset for r in found(lab, source)] == [3]
+    assert [r.offset for r in found(lab, replace(source, address=Address("source", "z")))] == [1]
+    send(lab, source.body["topic"], b'{"id": 6}')
+    until("it goes on", lambda: ids(lab, source) == [1, 2, 3, 5, 6])
+    lab.finish(second)
+    recorded = StepHistory(str(lab.folder / "warehouse"), (source.id, 1)).tail(None, None)
+    assert [record.step for record in recorded] == list(range(len(recorded)))
+    assert [(r.letters, r.rows) for r in recorded if r.letters] == [(7, 3), (8, 0)]
+
+
+def ids(lab: Lab, source: Description) -> list[int]:
+    return sorted(row["id"] for row in lab.read(source))
+
+
+def spark_of(lab: Lab) -> Any:
+    assert lab.executor._spark is not None
+    return lab.executor._spark
+
+
+def found(lab: Lab, source: Description) -> list[Any]:
+    """The letters of a source."""
+    table = spark_of(lab).read.format("delta").load(str(lab.folder / source.body["dead_letter"]["path"]))
+    return table.where(f"source = '{source.address}'").orderBy("offset").collect()
 
 
 def sent(lab: Lab, topic: str, count: int) -> list[tuple[bytes, dict[str, bytes]]]:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from mzplan.connectors.api.queries import resolve
-from mzplan.connectors.api.upstreams import backfills_to_do, check_backfills
+from mzplan.connectors.api.upstreams import check_errands, errands_to_do
 from mzplan.connectors.kafka import positions
 from mzplan.connectors.kafka.probe import KafkaProbe
 from mzplan.connectors.kafka.source import KafkaSource
@@ -31,9 +32,9 @@ from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause, plan_restart
 from mzplan.schema.description import describe, digest_of
 from mzplan.secrets.references import Secrets
-from mzplan.spark.errands.backfills import pass_over_begun, settle_backfills
+from mzplan.spark.errands.source_steps import pass_over_begun, settle_steps
 from mzplan.store.formats import decode_state, encode_state
-from mzplan.warehouse.checkpoints import Backfills, BackfillStep, Checkpoint
+from mzplan.warehouse.checkpoints import BackfillStep, Checkpoint, ErrandSteps
 from mzplan.warehouse.collection_log import CollectionLog
 from tests.stored_steps import StoredSource, offsets
 from tests.stored_steps import commit as seen_through
@@ -288,14 +289,14 @@ def test_the_command(tmp_path: Path) -> None:
 # --- its step
 
 
-def steps_of(source: StoredSource) -> Backfills:
-    return Checkpoint.of(str(source.warehouse), *source.place).backfills
+def steps_of(source: StoredSource) -> ErrandSteps:
+    return Checkpoint.of(str(source.warehouse), *source.place).errand_steps
 
 
 def write_backfill(source: StoredSource, start: int, end: int) -> BackfillStep:
     """Its step, as the runner leaves it: rows, and a checkpoint that has not moved."""
     step = BackfillStep(
-        step=source.step, backfill=SEVEN, start={"orders": {"0": start}}, end={"orders": {"0": end}}
+        step=source.step, errand=SEVEN, start={"orders": {"0": start}}, end={"orders": {"0": end}}
     )
     steps_of(source).record(step)
     upstream, source.offset = source.offset, source.offset
@@ -335,22 +336,22 @@ def test_one_that_was_passed_over_keeps_its_step(tmp_path: Path) -> None:
     checkpoint = Checkpoint.of(str(tmp_path), *stored.place)
     stored.run([{"id": 1}, {"id": 2}])
     (Path(checkpoint.spark) / "metadata").write_text('{"id":"q"}')
-    begun = BackfillStep(step=1, backfill=SEVEN, start={"orders": {"0": 0}}, end={"orders": {"0": 1}})
-    checkpoint.backfills.record(begun)
+    begun = BackfillStep(step=1, errand=SEVEN, start={"orders": {"0": 0}}, end={"orders": {"0": 1}})
+    checkpoint.errand_steps.record(begun)
     before = checkpoint.position()
     pass_over_begun(query_of(tmp_path, SEVEN), checkpoint)
     assert checkpoint.log.committed() == 0, "it is wanted: it begins again with the same offsets"
     for _ in range(2):  # and again by a runner that was frozen meanwhile
         pass_over_begun(query_of(tmp_path), checkpoint)
         assert (checkpoint.log.committed(), checkpoint.position()) == (1, before)
-    settle_backfills(checkpoint, str(stored.collection))
-    assert checkpoint.backfills.all() == [begun], "nothing of it is there"
+    settle_steps(checkpoint, str(stored.collection), Mock())
+    assert checkpoint.errand_steps.all() == [begun], "nothing of it is there"
     info = {"timestamp": 1795244169143, "operation": "WRITE", "operationMetrics": {"numOutputRows": "1"}}
     stored._commit({"commitInfo": info}, {"txn": {"appId": "q", "version": 1}})
     stored.step = 2
     stored.run([{"id": 3}])
-    settle_backfills(checkpoint, str(stored.collection))
-    assert checkpoint.backfills.all() == [replace(begun, done=True)] and checkpoint.log.committed() == 2
+    settle_steps(checkpoint, str(stored.collection), Mock())
+    assert checkpoint.errand_steps.all() == [replace(begun, done=True)] and checkpoint.log.committed() == 2
     checkpoint.log.pass_over(1)
     assert (checkpoint.log.committed(), checkpoint.log.entry(2)) == (2, '{"orders": {"0": 3}}')
     found = stored.history.read().records
@@ -378,9 +379,9 @@ def test_who_has_written_last(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_of_them(tmp_path: Path) -> None:
-    kept = Backfills(str(tmp_path))
+    kept = ErrandSteps(str(tmp_path))
     assert kept.all() == [] and kept.at(3) is None
-    step = BackfillStep(step=3, backfill=SEVEN, start={"t": {"0": 1}}, end={"t": {"0": 2}})
+    step = BackfillStep(step=3, errand=SEVEN, start={"t": {"0": 1}}, end={"t": {"0": 2}})
     kept.record(step)
     kept.record(replace(step, step=11, done=True))
     assert [one.step for one in kept.all()] == [3, 11] and kept.at(3) == step
@@ -406,21 +407,21 @@ def test_a_check_looks_for_those_that_are_not_done(tmp_path: Path) -> None:
             asked.append((start, end, position))
             return {}, {}
 
-    (begins,) = check_backfills(Asked(), query, query.checkpoint)
+    (begins,) = check_errands(Asked(), query, query.checkpoint)
     assert begins.code == "MZ278" and not asked
     spark = Path(query.checkpoint.spark)
     offsets(spark, 0, {"orders": {"0": 3}})
     seen_through(spark, 0)
-    query.checkpoint.backfills.record(BackfillStep(step=1, backfill=SEVEN, start={}, end={}, done=True))
-    assert backfills_to_do(query, query.checkpoint) == [replace(SEVEN, serial=8)]
-    assert check_backfills(Asked(), query, query.checkpoint) == ()
+    query.checkpoint.errand_steps.record(BackfillStep(step=1, errand=SEVEN, start={}, end={}, done=True))
+    assert errands_to_do(query, query.checkpoint) == [replace(SEVEN, serial=8)]
+    assert check_errands(Asked(), query, query.checkpoint) == ()
     assert asked == [(*RANGE, '{"orders": {"0": 3}}')]
     # One that has begun has its offsets, and its rows may be there: nothing is looked for.
-    query.checkpoint.backfills.record(
-        BackfillStep(step=2, backfill=replace(SEVEN, serial=8), start={}, end={})
+    query.checkpoint.errand_steps.record(
+        BackfillStep(step=2, errand=replace(SEVEN, serial=8), start={}, end={})
     )
-    assert check_backfills(Asked(), query, query.checkpoint) == () and len(asked) == 1
-    assert check_backfills(Asked(), query_of(tmp_path), query.checkpoint) == ()
+    assert check_errands(Asked(), query, query.checkpoint) == () and len(asked) == 1
+    assert check_errands(Asked(), query_of(tmp_path), query.checkpoint) == ()
 
 
 @pytest.mark.parametrize(

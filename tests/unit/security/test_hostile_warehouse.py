@@ -149,7 +149,7 @@ def test_what_a_runner_reads_is_not_waited_for(tmp_path: Path, what: str) -> Non
             history.read,
             history.upper,
             history.log.query_id,
-            history.backfills.all,
+            history.errand_steps.all,
             lambda: small_files(str(source.collection)),
             lambda: list(history.collection.after(-1)),
         ):

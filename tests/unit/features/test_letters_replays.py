@@ -1,0 +1,268 @@
+"""Replays of dead letters without Spark: what is planned and refused, what a command says of them, and what
+is kept of their steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from mzplan.cli.apply import applied_to_json
+from mzplan.connectors.api.queries import resolve
+from mzplan.connectors.api.upstreams import check_errands, errands_to_do
+from mzplan.connectors.kafka.source import KafkaSource
+from mzplan.features.backfill.backfill_plans import plan_backfill, plan_without_backfills
+from mzplan.features.replay.replay_plans import plan_letters, plan_without_replays
+from mzplan.features.steps.steps_text import render_steps
+from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.observed import LettersReplayed
+from mzplan.model.plan import Plan
+from mzplan.model.state import Replay, State
+from mzplan.operations.apply import Applied
+from mzplan.operations.project import Outcome
+from mzplan.plan import build_plan
+from mzplan.plan.manual_changes import plan_between, plan_pause
+from mzplan.render.resumption import render_letters
+from mzplan.schema.description import describe
+from mzplan.secrets.references import Secrets
+from mzplan.spark.errands.source_steps import newest_done, pass_over_begun, settle_steps
+from mzplan.store.formats import decode_state, encode_state
+from mzplan.warehouse.checkpoints import Checkpoint, LettersStep
+from tests.stored_steps import StoredSource, offsets
+from tests.stored_steps import commit as seen_through
+from tests.unit import cli_runs
+from tests.unit.small_projects import (
+    actions,
+    at,
+    change_of,
+    commit,
+    commit_plan,
+    names,
+    observe,
+    shop,
+    source,
+)
+
+ORDERS = at("source.orders")
+WHERE = "reason LIKE 'id %'"
+ASIDE: dict[str, Any] = {"on_error": "dead-letter", "dead_letter": {"path": "dead/orders"}}
+KEPT = "on_error: dead-letter, dead_letter: {path: dead/orders},"
+ASKED = Replay(serial=2, dead_letters=True, where=WHERE, generation=1)
+FOUND = LettersReplayed(serial=2, rows=3, before=1, stay=(("id is not a BIGINT", 2), ("no value", 1)))
+
+
+def keeping(**changed: Any) -> State:
+    return commit(shop(orders=source(**{**ASIDE, **changed})))
+
+
+def test_a_replay_of_letters_is_a_restart_that_the_state_explains() -> None:
+    state = keeping()
+    plan = plan_letters(state, ORDERS, WHERE)
+    after = commit_plan(plan, state)
+    assert actions(plan) == {"source.orders": "restart"} and names(plan.downstream) == ["sink.orders_pg"]
+    reason = f"a replay of its dead letters where {WHERE}"
+    assert change_of(plan, "source.orders").reason == reason
+    (upserts,) = plan.diagnostics
+    assert (upserts.code, upserts.severity) == ("MZ276", "warning") and "sink.orders_pg:" in upserts.detail
+    before, record = state.resources[ORDERS], after.resources[ORDERS]
+    assert record.replays == (ASKED,) and record.place == before.place and record.digest != before.digest
+    assert describe(record, after.resources).replays == (ASKED,)
+    assert decode_state(encode_state(after), "x").resources == after.resources
+    assert build_plan(shop(orders=source(**ASIDE)), after).is_empty
+    assert change_of(plan_between(state, after), "source.orders").reason == reason
+    (pending,) = build_plan(shop(orders=source(**ASIDE)), after, observe(state)).pending
+    assert pending.reason == f"the replay of its dead letters where {WHERE} is not done yet"
+    assert change_of(plan_letters(state, ORDERS, None), "source.orders").reason == (
+        "a replay of its dead letters"
+    )
+
+
+def test_the_same_again_only_when_it_is_done_and_giving_it_up() -> None:
+    state = keeping()
+    after = commit_plan(plan_letters(state, ORDERS, WHERE), state)
+    with pytest.raises(MzplanError, match="was already requested") as caught:
+        plan_letters(after, ORDERS, WHERE, observe(state))
+    assert caught.value.diagnostics[0].code == "MZ296"
+    again = commit_plan(plan_letters(after, ORDERS, WHERE, observe(after)), after)
+    assert [one.serial for one in again.resources[ORDERS].replays] == [3]
+    # Of a source that is to do both, each command gives up its own.
+    hour = 3_600_000
+    both = commit_plan(plan_backfill(after, ORDERS, hour, 2 * hour, 3 * hour, observe(state)), after)
+    record = commit_plan(plan_without_backfills(both, ORDERS, observe(state)), both).resources[ORDERS]
+    assert (record.backfills, record.replays) == ((), (ASKED,))
+    record = commit_plan(plan_without_replays(both, ORDERS, observe(state)), both).resources[ORDERS]
+    assert (len(record.backfills), record.replays) == (1, ())
+    for give_up in (plan_without_replays, plan_without_backfills):
+        with pytest.raises(MzplanError, match="that could be given up"):
+            give_up(state, ORDERS)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why", "hint"),
+    [
+        ({"on_error": "skip", "dead_letter": None}, "It keeps none", "declare on_error and dead_letter"),
+        ({"dead_letter": {"topic": "dead"}}, "to the topic dead, out of which", "declare a source of that"),
+        ({"envelope": {"type": "upsert", "key": ["id"]}}, "the latest row of each key", "--replace"),
+        ({"include": {"headers": "h"}}, "includes the headers", "mzplan backfill source.orders"),
+        ({"paused": True}, "It is paused", "mzplan resume source.orders"),
+    ],
+)
+def test_letters_that_can_not_be_read_again(changed: dict[str, Any], why: str, hint: str) -> None:
+    body = {name: value for name, value in {**ASIDE, **changed}.items() if value is not None}
+    with pytest.raises(MzplanError) as caught:
+        plan_letters(commit(shop(orders=source(**body))), ORDERS, None)
+    (found,) = caught.value.diagnostics
+    assert (found.code, caught.value.exit_code) == ("MZ295", ExitCode.REFUSED)
+    assert why in found.detail and hint in found.hint
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("amount > 1", "--where has amount, and no letter has such a column"),
+        ("offset >", "the syntax is wrong"),
+        ("", "it is empty"),
+        ("reflect('java.lang.System', 'exit', 1) IS NULL", "calls Java code"),
+        ("offset IN (SELECT 1)", "needs other rows"),
+    ],
+)
+def test_conditions_of_what_no_letter_has(where: str, why: str) -> None:
+    with pytest.raises(MzplanError) as caught:
+        plan_letters(keeping(), ORDERS, where)
+    (found,) = caught.value.diagnostics
+    assert (found.code, caught.value.exit_code) == ("MZ295", ExitCode.USAGE) and why in found.detail
+
+
+def test_only_a_source_has_letters_and_a_paused_one_waits() -> None:
+    state = keeping()
+    with pytest.raises(MzplanError, match="can't be replayed") as caught:
+        plan_letters(state, at("sink.orders_pg"), None)
+    assert caught.value.diagnostics[0].hint == "name its source: source.orders"
+    with pytest.raises(MzplanError, match="can't be replayed"):
+        plan_letters(commit_plan(plan_pause(state, [ORDERS]), state), ORDERS, None)
+
+
+def query_of(folder: Path, *replays: Replay, **changed: Any) -> Any:
+    state = keeping(**changed)
+    described = replace(describe(state.resources[ORDERS], state.resources), replays=replays)
+    return resolve(described, Secrets(".", {}), ".", str(folder))
+
+
+def test_what_a_runner_finds(tmp_path: Path) -> None:
+    query = query_of(tmp_path, ASKED)
+    (begins,) = check_errands(KafkaSource(), query, query.checkpoint)
+    assert begins.code == "MZ278" and "A replay is a step after others" in begins.detail
+    spark = Path(query.checkpoint.spark)
+    offsets(spark, 0, {"orders": {"0": 3}})
+    seen_through(spark, 0)
+    assert check_errands(KafkaSource(), query, query.checkpoint) == ()
+    # The source may have changed since it was asked for.
+    other = query_of(tmp_path, ASKED, dead_letter={"topic": "dead"})
+    (refused,) = check_errands(KafkaSource(), other, other.checkpoint)
+    assert refused.code == "MZ295" and "out of which nothing can be taken" in refused.detail
+    step = LettersStep(step=1, errand=ASKED, path="dead/orders", found=FOUND)
+    query.checkpoint.errand_steps.record(step)
+    assert query.checkpoint.errand_steps.all() == [step]
+    assert errands_to_do(query, query.checkpoint) == [ASKED]
+    query.checkpoint.errand_steps.record(replace(step, done=True))
+    assert errands_to_do(query, query.checkpoint) == []
+    assert newest_done(query.checkpoint) == (2, FOUND)
+
+
+def test_its_step_is_finished_once_its_rows_are_there(tmp_path: Path) -> None:
+    """Whatever the source is by then; and the letters are taken out before the step is done."""
+    stored = StoredSource(tmp_path)
+    checkpoint = Checkpoint.of(str(tmp_path), *stored.place)
+    stored.run([{"id": 1}, {"id": 2}])
+    (Path(checkpoint.spark) / "metadata").write_text('{"id":"q"}')
+    step = LettersStep(step=1, errand=ASKED, path="dead/orders", found=FOUND)
+    checkpoint.errand_steps.record(step)
+    clear = Mock()
+    settle_steps(checkpoint, str(stored.collection), clear)
+    pass_over_begun(query_of(tmp_path, ASKED), checkpoint)
+    assert checkpoint.log.committed() == 0 and not clear.called
+    info = {"timestamp": 1795244169143, "operation": "WRITE", "operationMetrics": {"numOutputRows": "3"}}
+    stored._commit({"commitInfo": info}, {"txn": {"appId": "q", "version": 1}})
+    clear.side_effect = RuntimeError("as if killed")
+    with pytest.raises(RuntimeError):
+        settle_steps(checkpoint, str(stored.collection), clear)
+    assert checkpoint.errand_steps.all() == [step] and checkpoint.log.committed() == 0
+    clear = Mock()
+    settle_steps(checkpoint, str(stored.collection), clear)
+    clear.assert_called_once_with(step)
+    assert checkpoint.errand_steps.all() == [replace(step, done=True)] and checkpoint.log.committed() == 1
+    stored.step = 2
+    stored.run([{"id": 3}])
+    found = stored.history.read()
+    assert [(r.step, r.rows, r.letters, r.backfill) for r in found.records] == [
+        (0, 2, None, None),
+        (1, 3, 2, None),
+        (2, 1, None, None),
+    ]
+    assert found.records[1].start == found.records[1].end == found.records[2].start
+    shown: Any = SimpleNamespace(resource=commit(shop()).resources[ORDERS], steps=found, never="")
+    assert "dead letters once more (replay)" in render_steps(shown)
+
+
+def test_what_a_command_says_of_them() -> None:
+    lines = render_letters(ORDERS, FOUND).splitlines()
+    assert lines == [
+        "source.orders: 7 dead letters were read: 3 are rows now, 1 was one already, 3 stay",
+        "2: id is not a BIGINT",
+        "1: no value",
+    ]
+    none = LettersReplayed(serial=2, rows=0, before=0)
+    assert render_letters(ORDERS, none) == "source.orders: 0 dead letters were read"
+    plan: Plan = plan_letters(keeping(), ORDERS, None)
+    for serial, there in ((2, True), (3, False)):  # of an earlier replay, nothing is said
+        outcome = Outcome(address=ORDERS, status="applied", seconds=1.0, letters=FOUND)
+        applied = Applied(plan=plan, serial=serial, lineage="x", outcomes={ORDERS: outcome}, before={})
+        (shown,) = applied_to_json(applied)["changes"]
+        assert ("dead_letters" in shown) is there
+        if there:
+            stay = [
+                {"reason": "id is not a BIGINT", "letters": 2},
+                {"reason": "no value", "letters": 1},
+            ]
+            assert shown["dead_letters"] == {"read": 7, "rows": 3, "rows_before": 1, "stay": stay}
+
+
+def test_the_command(tmp_path: Path) -> None:
+    folder = cli_runs.write(tmp_path / "p")
+    pipeline = folder / "pipeline.yaml"
+    pipeline.write_text(pipeline.read_text().replace("topic: orders,", f"topic: orders, {KEPT}"))
+
+    def run(*arguments: str) -> cli_runs.Ran:
+        return cli_runs.run("-C", str(folder), *arguments)
+
+    assert run("apply", "--auto-approve").code == 0
+    done = run("replay", "source.orders", "--dead-letters", "--where", WHERE, "--auto-approve", "--json")
+    assert done.code == 0, done.err
+    assert done.json()["changes"][0]["reason"] == f"a replay of its dead letters where {WHERE}"
+    (shown,) = [q for q in run("status", "--json").json()["queries"] if q["address"] == "source.orders"]
+    assert shown["replays"] == [{"serial": 2, "dead_letters": None, "where": WHERE, "done": True}]
+    assert "Replay of the dead letters of source.orders" in run("history").out
+    assert run("plan", "--detailed-exitcode").code == 0
+    for wrong in (("--where", WHERE), ("--dead-letters", "--missing"), ("--dead-letters", "--cancel")):
+        assert run("replay", "source.orders", *wrong, "--auto-approve").code == 64, wrong
+    nowhere = run("replay", "source.orders", "--dead-letters", "--where", "amount > 1", "--auto-approve")
+    assert nowhere.code == 64 and "no letter has such a column" in nowhere.err
+    assert run("replay", "source.orders", "--cancel").code == 7
+
+
+def test_with_no_runner_alive_it_is_recorded(tmp_path: Path) -> None:
+    folder = cli_runs.write(tmp_path / "p", "cluster")
+    pipeline = folder / "pipeline.yaml"
+    pipeline.write_text(pipeline.read_text().replace("topic: orders,", f"topic: orders, {KEPT}"))
+
+    def run(*arguments: str) -> cli_runs.Ran:
+        return cli_runs.run("-C", str(folder), *arguments, "--auto-approve", "--wait", "0s")
+
+    assert run("apply", "--no-live").code == 8
+    recorded = run("replay", "source.orders", "--dead-letters")
+    assert recorded.code == 8 and "no runner" in (recorded.out + recorded.err).lower(), recorded.err
+    assert '"dead_letters":true' in (folder / "state" / "mzplan.state.json").read_text()
