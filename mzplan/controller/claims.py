@@ -174,7 +174,7 @@ class Claims:
             del self._removing[place]
             try:
                 future.result()
-            except MzplanError as problem:
+            except Exception as problem:  # what others have put there must not end the runner
                 log.warning("storage %s g%d: %s", *place, problem)
                 self._retry_at = time.monotonic() + RETRY
                 continue

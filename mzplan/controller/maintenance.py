@@ -117,7 +117,7 @@ class Maintenance:
             return None
         try:
             return self.storage.first_young(place, time.time() - policy.seconds)
-        except OSError as problem:
+        except Exception as problem:  # what others have put there must not end the runner
             log.warning("collection %s g%d: %s", *place, problem)
             return None
 

@@ -149,7 +149,7 @@ class Switcher:
                     return self._switch(command)
         except MzplanError as problem:
             return Done(command=command, problem=problem.diagnostics[0])
-        except Exception as problem:
+        except BaseException as problem:  # a panic of a library in Rust is no Exception
             # The loop must outlive a defect in one connector; the log has the whole of it.
             log.exception("%s: unexpected", command.address)
             text = f"{type(problem).__name__}: {problem}"

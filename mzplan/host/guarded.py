@@ -11,6 +11,7 @@ On the way to what was named, a link counts as its user's unless git tracks it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -146,7 +147,10 @@ class GuardedFolder:
         refuse_brought(str(self._root))
         with self._at(name) as (folder, last):
             if stat.S_ISDIR(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode):
-                shutil.rmtree(last, dir_fd=folder)
+                try:
+                    shutil.rmtree(last, dir_fd=folder)
+                except RecursionError:
+                    raise OSError(errno.ENAMETOOLONG, "nested too deep to be removed", last) from None
             else:
                 os.unlink(last, dir_fd=folder)
 

@@ -104,7 +104,7 @@ class Answering:
             return self.controller.validate(description, values)
         except MzplanError as problem:
             return CheckResult(diagnostics=problem.diagnostics)
-        except (Exception, SystemExit) as problem:  # a defect must not silence the answer, or end the runner
+        except BaseException as problem:  # a defect must not silence the answer, or end the runner
             log.exception("%s: unexpected", description.address)
             text = (
                 f"The check of {description.address} failed unexpectedly: {type(problem).__name__}: {problem}"

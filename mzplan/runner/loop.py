@@ -154,6 +154,12 @@ class Runner:
                 if str(problem) != logged:  # not each round, while a store is down
                     log.warning("%s", problem)
                 logged = str(problem)
+            except NotAttachedError:
+                raise
+            except Exception as defect:  # its queries run on, and each round tries again
+                if str(defect) != logged:
+                    log.exception("a round has failed unexpectedly: %s", type(defect).__name__)
+                logged = str(defect)
             await self.controller.ready()
 
     # --- what is wanted

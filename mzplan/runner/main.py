@@ -44,6 +44,7 @@ from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.store import Store, open_store
 
 log = logging.getLogger("mzplan.runner")
+WORK_SECONDS = 20.0  # that a runner which stops gives to looks that are under way: `down` waits 45
 
 STANDBY = 1.0  # seconds between looks at a lease that somebody else holds
 
@@ -209,15 +210,33 @@ def _serve(
         runner.answering.close()
         if controller.is_open():  # else nothing runs, and Java, which still starts, ends with this process
             controller.close_engine()  # first the queries: a slow check must not delay them
-        pool.shutdown(wait=True)
-        listener.close()
+        left = _end_work(pool, listener)
         _let_go(runner, f"its runner has ended: {problem[0] if problem else end}")
         beside.close(lost=lost)
+        _leave(left)
     if problem:
         if is_private:
             leave_failure(problem[0], settings, lease.instance)
         raise problem[0]
     return ExitCode.ERROR if lost else ExitCode.OK
+
+
+def _end_work(pool: WorkPool, listener: WakeListener) -> threading.Thread:
+    """Wait for looks that are under way, but not for ever: what others have left may keep one busy. Then
+    nobody is listened to any more."""
+    ending = threading.Thread(target=pool.shutdown, daemon=True)
+    ending.start()
+    ending.join(WORK_SECONDS)
+    listener.close()
+    return ending
+
+
+def _leave(work: threading.Thread) -> None:
+    """Python would wait for its threads as long as they like."""
+    if work.is_alive():
+        log.error("work that changes nothing does not end: this process ends without it")
+        logging.shutdown()
+        os._exit(ExitCode.ERROR)
 
 
 def _let_go(runner: Runner, why: str) -> None:

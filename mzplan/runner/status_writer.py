@@ -46,6 +46,8 @@ class ProblemLog:
             answer, problem = look(), None
         except MzplanError as failed:
             answer, problem = otherwise, str(failed)
+        except Exception as defect:
+            answer, problem = otherwise, f"{type(defect).__name__}: {defect}"
         self.note(what, "can't be looked at for now", problem)
         return answer
 

@@ -56,10 +56,10 @@ class CheckpointLog:
 
     def last_written(self) -> int:
         """The last step that is done and has been written, as far as its offsets are kept; -1: none."""
-        step = self.committed()
-        while step >= 0 and not self.is_written(step):
-            step -= 1
-        return step
+        done = self.committed()
+        # Of those that are there: a number in a file's name may be any.
+        steps = (step for step in reversed(self.planned()) if step <= done and self.is_written(step))
+        return next(steps, -1)
 
     def is_written(self, step: int) -> bool:
         """Whether Spark has run a step that is done. One that only moved the checkpoint has left nothing

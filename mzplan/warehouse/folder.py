@@ -12,6 +12,8 @@ from mzplan.host.guarded import GuardedFolder
 from mzplan.warehouse.paths import local_path, split_storage
 
 Data = bytes | memoryview
+_FIT: set[tuple[str, str, str, int | None, int | None]] = set()  # checkpoints that were looked at
+_MOST_FIT = 10_000
 _PIECE = 16 << 20  # bytes that one request to an object store asks for
 
 
@@ -97,6 +99,31 @@ def ensure_plain(place: str, *, deep: bool = False) -> None:
     local = local_path(place)
     if local is not None:
         GuardedFolder(*split_storage(local)).ensure_plain(deep=deep)
+
+
+def ensure_readable_log(table: str) -> None:
+    """Before delta-rs reads a table that others may write: as ensure_plain of its log, and OSError for a
+    checkpoint whose footer pyarrow refuses. One that is nested some thousand levels deep overflows delta-rs's
+    stack, and ends the process without a word."""
+    from pyarrow import ArrowException, parquet
+
+    log = f"{table}/_delta_log"
+    ensure_plain(log, deep=True)
+    system, root = file_system(log)
+    for folder in ("", "/_sidecars"):
+        for name in open_folder(log + folder).names():
+            if not name.endswith(".parquet"):
+                continue
+            file = system.get_file_info(f"{root}{folder}/{name}")
+            known = (log, folder, name, file.size, file.mtime_ns)
+            if known not in _FIT:
+                try:
+                    parquet.read_metadata(file.path, filesystem=system)
+                except (ArrowException, OSError) as problem:
+                    raise OSError(f"{log}{folder}/{name} can't be read: {str(problem)[:200]}") from None
+                if len(_FIT) >= _MOST_FIT:
+                    _FIT.clear()
+                _FIT.add(known)
 
 
 def ensure_file(place: str) -> None:

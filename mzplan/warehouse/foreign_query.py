@@ -19,7 +19,7 @@ from typing import Any
 from mzplan.host.guarded import GuardedFolder
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.folder import ensure_plain, file_system, open_folder, read_text
+from mzplan.warehouse.folder import ensure_plain, ensure_readable_log, file_system, open_folder, read_text
 from mzplan.warehouse.paths import absolute, local_path, split_storage
 
 
@@ -105,7 +105,7 @@ def open_table(table: str) -> Any:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    ensure_plain(f"{table}/_delta_log")
+    ensure_readable_log(table)
     try:
         return DeltaTable(table.replace("s3a://", "s3://", 1))
     except (DeltaError, ValueError) as problem:

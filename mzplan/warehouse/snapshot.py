@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog, Commit
 from mzplan.warehouse.damage import GoneError, missing
-from mzplan.warehouse.folder import ensure_file, ensure_plain, is_there
+from mzplan.warehouse.folder import ensure_file, ensure_plain, ensure_readable_log, is_there
 from mzplan.warehouse.replay import commit_of
 from mzplan.warehouse.step_history import StepHistory
 
@@ -50,6 +50,7 @@ class TableSnapshot:
         self.place = collection
         self.version = version
         ensure_plain(collection, deep=True)
+        ensure_readable_log(collection)
         try:
             self._table: DeltaTable = DeltaTable(collection, version=version)
         except DeltaError as problem:
@@ -210,7 +211,7 @@ def small_files(collection: str) -> int:
     from deltalake.exceptions import DeltaError
 
     try:
-        ensure_plain(f"{collection}/_delta_log")
+        ensure_readable_log(collection)
         if not DeltaTable.is_deltatable(collection):
             return 0
         sizes = DeltaTable(collection).get_add_actions(flatten=True).column("size_bytes")

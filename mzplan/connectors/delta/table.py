@@ -15,7 +15,7 @@ from mzplan.endpoints.interface import Step, Written
 from mzplan.host.files import UnfitError
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.folder import ensure_plain
+from mzplan.warehouse.folder import ensure_readable_log
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -72,7 +72,7 @@ def open_table(folder: str) -> DeltaTable | None:
     from deltalake.exceptions import DeltaError
 
     try:
-        ensure_plain(f"{folder}/_delta_log")
+        ensure_readable_log(folder)
         table = DeltaTable(folder.replace("s3a://", "s3://", 1))
         table.schema()  # raises for a type that only Spark knows
         return table
@@ -101,7 +101,7 @@ def _checkpointed(folder: str, version: int, query_id: str) -> int:
     from deltalake.exceptions import DeltaError
 
     try:
-        ensure_plain(f"{folder}/_delta_log")
+        ensure_readable_log(folder)
         table = DeltaTable(folder.replace("s3a://", "s3://", 1), version=version)
         found = table.transaction_version(query_id)
     except (DeltaError, OSError, ValueError):

@@ -54,6 +54,33 @@ def test_a_dead_query_is_healed_while_proposals_can_not_be_read(
     assert world.store.proposals.read_answer(asked) is not None
 
 
+def test_a_round_that_fails_of_a_defect_ends_no_runner(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What others have put into a warehouse may raise anything: the queries run on, and each round tries."""
+    world.commit(make_state(1))
+    world.settle()
+    stopping, rounds = threading.Event(), [0]
+    controller = world.runner.controller
+    process = controller.process
+
+    async def broken() -> None:
+        rounds[0] += 1
+        if rounds[0] <= 2:
+            raise RecursionError("maximum recursion depth exceeded")
+        await process()
+        stopping.set()
+
+    async def ready() -> None: ...
+
+    monkeypatch.setattr(controller, "process", broken)
+    monkeypatch.setattr(controller, "ready", ready)
+    world.runner.serve(stopping)
+    assert rounds[0] == 3
+    told = [r for r in caplog.records if "failed unexpectedly: RecursionError" in r.getMessage()]
+    assert len(told) == 1 and told[0].exc_info  # not each round
+
+
 @pytest.mark.parametrize("content", [b"", b"{"])
 def test_a_status_elsewhere_that_can_not_be_read_holds_up_new_queries_only(
     worlds: Worlds, content: bytes

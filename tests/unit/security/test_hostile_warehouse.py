@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +13,14 @@ from types import FrameType
 
 import pytest
 
+from mzplan.connectors.delta.table import open_table
 from mzplan.host.files import UnfitError
+from mzplan.host.guarded import GuardedFolder
 from mzplan.model.address import Address
 from mzplan.warehouse import foreign_query
-from mzplan.warehouse.folder import open_folder
-from mzplan.warehouse.snapshot import small_files
+from mzplan.warehouse.checkpoint_log import CheckpointLog
+from mzplan.warehouse.folder import ensure_readable_log, open_folder
+from mzplan.warehouse.snapshot import TableSnapshot, small_files
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.storage import missing_storage
 from tests.left_by_hand import leave
@@ -200,3 +204,68 @@ def test_more_than_a_file_may_have_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 1001)
     with pytest.raises(UnfitError, match="a holds more than 1,000 bytes; move it away"):
         open_folder(str(tmp_path)).read("a", 1000)
+
+
+def _varint(number: int) -> bytes:
+    found = b""
+    while number > 0x7F:
+        found, number = found + bytes([number & 0x7F | 0x80]), number >> 7
+    return found + bytes([number])
+
+
+def _nested_parquet(levels: int) -> bytes:
+    """A file without rows whose one column lies in so many groups, in Parquet's (Thrift's compact) words."""
+
+    def group(name: bytes, *, repeated: bool = False) -> bytes:
+        there = b"\x35" + _varint(2) + b"\x18" if repeated else b"\x48"  # optional; then its name
+        return there + _varint(len(name)) + name + b"\x15" + _varint(2) + b"\0"  # one child
+
+    leaf = b"\x15" + _varint(2) + b"\x25" + _varint(2) + b"\x18\x01x\0"  # an optional INT32
+    elements = [group(b"schema"), *(group(b"a", repeated=True) for _ in range(levels)), leaf]
+    schema = b"\x19\xfc" + _varint(len(elements)) + b"".join(elements)
+    footer = b"\x15\x02" + schema + b"\x16\0\x19\x0c\0"  # version 1, no rows, no row groups
+    return b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+def test_a_checkpoint_that_would_end_the_process_is_refused(tmp_path: Path) -> None:
+    """Delta-rs recurses into the schema of a checkpoint: at some thousand levels it overflows its stack."""
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    table = tmp_path / "table"
+    write_deltalake(str(table), pa.table({"id": [1]}))
+    log = table / "_delta_log"
+    checkpoint = log / f"{0:020}.checkpoint.parquet"
+    checkpoint.write_bytes(_nested_parquet(20))
+    ensure_readable_log(str(table))
+    checkpoint.write_bytes(_nested_parquet(4000))
+    (log / "_last_checkpoint").write_text('{"version":0,"size":1}')
+    for read in (small_files, open_table, foreign_query.open_table, lambda path: TableSnapshot(path, 0)):
+        with pytest.raises(OSError, match=r"checkpoint\.parquet can't be read"):
+            read(str(table))
+
+
+def test_the_number_in_a_name_is_not_counted_down_from(tmp_path: Path) -> None:
+    for folder in ("offsets", "commits"):
+        (tmp_path / "spark" / folder).mkdir(parents=True)
+        (tmp_path / "spark" / folder / "0").write_text('v1\n{"batchTimestampMs":1}\n{"a":1}')
+    (tmp_path / "spark" / "commits" / str(10**12)).touch()
+    with limited():
+        assert CheckpointLog(str(tmp_path / "spark")).last_written() == 0
+
+
+def test_folders_within_folders_are_an_error_of_storage(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        (tmp_path / "deep").mkdir()
+        inner = os.open("deep", os.O_RDONLY, dir_fd=folder)
+        for _ in range(1500):
+            os.mkdir("d", dir_fd=inner)
+            inner, outer = os.open("d", os.O_RDONLY, dir_fd=inner), inner
+            os.close(outer)
+        os.close(inner)
+        with pytest.raises(OSError):
+            GuardedFolder(tmp_path).remove("deep")
+    finally:
+        os.close(folder)
+        subprocess.run(["rm", "-rf", str(tmp_path / "deep")], check=True)
