@@ -250,7 +250,7 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
 @click.option(
     "--exit-code",
     is_flag=True,
-    help="Exit 8 where a query has failed, was rejected, is degraded, or has no runner that is ready.",
+    help="Exit 8 where a query has failed, was rejected, is degraded, or is to run and does not yet.",
 )
 def command_status(
     invocation: Invocation, selection: Selection, sort: str | None, watch: bool, exit_code: bool

@@ -247,6 +247,8 @@ class Queries:
         for address, connection in connections.items():
             memory = self.memories.get(address)
             if memory is not None and memory.verdict is not None and not math.isinf(memory.retry_at):
+                if address in self.under_way:  # begun before it answered: how that ends says nothing
+                    self._outdated.add(address)
                 called = Cause(cause="retry", detail=f"{connection} answers again")
                 self.memories[address] = replace(memory, retry_at=0.0, called=called)
 

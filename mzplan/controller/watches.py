@@ -125,14 +125,15 @@ class ConnectionWatch:
     ) -> dict[Address, Address]:
         """Ask the connections of these queries that are due, and take in what was found. Returns the queries
         of which one answers again, each with that one. `digests`: of the secrets' values that queries run
-        with, by reference; what was found with other values is no fault of these."""
+        with, by reference; what was found with other values, or as it was described before, is no fault of
+        these."""
         for gone in self._used.keys() - queries.keys():
             del self._used[gone]
         for address, description in queries.items():  # once for each description: a thousand take their time
             if address not in self._used or self._used[address][0] is not description:
                 self._used[address] = (description, tuple(_connections(description.connections)))
         wanted = {one.address: one for _, used in self._used.values() for one in used}
-        self._forget_of_other_values(wanted, digests)
+        self._forget_what_was_otherwise(wanted, digests)
         self._sampler.look(wanted, lambda _: REACHED_EVERY)
         now = round(time.time(), 1)
         faults = {}
@@ -154,13 +155,16 @@ class ConnectionWatch:
             a: one.address for a, (_, used) in self._used.items() for one in used if one.address in healed
         }
 
-    def _forget_of_other_values(
+    def _forget_what_was_otherwise(
         self, wanted: Mapping[Address, InlinedConnection], digests: Mapping[str, str]
     ) -> None:
         for gone in self._references.keys() - wanted.keys():
             del self._references[gone], self._digests[gone]
         for address, connection in wanted.items():
-            if address not in self._references or self._references[address][0] is not connection:
+            before = self._references.get(address)
+            if before is None or before[0] is not connection:
+                if before is not None and before[0] != connection:  # another address, say
+                    self._sampler.forget(address)
                 self._references[address] = (connection, references_of_connections([connection]))
             now = {reference: digests.get(reference) for reference in self._references[address][1]}
             if self._digests.setdefault(address, now) != now:

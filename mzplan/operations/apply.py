@@ -28,7 +28,7 @@ from mzplan.operations.planning import plan_configuration, validate
 from mzplan.operations.project import Outcome, Workbench, committing, locked, read_state
 from mzplan.operations.status import find_drift
 from mzplan.plan.leads import losing
-from mzplan.schema.description import packages_of
+from mzplan.schema.description import describe, packages_of, references_of
 from mzplan.secrets.command_guards import AsWritten
 from mzplan.secrets.policy import Guard, Handed
 from mzplan.store.backends.backend import CommittedError, UnknownWriteError
@@ -164,7 +164,7 @@ def carry_out(work: Workbench, request: CommitRequest) -> Applied:
             record = record_of(work.project, request.command, plan, request.options.message)
             request.approve(plan)
             state = _commit(work, request, plan, state, record)
-        taken = _hand_over(work, state, _touched(plan, state))
+        taken = _hand_over(work, state, _touched(plan, state), _kept(request, plan, state))
         failpoint(Failpoint.APPLY_WOKEN)
     applied = _follow(work, plan, state, statuses, taken, request.options.wait)
     if committed:
@@ -237,7 +237,8 @@ def _commit(work: Workbench, request: CommitRequest, plan: Plan, state: State, r
         # Before the commit, as a runner may see that before it hears of it; taken over only with this very
         # state.
         for name in sorted(needed | touched, key=natural):
-            work.runners.wake(_instance(new, name), replace(handed, state=digest_of_state(new)))
+            kept = replace(_kept(request, plan, new), state=digest_of_state(new))
+            work.runners.wake(_instance(new, name), kept)
         with (
             limiting(store, new.serial, options.parallelism),
             request.around(new),
@@ -266,11 +267,13 @@ def _started(work: Workbench, new: State, instances: Sequence[str]) -> Iterator[
         raise
 
 
-def _hand_over(work: Workbench, state: State, touched: set[str]) -> dict[str, tuple[int, int]]:
+def _hand_over(
+    work: Workbench, state: State, touched: set[str], handed: Handed
+) -> dict[str, tuple[int, int]]:
     """Wake the runners of what is committed, with the values that it has here: also where nothing was to be
     committed, as a query may have failed for want of one. Returns by instance the epoch, and the `handed` of
     its Status, from which on they are in use."""
-    taken, handed = {}, _handed(state)
+    taken = {}
     for name in sorted(_instances_used(state) | touched, key=natural):
         lease = work.store.leases.leader(name)
         number = work.runners.wake(_instance(state, name), handed)
@@ -345,6 +348,20 @@ def _touched(plan: Plan, new: State) -> set[str]:
     changed = [c for c in plan.changes if c.address.kind != "connection"]
     found = {resource.instance for c in changed for resource in (c.before, c.after) if resource is not None}
     return found | {new.resources[a].instance for a in plan.goes_on if a in new.resources}
+
+
+def _kept(request: CommitRequest, plan: Plan, state: State) -> Handed:
+    """Of the values that this process has, those that runners take over: all of a command that may say
+    something new, and else those that were validated with what it starts."""
+    handed = _handed(state)
+    if request.redefines:
+        return handed
+    from mzplan.operations.validation import queries_to_validate
+
+    started = [describe(query, state.resources) for query in queries_to_validate(plan, state)]
+    references = {reference for description in started for reference in references_of(description)}
+    values = {name: value for name, value in handed.values.items() if f"${{env:{name}}}" in references}
+    return replace(handed, values=values)
 
 
 def _handed(state: State) -> Handed:

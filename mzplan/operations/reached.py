@@ -30,6 +30,12 @@ def unused(state: State) -> list[Address]:
     return sorted((a for a in state.resources if a.kind == "connection" and a not in used), key=natural)
 
 
+def resting(state: State) -> list[Address]:
+    """The connections that no query uses, or paused ones alone."""
+    connections = [a for a in sorted(state.resources, key=natural) if a.kind == "connection"]
+    return [a for a in connections if all(query.paused for query in users_of(state, a))]
+
+
 def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]:
     """Every connection of a state, and which of the queries reach it, at any depth."""
     from mzplan.connectors.checks import is_reached_alone

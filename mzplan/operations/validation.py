@@ -20,7 +20,7 @@ from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
 from mzplan.operations.checks_here import by_cause, check_here
-from mzplan.operations.reached import Reach, reached, unused
+from mzplan.operations.reached import Reach, reached, resting, unused
 from mzplan.plan.stages import is_validated
 from mzplan.schema.description import Description, as_description, describe, references_of
 from mzplan.schema.kinds import resource_kind
@@ -71,7 +71,9 @@ def ensure_validated(store: Store, plan: Plan, new: State) -> None:
 
 
 def _unvalidated(instance: str, connections: Sequence[Reach]) -> Diagnostic:
-    lines = [f"{one.address}, for {', '.join(map(str, one.queries)) or 'nothing yet'}" for one in connections]
+    lines = [
+        f"{one.address}, for {', '.join(map(str, one.queries)) or 'nothing that runs'}" for one in connections
+    ]
     return Diagnostic(
         code="MZ149",
         summary=f"No runner of instance {instance} is alive to validate this before it is committed",
@@ -238,8 +240,9 @@ def _dry(name: str, state: State) -> Diagnostic | None:
 
 
 def _changed_alone(plan: Plan, new: State, asked: bool) -> list[Address]:
-    """The connections that a plan creates or changes, itself or below them, and that nothing uses: those of
-    a type that is validated by default, and all where it was asked for."""
+    """The connections that a plan creates or changes, itself or below them, and that nothing uses which is
+    validated with it (no query, or paused ones alone): those of a type that is validated by default, and all
+    where it was asked for."""
     changed = {c.address for c in plan.changes if c.address.kind == "connection" and c.after is not None}
     if not changed:
         return []
@@ -248,7 +251,7 @@ def _changed_alone(plan: Plan, new: State, asked: bool) -> list[Address]:
     }
     return [
         address
-        for address in unused(new)
+        for address in resting(new)
         if address in reached
         and (asked or resource_kind("connection", new.resources[address].type).validates_live)
     ]
@@ -262,8 +265,8 @@ def reach_alone(
     *,
     here: Guard | None,
 ) -> list[Diagnostic]:
-    """Reach connections that nothing uses. They have no queries, so no instance either: any live runner does
-    it; without one this process, with `here`."""
+    """Reach connections that nothing uses which runs. They have no queries to be asked of, so no instance
+    either: any live runner does it; without one this process, with `here`."""
     able = _reached_alone(connections, state)
     for address in connections:
         if address not in able:
@@ -272,16 +275,17 @@ def reach_alone(
     if not able:
         return []
     names = ", ".join(map(str, able))
+    use = "Nothing uses" if set(able) <= set(unused(state)) else "Only paused queries use"
     asked = tuple(as_description(state.resources[address], state.resources) for address in able)
     if here is not None:
-        work.reporter.stage(f"Nothing uses {names}: reaching it from here")
+        work.reporter.stage(f"{use} {names}: reaching it from here")
         return check_here(asked, work.directory, state.warehouse, here)
     runner = _live_runner(work.store, state)
     if runner is not None:
-        asking = f"Nothing uses {names}: the runner of instance {runner.name} reaches it"
+        asking = f"{use} {names}: the runner of instance {runner.name} reaches it"
         return _by_runner(work, asking, runner, asked, handed or values_here(state))
     work.reporter.stage(
-        f"notice: nothing uses {names}, and every instance is dry: not validated (--live validates from here)"
+        f"notice: {use[0].lower()}{use[1:]} {names}, and every instance is dry: not validated (--live looks)"
     )
     return []
 

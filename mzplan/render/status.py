@@ -200,13 +200,12 @@ def _unit(query: QueryStatus) -> str | None:
 
 
 def has_failed(status: ProjectStatus) -> bool:
-    """Whether a query has failed, was rejected, can't reach a connection, or is to run and has no runner that
-    is ready."""
+    """Whether a query has failed, was rejected, can't reach a connection, or is to run and does not yet."""
     starting = {instance.name for instance in status.instances if instance.starts}
     return any(
         query.condition in ("failed", "rejected", "degraded")
         or (
-            (query.condition == "stopped" or query.resource.instance in starting)
+            (query.condition in ("stopped", "starting") or query.resource.instance in starting)
             and not query.resource.paused
         )
         for query in status.queries

@@ -217,7 +217,7 @@ def test_a_connection_that_nothing_uses_is_validated_before_it_is_committed(serv
     lone = f"connections: {{k: {{type: kafka, brokers: ['127.0.0.1:{port}']}}}}\n"
     (servers / "pipeline.yaml").write_text(lone)
     ran = mzplan(servers, "apply", "--auto-approve", "--wait", "0s")
-    assert ran.code == 7 and "error[MZ149]" in ran.err and "connection.k, for nothing yet" in ran.err
+    assert ran.code == 7 and "error[MZ149]" in ran.err and "connection.k, for nothing that runs" in ran.err
     assert mzplan(servers, "apply", "--auto-approve", "--wait", "0s", "--no-live").code == 0
     changed = ("alter", "ALTER CONNECTION k SET BROKERS = ('127.0.0.1:1')", "--auto-approve", "--json")
     assert mzplan(servers, *changed).error()["code"] == "MZ149"
@@ -233,6 +233,20 @@ def test_a_connection_that_nothing_uses_is_validated_before_it_is_committed(serv
     (servers / "pipeline.yaml").write_text(lone)
     ran = mzplan(servers, "apply", "--auto-approve", "--json")
     assert ran.code == 1 and ran.error()["code"] == "MZ050"
+
+
+def test_a_connection_of_paused_queries_is_validated_by_itself(servers: Path) -> None:
+    committing = ("--auto-approve", "--wait", "0s")
+    assert mzplan(servers, "apply", *committing, "--no-live").code == 8
+    assert mzplan(servers, "pause", "source.orders", *committing).code == 8
+    before = files_of(servers)
+    statement = "ALTER CONNECTION k SET BROKERS = ('127.0.0.1:1')"
+    ran = mzplan(servers, "alter", statement, *committing)
+    assert ran.code == 7 and "connection.k, for nothing that runs" in ran.err
+    for more in (("--dry-run",), committing):
+        ran = mzplan(servers, "alter", f"{statement} WITH (VALIDATE)", *more, "--json")
+        assert ran.code == 1 and "MZ050" in codes(ran).values(), ran
+    assert files_of(servers) == before
 
 
 def test_a_rollback_commits_nothing_that_nobody_validates(servers: Path) -> None:

@@ -21,7 +21,7 @@ from mzplan.controller.watches import ConnectionWatch, Sampler
 from mzplan.host import spark_lines
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, sentence
-from mzplan.model.observed import Observation, Status
+from mzplan.model.observed import Condition, Observation, Status
 from mzplan.model.state import InstanceStatus, ProjectStatus, QueryStatus
 from mzplan.operations.follower import OutcomeFollower
 from mzplan.operations.logs import entries, mention
@@ -151,6 +151,11 @@ def test_a_server_that_is_gone_is_told_of_running_queries_with_the_repair(world:
     world.executor.unreached = lambda one: ()
     world.now += 5.0
     until(world, lambda seen: seen.at_fault is None)
+
+
+@pytest.mark.parametrize(("condition", "fails"), [("starting", True), ("running", False), ("paused", False)])
+def test_what_still_starts_is_not_healthy_yet(condition: Condition, fails: bool) -> None:
+    assert has_failed(shown(seen_of(ORDERS, condition=condition))) == fails
 
 
 def test_what_has_failed_is_tried_when_its_server_answers_again(world: World) -> None:

@@ -141,6 +141,20 @@ def test_a_refused_apply_leaves_no_value_behind(world: World, monkeypatch: pytes
         time.sleep(0.02)
 
 
+@pytest.mark.parametrize("command", ["resume sink.out", "restart source.orders", "pause source.orders"])
+def test_a_command_hands_over_only_what_was_validated_with_what_it_starts(
+    world: World, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("HANDED_PG", "wrong")
+    assert mzplan(world.folder, *command.split(), "--wait", "5s").code == 0
+    assert world.secrets.environment == {"HANDED_PG": "right"}
+    assert mzplan(world.folder, "restart", "sink.out", "--wait", "5s").code == 1
+    world.server.password = "second"
+    monkeypatch.setenv("HANDED_PG", "second")
+    assert mzplan(world.folder, "restart", "sink.out", "--wait", "20s").code == 0
+    assert world.secrets.environment == {"HANDED_PG": "second"}
+
+
 def test_a_new_value_is_validated_and_taken_over_with_the_commit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
