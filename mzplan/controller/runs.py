@@ -85,7 +85,7 @@ class Runs:
         )
 
     def _ended(self, run: QueryReport) -> None:
-        if run.active:  # one that has ended by itself has failed, and is noted as that
+        if run.error is None:  # one that has failed is noted as that
             self._note("stopped", run, self._stops.get(run.name.address))
 
     def _note(self, kind: EventKind, run: QueryReport, cause: Cause | None) -> None:

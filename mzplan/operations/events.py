@@ -16,6 +16,7 @@ from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.event import Event, EventKind
 from mzplan.model.history import CommitRecord
+from mzplan.model.times import instant
 from mzplan.operations.commits import committed_state
 from mzplan.store.event_log import EventReader, LoggedEvent, seconds_of
 from mzplan.store.store import Store
@@ -24,6 +25,8 @@ MOST = 2000  # events that are looked through to explain one
 DAY = 86_400.0  # seconds
 _DONE: tuple[EventKind, ...] = ("started", "stopped", "failed", "healed", "refused", "ddl")
 _OF_A_RUN: tuple[EventKind, ...] = ("started", "stopped", "failed")
+_OF_A_RUNNER: tuple[EventKind, ...] = ("runner-began", "runner-ended")
+_SKEW = 3600.0  # seconds that clocks may differ: what was before the commit that it names is not of it
 _COMMITTED = ("change", "secret", "hand")  # causes that a commit has written down itself
 
 
@@ -135,8 +138,8 @@ class Explanation:
     a commit is the cause. `commit`: who has committed its serial; `is_held`: whether the history holds that
     serial, and it has this cause; `is_checked`: whether the history or the Status of its runner bears the
     cause out, else it is the log's word alone. `ran`: for how many seconds the query had run before; None
-    where that is not recorded. `after`: what has happened since. `left_out`: segments of the log that can't
-    be read.
+    where that is not recorded; `was_killed`: at most so long, until its killed runner's successor began.
+    `after`: what has happened since. `left_out`: segments of the log that can't be read.
     """
 
     address: Address
@@ -147,6 +150,7 @@ class Explanation:
     is_checked: bool = False
     is_first: bool = False
     ran: float | None = None
+    was_killed: bool = False
     after: tuple[LoggedEvent, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -158,11 +162,15 @@ def explain(store: Store, address: Address, at: float | None = None) -> Explanat
     left_out = tuple(reader.left_out)
     past = [one for one in found if at is None or seconds_of(one.event) <= at]
     last = next((n for n in range(len(past) - 1, -1, -1) if _is_of_a_run(past, n, address)), None)
+    if last is None and at is None and (running := _of_status(store, address)) is not None:
+        past, last = [running], 0
     if last is None:
         return Explanation(address=address, left_out=left_out)
     event = past[last].event
     before = [one.event for one in past[:last] if one.event.address == address]
     cause, commit, is_held = _checked(store, address, event.cause)
+    ran, was_killed = _ran(past[: last + 1], address)
+    is_held = is_held and (commit is None or seconds_of(event) >= (instant(commit.time) or 0) / 1000 - _SKEW)
     return Explanation(
         address=address,
         event=past[last],
@@ -171,7 +179,8 @@ def explain(store: Store, address: Address, at: float | None = None) -> Explanat
         is_held=is_held,
         is_checked=is_held and (_is_committed(event.cause) or _is_observed(store, address, past[last])),
         is_first=event.kind == "started" and not any(one.kind == "started" for one in before),
-        ran=_ran(before, event),
+        ran=ran,
+        was_killed=was_killed,
         after=tuple(one for one in past[last + 1 :] if one.event.address == address),
         left_out=left_out,
     )
@@ -191,6 +200,24 @@ def _around(reader: EventReader, address: Address, at: float | None) -> list[Log
     return list(_in_order(reversed(found)))
 
 
+def _of_status(store: Store, address: Address) -> LoggedEvent | None:
+    """The start of the run that a runner's Status has, where the log has nothing of it (any more)."""
+    for instance, status in store.read_statuses().items():
+        seen = status.observations.get(address)
+        cause = seen.started_because if seen is not None else None
+        if seen is not None and cause is not None and cause.at is not None:
+            start = Event(
+                at=cause.at,
+                kind="started",
+                address=address,
+                run_id=seen.run_id,
+                generation=seen.generation,
+                cause=cause,
+            )
+            return LoggedEvent(instance=instance, event=start)
+    return None
+
+
 def _is_of_a_run(found: list[LoggedEvent], number: int, address: Address) -> bool:
     """Whether this event has started or ended a run of the query; its runner's end does, if it ran then."""
     event, instance = found[number].event, found[number].instance
@@ -198,19 +225,29 @@ def _is_of_a_run(found: list[LoggedEvent], number: int, address: Address) -> boo
         return event.kind in _OF_A_RUN
     if event.kind != "runner-ended":
         return False
-    earlier = (one for one in reversed(found[:number]) if one.event.address == address)
-    last = next((one for one in earlier if one.event.kind in _OF_A_RUN), None)
+    bounds = (one for one in reversed(found[:number]) if _bounds(one, address, instance))
+    last = next(bounds, None)
     return last is not None and last.event.kind == "started" and last.instance == instance
 
 
-def _ran(before: list[Event], event: Event) -> float | None:
-    """How long the query had run before it started, or until it stopped."""
-    run = [one for one in before if one.kind in _OF_A_RUN]
-    start = next((n for n in range(len(run) - 1, -1, -1) if run[n].kind == "started"), None)
+def _bounds(logged: LoggedEvent, address: Address, instance: str) -> bool:
+    """Whether a run of the query on an instance begins or ends there, at the latest."""
+    event = logged.event
+    if event.address == address:
+        return event.kind in _OF_A_RUN
+    return event.kind in _OF_A_RUNNER and logged.instance == instance
+
+
+def _ran(past: list[LoggedEvent], address: Address) -> tuple[float | None, bool]:
+    """How long the query had run before its last event, which has started or stopped it; and whether that is
+    the most that it can be, for its runner was killed meanwhile, and nobody knows when."""
+    own = [n for n, one in enumerate(past[:-1]) if one.event.address == address]
+    start = next((n for n in reversed(own) if past[n].event.kind == "started"), None)
     if start is None:
-        return None
-    end = run[start + 1] if start + 1 < len(run) else event
-    return max(0.0, seconds_of(end) - seconds_of(run[start]))
+        return None, False
+    ends = (one for one in past[start + 1 :] if _bounds(one, address, past[start].instance))
+    end = next(ends, past[-1]).event
+    return max(0.0, seconds_of(end) - seconds_of(past[start].event)), end.kind == "runner-began"
 
 
 def _is_committed(cause: Cause | None) -> bool:

@@ -134,8 +134,8 @@ def render_explanation(found: Explanation, color: bool = False) -> str:
     """Why a query last started or stopped, and what came of it."""
     if found.event is None:
         return (
-            f"No start or stop of {found.address} is recorded (until then): no runner has started it, or one "
-            "of an older mzplan.\n"
+            f"No start or stop of {found.address} is recorded (until then): no runner has started it, one of "
+            "an older mzplan has, or the log no longer holds it.\n"
         )
     event, paint = found.event.event, Paint(color)
     verb = "started" if found.is_first else _VERBS.get(event.kind, "stopped")
@@ -145,7 +145,8 @@ def render_explanation(found: Explanation, color: bool = False) -> str:
     elif event.kind in ("stopped", "failed") and event.step is not None:
         lines.append(f"Its last step was {event.step}.")
     if found.ran is not None:
-        lines.append(f"Before that it had run for {span(found.ran)}.")
+        most = "at most " if found.was_killed else ""
+        lines.append(f"Before that it had run for {most}{span(found.ran)}.")
     if found.after:
         lines.append("Since then:")
         for one in found.after[-MAX_AFTER:]:

@@ -141,6 +141,45 @@ def line(**more: Any) -> bytes:
     return json.dumps({"at": NOW, "kind": "started", "address": "source.orders"} | more).encode()
 
 
+def test_a_runner_that_is_gone_runs_nothing(told: Path, store: Store) -> None:
+    """What it had started has run until its end; without one, until its successor began at most."""
+    at = "2099-01-01T00:{:02}:00Z".format
+    runs: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("started", at(0), {}),
+        ("runner-ended", at(2), {"address": None}),
+        ("runner-began", at(10), {"address": None}),
+        ("started", at(11), {}),
+        ("runner-began", at(14), {"address": None}),
+        ("started", at(15), {}),
+        ("runner-ended", at(16), {"address": None}),
+        ("runner-began", at(20), {"address": None}),
+        ("runner-ended", at(30), {"address": None}),
+    )
+    lines = [line(kind=kind, at=when, **more) for kind, when, more in runs]
+    lines = [one.replace(b'"address": null, ', b"").replace(b', "address": null', b"") for one in lines]
+    key = forged(told, store, *lines, name="local.4070908800000-9")
+    try:
+        for until, said in (
+            (11, "restarted 2099-01-01 00:11:00 UTC"),
+            (11, "had run for 2 min"),
+            (15, "had run for at most 3 min"),
+            (40, "stopped 2099-01-01 00:16:00 UTC"),
+            (40, "had run for 60 s"),
+        ):
+            assert said in mzplan(told, "why", "source.orders", "--at", at(until)).out
+    finally:
+        store.backend.delete(key)
+
+
+def test_what_is_before_its_commit_is_not_of_it(told: Path, store: Store) -> None:
+    key = forged(told, store, line(at="2025-01-01T00:00:00Z", cause={"cause": "change", "serial": 2}))
+    try:
+        ran = mzplan(told, "why", "source.orders", "--at", "2025-06-01T00:00:00Z")
+        assert "as the log says for serial 2" in ran.out and "says nothing about it" in ran.out
+    finally:
+        store.backend.delete(key)
+
+
 def test_a_serial_that_the_history_does_not_bear_out_is_shown_as_that(told: Path, store: Store) -> None:
     later = "2099-01-01T00:00:00Z"
     unheld = {"cause": "change", "serial": 99, "detail": "ada did it"}

@@ -176,6 +176,17 @@ def test_a_log_that_can_not_be_written_holds_up_nothing(
     assert told(world.store, "started") == [("started", "change", 1)]
 
 
+def test_without_a_log_the_status_says_why(world: World) -> None:
+    world.commit(committed(1))
+    world.settle()
+    for key in world.store.backend.list("events/"):
+        world.store.backend.delete(key)
+    found = explain(world.store, ORDERS)
+    assert found.event is not None and found.event.event.kind == "started" and found.is_checked
+    assert found.cause is not None and found.cause.serial == 1
+    assert explain(world.store, ORDERS, at=1.0).event is None
+
+
 def test_the_next_runner_says_that_the_one_before_was_killed_and_no_earlier_event_is_lost(
     world: World,
 ) -> None:
