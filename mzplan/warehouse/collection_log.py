@@ -30,12 +30,14 @@ _LOOKED_THROUGH = 1000  # commits after a checkpoint; Delta makes one every 10, 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Add:
     """A file: its name in the log, its path or URI, when it was made (milliseconds), and whether its rows are
-    new to the table (False: they were in other files before)."""
+    new to the table (False: they were in other files before). `partition`: the values, as text, that all its
+    rows have in the table's partition columns."""
 
     name: str
     place: str
     modified: int
     has_new_rows: bool
+    partition: Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,8 @@ class Commit:
     `merged` the rows that a MERGE was given (None: it is none), and `changes` the Parquet files of its change
     feed: with none of them, its rows are those of `adds`, all new. `features`: what the table asks for from
     here on; None where that is as before. `computing`: likewise, what Delta is to compute with each write
-    (generated columns, constraints, defaults), and types that name a class."""
+    (generated columns, constraints, defaults), and types that name a class. `partitions`: likewise, the
+    table's partition columns with their types, by Delta's names."""
 
     version: int
     step: int | None
@@ -70,6 +73,7 @@ class Commit:
     changes: tuple[str, ...] = ()
     features: Features | None = None
     computing: tuple[str, ...] | None = None
+    partitions: Mapping[str, str] | None = None
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -136,6 +140,11 @@ class CollectionLog:
         """What Delta is to compute with each write of the newest version (see Commit), looked for in the same
         way. None where there is no table. Raises OSError."""
         return self._newest("metaData", _computing, lambda commit: commit.computing)
+
+    def partitions(self) -> Mapping[str, str] | None:
+        """The partition columns of the newest version with their types, in order, looked for in the same way.
+        None where there is no table. Raises OSError."""
+        return self._newest("metaData", _partitions, lambda commit: commit.partitions)
 
     def _newest(
         self, action: str, read: Callable[[Mapping[str, Any]], T], of: Callable[[Commit], T | None]
@@ -253,6 +262,7 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
     transaction: tuple[str, int] | None = None
     features: Features | None = None
     computing: tuple[str, ...] | None = None
+    partitions: Mapping[str, str] | None = None
     for line in data.splitlines():
         action = json.loads(line)
         if "commitInfo" in action:
@@ -269,6 +279,7 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
             features = _features(action["protocol"])
         elif "metaData" in action:
             computing = _computing(action["metaData"])
+            partitions = _partitions(action["metaData"])
     metrics = info.get("operationMetrics") or {}
     return Commit(
         version=version,
@@ -282,6 +293,7 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
                 place=_file(collection, add["path"]),
                 modified=int(add.get("modificationTime", 0)),
                 has_new_rows=bool(add.get("dataChange", True)),
+                partition=add.get("partitionValues") or {},
             )
             for add in adds
         ),
@@ -292,6 +304,7 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
         changes=tuple(_file(collection, file["path"]) for file in changes),
         features=features,
         computing=computing,
+        partitions=partitions,
     )
 
 
@@ -307,6 +320,12 @@ def _computing(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     found = {name for name in settings if name.lower().startswith(_CONSTRAINTS)}
     _look_at(json.loads(metadata["schemaString"]), "", found)
     return tuple(sorted(found))
+
+
+def _partitions(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Of a table's `metaData`."""
+    types = {field["name"]: field["type"] for field in json.loads(metadata["schemaString"])["fields"]}
+    return {name: types[name] for name in metadata.get("partitionColumns") or ()}
 
 
 def _look_at(type_: Any, column: str, found: set[str]) -> None:

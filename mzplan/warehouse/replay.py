@@ -14,6 +14,7 @@ from mzplan.warehouse.collection_log import Add, CollectionLog, Commit, versions
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError, missing
 from mzplan.warehouse.folder import ensure_file, file_system
+from mzplan.warehouse.partitions import with_nulls
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
@@ -180,13 +181,18 @@ def step_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.RecordBa
 
 
 def step_hash(
-    log: CollectionLog, record: StepRecord, columns: Mapping[str, str], keys: Sequence[str] = ()
+    log: CollectionLog,
+    record: StepRecord,
+    columns: Mapping[str, str],
+    keys: Sequence[str] = (),
+    partitions: Sequence[str] = (),
 ) -> ContentHash | None:
-    """The content hash of these columns, by the names that they get, of all rows. Raises GoneError, OSError.
-    None where rows have the same `keys`, or may have: which of them counts is not decided here."""
+    """The content hash of these columns, by the names that they get, of all rows, as a target with these
+    partition columns stores them. Raises GoneError, OSError. None where rows have the same `keys`, or may
+    have: which of them counts is not decided here."""
     total, seen = ContentHash(), set[tuple[Any, ...]]()
     for batch in step_batches(log, record):
-        made = _renamed(batch, columns)
+        made = with_nulls(_renamed(batch, columns), partitions)
         total += content_hash([made])
         if keys:
             fresh = _keys_of(made, keys)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def check_sink(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
-    """`select`, `where` and `key` of a sink whose body is right by its schema; and whether it can follow its
-    source's deletes, where there are some."""
+    """`select`, `where`, `key` and `partition_by` of a sink whose body is right by its schema; and whether it
+    can follow its source's deletes, where there are some."""
     body = resource.body
     _check_deletes(resource, declared.get(Address("source", body["from"])), findings)
     _check_loop(resource, declared, findings)
-    if not any(key in body for key in ("select", "where", "key")):
+    if not any(key in body for key in ("select", "where", "key", "partition_by")):
         return
     source = declared.get(Address("source", body["from"]))
     check = _SinkCheck(resource, findings, column_names(source), keyed=bool(_keys(source)))
@@ -30,8 +30,10 @@ def check_sink(resource: Declared, declared: Mapping[Address, Declared], finding
     if "where" in body:
         check.where(body["where"])
     check.varying(body)
-    if outputs is not None and "key" in body:
-        check.key(body["key"], outputs)
+    if outputs is not None:
+        check.written("key", "key", outputs)
+        check.written("partition_by", "partition", outputs)
+        check.partitions(outputs)
 
 
 def _keys(source: Declared | None) -> tuple[str, ...]:
@@ -208,18 +210,32 @@ class _SinkCheck:
                     location=self.resource.location(path, offset=offset, length=len(name)),
                 )
 
-    def key(self, key: list[str], outputs: list[str]) -> None:
-        """The key is among what is written."""
+    def written(self, key: str, what: str, outputs: list[str]) -> None:
+        """The columns that the property names are among what is written."""
         written = {name.lower() for name in outputs}
-        for index, name in enumerate(key):
+        for index, name in enumerate(self.resource.body.get(key, ())):
             if name.lower() not in written:
                 self.findings.add(
                     "MZ020",
-                    f"Unknown key column {shown(name)}",
+                    f"Unknown {what} column {shown(name)}",
                     f"{self.resource.label} writes the columns {listed(outputs, 40)}.",
                     self.findings.did_you_mean(name, outputs) or "use one of these, or add it to `select`.",
-                    location=self.resource.location(("key", index)),
+                    location=self.resource.location((key, index)),
                 )
+
+    def partitions(self, outputs: list[str]) -> None:
+        """Each is named once, and something is left for the files."""
+        names = [str(name).lower() for name in self.resource.body.get("partition_by", ())]
+        twice = len(set(names)) < len(names)
+        if names and (twice or {name.lower() for name in outputs} <= set(names)):
+            self.findings.add(
+                "MZ020",
+                "A partition column is named twice" if twice else "Nothing is left for the files",
+                f"{self.resource.label} writes the columns {listed(outputs, 40)}; the values of those in "
+                "`partition_by` are in the names of folders, the others in files.",
+                "name some of the columns, each once.",
+                location=self.resource.location(("partition_by",)),
+            )
 
     def _names(self, parsed: Parsed, item: str, path: Path) -> list[str] | None:
         if parsed.star:

@@ -116,6 +116,7 @@ class EndpointRecorded:
 
     endpoints: Sequence[HasWritten]
     keys: Sequence[str] = ()
+    partitions: Sequence[str] = ()
 
     def step(self, step: Step) -> Written | None:
         parts = [part for one in self.endpoints if (part := one.written(step)) is not None]

@@ -11,9 +11,9 @@ is what people are told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery, SinkRun
 from mzplan.endpoints.interface import Written
@@ -22,10 +22,11 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.warehouse.content_hash import content_hash
 from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.partitions import with_values
 from mzplan.warehouse.replay import read_batches
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch
+    from pyarrow import RecordBatch, Scalar
     from pyspark.sql import DataFrame, SparkSession
 
 PLACE = "_mzplan_place"
@@ -75,9 +76,10 @@ class HoldsContent(Protocol):
 
 class Recorded(Protocol):
     """What a target has recorded of a sink's steps, or still holds of them. `keys`: of each of these keys,
-    only the last row of a step counts; empty: all rows do."""
+    only the last row of a step counts; empty: all rows do. `partitions`: its partition columns."""
 
     keys: Sequence[str] = ()
+    partitions: Sequence[str] = ()
 
     def step(self, step: int) -> Written | None:
         """Count and content hash; None where the target knows nothing of that step (any more). Raises
@@ -140,13 +142,15 @@ def nothing_recorded(query: ResolvedQuery, why: str, *, has_content: bool = Fals
     )
 
 
-def held(files: Iterable[str]) -> Written:
-    """The rows of Parquet files. Raises GoneError, OSError."""
+def held(files: Iterable[tuple[str, Mapping[str, Scalar[Any]]]]) -> Written:
+    """The rows of Parquet files, with the values of columns that are not in each. Raises GoneError,
+    OSError."""
 
     def batches() -> Iterator[RecordBatch]:
-        for file in files:
+        for file, values in files:
             try:
-                yield from read_batches(file)
+                for batch in read_batches(file):
+                    yield with_values(batch, values)
             except FileNotFoundError:
                 raise GoneError(f"{file}, which the target says this step has written, is gone.") from None
 

@@ -25,6 +25,11 @@ def _spark_type(type_: Any) -> str | None:
     name = getattr(type_, "type", None)
     if not isinstance(name, str) or name in ("struct", "array", "map"):
         return None
+    return spark_type(name)
+
+
+def spark_type(name: str) -> str | None:
+    """A simple type by Delta's name for it; None for one that we don't know."""
     return canonical_type(_DELTA_TYPES.get(name, name))
 
 

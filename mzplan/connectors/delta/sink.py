@@ -13,10 +13,11 @@ from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded, open_tabl
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.merges import append, count_files, is_no_table, merge, merge_small_files, naming
 from mzplan.connectors.frames.metrics import with_count
+from mzplan.connectors.frames.partitions import as_stored
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import use_s3
-from mzplan.connectors.network.folders import folder_of, route, target_problems
+from mzplan.connectors.network.folders import folder_of, route, target_problems, unfit_partitions
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, POSITION
@@ -38,10 +39,13 @@ class DeltaSink(SinkConnector):
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Whether its folder can be written, and an existing table has the columns of the key, types that
-        hold what is written, and the steps so far."""
+        hold what is written, the partition columns, and the steps so far."""
         folder = folder_of(query)
         found = (
-            target_problems(query, folder) or _unfit_table(query, folder, outputs) or self._restored(query)
+            target_problems(query, folder)
+            or unfit_partitions(query, outputs)
+            or _unfit_table(query, folder, outputs)
+            or self._restored(query)
         )
         return Probe(diagnostics=tuple(found))
 
@@ -60,6 +64,14 @@ class DeltaSink(SinkConnector):
         """The newest version of the table."""
         query_id = query.checkpoint.log.query_id() if query.checkpoint else None
         return DeltaContent(query, outputs, query_id, spark)
+
+    def _partitions(self, query: ResolvedQuery) -> Sequence[str]:
+        """The partition columns of the table that is there, where that can be seen without Spark."""
+        table = self.target_table(query)
+        try:
+            return tuple(CollectionLog(table).partitions() or ()) if table is not None else ()
+        except OSError:  # what is wrong with it, Spark says
+            return ()
 
     def _restored(self, query: ResolvedQuery) -> list[Diagnostic]:
         """MZ069 for a table without steps that the checkpoint knows to be written; nothing where that
@@ -81,19 +93,24 @@ class DeltaSink(SinkConnector):
         if refused := [one for one in self._restored(run.query) if one.severity == "error"]:
             raise MzplanError(refused)
         use_s3(rows.sparkSession, run.query, path)
+        partitions = run.query.body.get("partition_by", ())
         if run.begins and empties_target(run.query):
             # The table has nothing of this generation yet: a crash before its first batch only repeats this.
             with run.rewriting(path):
-                _empty(rows, path)
+                _empty(rows, path, partitions)
+        there = self._partitions(run.query)
+        rows = as_stored(rows, partitions or there)
         if run.query.body["mode"] != "upsert":
             appended = with_count(rows.drop(POSITION)).writeStream.format("delta").outputMode("append")
-            return appended.option("mergeSchema", "true").option("path", path)
+            # By the names that a table has, whatever their case, it divides the rows itself.
+            made = () if _same(partitions, there) else partitions
+            return appended.option("mergeSchema", "true").option("path", path).partitionBy(*made)
         keys = tuple(run.query.body["key"])
 
         def merge_batch(batch: DataFrame, step: int) -> None:
             try:
                 with run.rewriting(path):
-                    changed = _merge_latest(batch, step, path, keys)
+                    changed = _merge_latest(batch, step, path, keys, partitions)
             except BaseException as problem:
                 run.fail(problem)
                 raise
@@ -106,9 +123,11 @@ class DeltaSink(SinkConnector):
         """One commit, which names the replay: Delta takes it from nobody a second time."""
         path = folder_of(run.query)
         use_s3(rows.sparkSession, run.query, path)
+        partitions = run.query.body.get("partition_by", ())
+        rows = as_stored(rows, partitions or self._partitions(run.query))
         with run.rewriting(path), naming(rows.sparkSession, name):
             if run.query.body["mode"] == "upsert":
-                _merge_latest(rows, 0, path, tuple(run.query.body["key"]))
+                _merge_latest(rows, 0, path, tuple(run.query.body["key"]), partitions)
             else:
                 append(rows.drop(POSITION), 0, path)
 
@@ -136,8 +155,8 @@ class DeltaSink(SinkConnector):
 
 def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -> list[Diagnostic]:
     """MZ053 for a table that lacks columns of the key: every MERGE would fail. Any other column is added.
-    And for one with columns of other types: Spark casts what it can, and fails at the first value that it
-    can't."""
+    For one whose partition columns are not those that the sink names: these can't change. And for one with
+    columns of other types: Spark casts what it can, and fails at the first value that it can't."""
     local = local_path(folder)
     if local is None or not (local / "_delta_log").is_dir():
         return []
@@ -161,6 +180,9 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
                 address=query.address,
             )
         ]
+    wanted, partitions = query.body.get("partition_by", ()), table.metadata().partition_columns
+    if wanted and not _same(wanted, partitions):
+        return [_of_other_partitions(query, folder, partitions)]
     retyped = [
         f"{output.name} is {there} there, and the sink writes {output.type}"
         for output in outputs
@@ -174,16 +196,39 @@ def _of_other_types(query: ResolvedQuery, folder: str, retyped: Sequence[str]) -
         code="MZ053",
         summary=f"Table {folder} has other types than {query.address} writes",
         detail=f"{query.link.address}: {'; '.join(retyped)}.",
-        hint="cast the column in `select`; or have the table written anew with the sink's types: "
-        f"on_replace: truncate in the sink, and mzplan apply --replace {query.address} --allow-replace; or "
-        "name a path of its own for the sink.",
+        hint=f"cast the column in `select`; {_anew(query, 'types')}",
         address=query.address,
     )
 
 
-def _empty(rows: DataFrame, path: str) -> None:
-    """No row is left in the table, and its columns are those of the rows: one commit. Nothing where there is
-    no table yet."""
+def _of_other_partitions(query: ResolvedQuery, folder: str, partitions: Sequence[str]) -> Diagnostic:
+    has = f"it is partitioned by {', '.join(partitions)}" if partitions else "it has no partition columns"
+    as_it_is = f"write `partition_by: [{', '.join(partitions)}]`" if partitions else "remove `partition_by`"
+    return Diagnostic(
+        code="MZ053",
+        summary=f"Table {folder} has other partition columns than {query.address} names",
+        detail=f"{query.link.address}: {has}, and the sink says partition_by: "
+        f"[{', '.join(query.body['partition_by'])}]. A table that has rows keeps its own.",
+        hint=f"{as_it_is}; {_anew(query, 'partition columns')}",
+        address=query.address,
+    )
+
+
+def _anew(query: ResolvedQuery, what: str) -> str:
+    return (
+        f"or have the table written anew with the sink's {what}: on_replace: truncate in the sink, and "
+        f"mzplan apply --replace {query.address} --allow-replace; or name a path of its own for the sink."
+    )
+
+
+def _same(names: Sequence[str], others: Sequence[str]) -> bool:
+    """As Spark compares names: ignoring case."""
+    return [name.lower() for name in names] == [name.lower() for name in others]
+
+
+def _empty(rows: DataFrame, path: str, partitions: Sequence[str]) -> None:
+    """No row is left in the table, and its columns and partition columns are those of the sink: one commit.
+    Nothing where there is no table yet."""
     from pyspark.errors import AnalysisException
 
     session = rows.sparkSession
@@ -195,16 +240,19 @@ def _empty(rows: DataFrame, path: str) -> None:
         return
     columns = rows.drop(POSITION, CHANGE).schema
     writer = session.createDataFrame([], columns).write.format("delta").mode("overwrite")
-    writer.option("overwriteSchema", "true").save(path)
+    writer.option("overwriteSchema", "true").partitionBy(*partitions).save(path)
 
 
-def _merge_latest(batch: DataFrame, step: int, path: str, keys: Sequence[str]) -> int | None:
+def _merge_latest(
+    batch: DataFrame, step: int, path: str, keys: Sequence[str], partitions: Sequence[str]
+) -> int | None:
     """Merge the latest row of each key of the batch into the table, which is created when it is missing."""
     session, table = batch.sparkSession, f"delta.{quoted(path)}"
     latest = latest_rows(batch, keys)
     fields = [field for field in latest.schema.fields if field.name != CHANGE]
     ddl = ", ".join(f"{quoted(field.name)} {ddl_of(field.dataType)}" for field in fields)
-    session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl}) USING DELTA")
+    folders = f" PARTITIONED BY ({', '.join(map(quoted, partitions))})" if partitions else ""
+    session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl}) USING DELTA{folders}")
     # The query's own session. MERGE WITH SCHEMA EVOLUTION, in SQL, silently leaves a new column out.
     session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
     return merge(latest, step, table, keys)

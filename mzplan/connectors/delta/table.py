@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, held, incomparable
+from mzplan.connectors.delta.column_types import spark_type
 from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.partitions import as_stored
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of
+from mzplan.endpoints.arrow import arrow_type
 from mzplan.endpoints.interface import Step, Written
 from mzplan.host.files import UnfitError
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.folder import ensure_readable_log
+from mzplan.warehouse.partitions import typed
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -44,6 +48,7 @@ class DeltaContent(Content):
         table = spark.read.format("delta").option("versionAsOf", version).load(self._folder)
         self._table = table
         self._types = {field.name.lower(): field.dataType for field in table.schema.fields}
+        self._partitions = CollectionLog(self._folder).partitions() or ()
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """See Content."""
@@ -62,7 +67,7 @@ class DeltaContent(Content):
             type_: DataType | None = self._types.get(output.name.lower())
             value = f.col(quoted(made[output.name.lower()])) if output.name.lower() in made else f.lit(None)
             columns.append((value.cast(ddl_of(type_)) if type_ is not None else value).alias(output.name))
-        return rows.select(*columns, POSITION)
+        return as_stored(rows.select(*columns, POSITION), self._partitions)
 
 
 def open_table(folder: str) -> DeltaTable | None:
@@ -115,9 +120,12 @@ class DeltaRecorded(Recorded):
 
     def __init__(self, query: ResolvedQuery, query_id: str | None):
         self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()
-        commits = CollectionLog(folder_of(query)).after(-1)
-        found = [(one.transaction, one) for one in commits if one.transaction is not None]
+        log = CollectionLog(folder_of(query))
+        found = [(one.transaction, one) for one in log.after(-1) if one.transaction is not None]
         self._commits = {made[1]: commit for made, commit in found if made[0] == query_id}
+        types = {name: spark_type(type_) for name, type_ in (log.partitions() or {}).items()}
+        self._types = {name: arrow_type(type_) for name, type_ in types.items() if type_ is not None}
+        self.partitions = tuple(self._types)
 
     def step(self, step: Step) -> Written | None:
         commit = self._commits.get(step)
@@ -125,4 +133,4 @@ class DeltaRecorded(Recorded):
             return None
         if self.keys:
             return Written(rows=commit.merged) if commit.merged is not None else None
-        return held(commit.files)
+        return held((add.place, typed(add.partition, self._types)) for add in commit.adds)

@@ -12,8 +12,9 @@ from mzplan.connectors.files.manifest import LOG
 from mzplan.connectors.files.parquet_types import unfit_files
 from mzplan.connectors.files.written import FilesContent, FilesRecorded
 from mzplan.connectors.frames.metrics import with_count
+from mzplan.connectors.frames.partitions import as_stored
 from mzplan.connectors.network.aws_spark import use_s3
-from mzplan.connectors.network.folders import folder_of, route, target_problems
+from mzplan.connectors.network.folders import folder_of, route, target_problems, unfit_partitions
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.schema.columns import POSITION
 
@@ -35,6 +36,7 @@ class FilesSink(SinkConnector):
         them in the same types."""
         folder, format_ = folder_of(query), query.body["format"]["type"]
         found = target_problems(query, folder)
+        found += unfit_partitions(query, outputs)
         if format_ == "csv":
             found += _not_for_csv(query, outputs)
         if format_ == "parquet" and not found:
@@ -43,7 +45,7 @@ class FilesSink(SinkConnector):
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """The content of the files that the list names; only numbers of rows, unless they are Parquet."""
-        return FilesRecorded(query)
+        return FilesRecorded(query, outputs)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
         """The files that the list names."""
@@ -54,8 +56,12 @@ class FilesSink(SinkConnector):
         use_s3(rows.sparkSession, run.query, folder)
         if run.begins:
             _make_free(rows.sparkSession, folder, run)
-        writer = with_count(rows.drop(POSITION)).writeStream.format(run.query.body["format"]["type"])
-        return writer.outputMode("append").option("header", "true").option("path", folder)
+        own = {name.lower(): name for name in rows.columns}
+        partitions = [own[name.lower()] for name in run.query.body.get("partition_by", ())]
+        rows = as_stored(rows.drop(POSITION), partitions)
+        writer = with_count(rows).writeStream.format(run.query.body["format"]["type"])
+        writer = writer.outputMode("append").option("header", "true").option("path", folder)
+        return writer.partitionBy(*partitions)
 
 
 def _make_free(session: SparkSession, folder: str, run: SinkRun) -> None:
@@ -77,10 +83,18 @@ def _make_free(session: SparkSession, folder: str, run: SinkRun) -> None:
             address=run.query.address,
         )
     # The files first: a crash in between only repeats this. Only files that Spark's writer made.
-    for status in system.listStatus(path):
-        if status.isFile() and str(status.getPath().getName()).startswith("part-"):
-            system.delete(status.getPath(), False)
+    _remove_files(system, path)
     system.delete(log, True)
+
+
+def _remove_files(system: Any, path: Any) -> None:
+    """In a folder, and in those below it that are named for values of partition columns."""
+    for status in system.listStatus(path):
+        name = str(status.getPath().getName())
+        if status.isFile() and name.startswith("part-"):
+            system.delete(status.getPath(), False)
+        elif status.isDirectory() and "=" in name:
+            _remove_files(system, status.getPath())
 
 
 def _not_for_csv(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnostic]:

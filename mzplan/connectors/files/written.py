@@ -5,34 +5,42 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, held, incomparable
 from mzplan.connectors.files.manifest import COMPACT, LOG, files_of, listed, open_list
 from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.partitions import as_stored
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of
+from mzplan.endpoints.arrow import arrow_type
 from mzplan.endpoints.interface import Step, Written
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.folder import is_there, read_text
+from mzplan.warehouse.partitions import NULL, typed
 
 if TYPE_CHECKING:
+    from pyarrow import Scalar
     from pyspark.sql import DataFrame, SparkSession
 
-_LINE = "value"
+_LINE = "_mzplan_line"
 
 
 class FilesContent(Content):
     """The files that the folder's list names, as Spark reads them; files beside them are no rows of the
-    target. Parquet is compared by its values; JSON and CSV by their text, as Spark's writer makes it."""
+    target. Parquet is compared by its values; JSON and CSV by their text, as Spark's writer makes it, and so
+    are what folders are named for beside these."""
 
     def __init__(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession):
         self._outputs = outputs
         self._format: str = query.body["format"]["type"]
-        folder = folder_of(query)
+        folder = self._folder = folder_of(query)
+        partitions = {name.lower() for name in query.body.get("partition_by", ())}
+        self._partitions = [one.name for one in outputs if one.name.lower() in partitions]
         use_s3(spark, query, folder)
         self.frontier, files = listed(folder)
         there = {file: is_there(file) for file in files}
@@ -46,34 +54,38 @@ class FilesContent(Content):
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """See Content."""
-        reader = spark.read.option("__globPaths__", "false")
-        if self._format == "parquet":
-            names = [quoted(one.name) for one in self._outputs]
-            found = reader.schema(self._schema()).parquet(*self._files) if self._files else None
-        elif self._format == "json":
-            names = [_LINE]
-            found = reader.text(self._files, lineSep="\n") if self._files else None
-        else:
-            names = [quoted(one.name) for one in self._outputs]
-            reader = reader.schema(self._texts())
-            found = reader.csv(self._files, header=True, multiLine=True) if self._files else None
-        if found is None:
-            schema = self._schema() if self._format == "parquet" else self._texts()
-            schema = f"{_LINE} STRING" if self._format == "json" else schema
+        is_json, is_parquet = self._format == "json", self._format == "parquet"
+        schema = self._schema() if is_parquet else self._lines() if is_json else self._texts()
+        if not self._files:
             return spark.createDataFrame([], f"{schema}, {PLACE} STRING")
-        return found.select(*names, f.col("_metadata.file_name").alias(PLACE))
+        reader = spark.read.option("__globPaths__", "false").schema(schema)
+        if self._partitions:
+            reader = reader.option("basePath", self._folder)
+        if is_parquet:
+            found = reader.parquet(*self._files)
+        elif is_json:
+            found = reader.text(self._files, lineSep="\n")
+        else:
+            found = reader.csv(self._files, header=True, multiLine=True)
+        names = [_LINE, *self._partitions] if is_json else [one.name for one in self._outputs]
+        return found.select(*map(quoted, names), f.col("_metadata.file_name").alias(PLACE))
 
     def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
         """See Content."""
-        columns = [quoted(name) for name in rows.columns if name != POSITION]
+        rows = as_stored(rows, self._partitions)
+        there = {name.lower(): name for name in rows.columns}
+        named = [(there[name.lower()], name) for name in self._partitions]
+        texts = [f.col(quoted(own)).cast("string").alias(name) for own, name in named]
+        in_names = {own for own, _ in named} | {POSITION}
+        columns = [quoted(name) for name in rows.columns if name not in in_names]
         if self._format == "json":
-            return rows.select(f.to_json(f.struct(*columns)).alias(_LINE), POSITION)
+            return rows.select(f.to_json(f.struct(*columns)).alias(_LINE), *texts, POSITION)
         if self._format == "csv":
             # Read again: what the text does not tell apart (NULL and nothing) is equal.
             schema = ", ".join(f"{name} STRING" for name in columns)
             line = f.from_csv(f.to_csv(f.struct(*columns)), f.lit(schema))
-            rows = rows.select(f.inline(f.array(line)), POSITION)
-        there = {name.lower(): name for name in rows.columns}
+            rows = rows.select(f.inline(f.array(line)), *texts, POSITION)
+            there = {name.lower(): name for name in rows.columns}
         values = []
         for output in self._outputs:
             name = there.get(output.name.lower())
@@ -82,6 +94,9 @@ class FilesContent(Content):
 
     def _schema(self) -> str:
         return ", ".join(f"{quoted(one.name)} {one.type or 'STRING'}" for one in self._outputs)
+
+    def _lines(self) -> str:
+        return ", ".join(f"{quoted(name)} STRING" for name in (_LINE, *self._partitions))
 
     def _texts(self) -> str:
         return ", ".join(f"{quoted(one.name)} STRING" for one in self._outputs)
@@ -92,10 +107,15 @@ _MOST_BYTES = 1 << 32  # of one file of text
 
 class FilesRecorded(Recorded):
     """Reads the list in the folder, and the files that it names for a step: their rows, and for Parquet the
-    hash. The list is merged every ten steps; then it is unknown which older file is of which step."""
+    hash, if the types of all partition columns are known without Spark. The list is merged every ten steps;
+    then it is unknown which older file is of which step."""
 
-    def __init__(self, query: ResolvedQuery):
+    def __init__(self, query: ResolvedQuery, outputs: Sequence[Output]):
         self._format: str = query.body["format"]["type"]
+        self.partitions = query.body.get("partition_by", ())
+        types = {output.name.lower(): output.type for output in outputs}
+        known = {name: type_ for name in self.partitions if (type_ := types.get(name.lower()))}
+        self._types = {name: arrow_type(type_) for name, type_ in known.items()}
         self._log = open_list(folder_of(query))
 
     def step(self, step: Step) -> Written | None:
@@ -104,9 +124,20 @@ class FilesRecorded(Recorded):
             listed = self._newest_of(step)
         if listed is None:
             return None
-        if self._format == "parquet":
-            return held(listed)
-        return Written(rows=sum(_count(file, self._format) for file in listed))
+        if self._format != "parquet":
+            return Written(rows=sum(_count(file, self._format) for file in listed))
+        is_known = len(self._types) == len(self.partitions)
+        written = held((file, self._values(file) if is_known else {}) for file in listed)
+        return written if is_known else Written(rows=written.rows)
+
+    def _values(self, file: str) -> dict[str, Scalar[Any]]:
+        """What the folders of a file are named for."""
+        folders = file.split("/")[-len(self.partitions) - 1 : -1]
+        texts = (unquote(folder.partition("=")[2]) for folder in folders)
+        values = {
+            name: None if text == NULL else text for name, text in zip(self.partitions, texts, strict=True)
+        }
+        return typed(values, self._types)
 
     def _newest_of(self, step: Step) -> list[str] | None:
         """The files of a step whose entry is a merged one: those that no entry before it has."""

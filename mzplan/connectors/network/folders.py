@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mzplan.connectors.api.probes import bounded
-from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import arrow_filesystem
 from mzplan.connectors.network.aws_spark import as_s3a
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.warehouse.folder import file_system
 from mzplan.warehouse.paths import absolute, local_path
+
+_NOT_IN_NAMES = ("ARRAY", "MAP", "STRUCT", "VARIANT", "BINARY")
 
 
 def folder_of(query: ResolvedQuery) -> str:
@@ -77,6 +80,28 @@ def target_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
             _problem(query, folder, f"Folder {folder} can't be written", f"check the rights of {nearest}.")
         ]
     return []
+
+
+def unfit_partitions(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnostic]:
+    """MZ053 for values that can't be in the name of a folder."""
+    names = {name.lower() for name in query.body.get("partition_by", ())}
+    wrong = [
+        f"{one.name} ({one.type})"
+        for one in outputs
+        if one.name.lower() in names and (one.type or "").startswith(_NOT_IN_NAMES)
+    ]
+    if not wrong:
+        return []
+    return [
+        Diagnostic(
+            code="MZ053",
+            summary=f"The rows of {query.address} can't lie in folders by their values",
+            detail=f"{', '.join(wrong)}: the name of a folder holds one simple value, as text.",
+            hint="make a column of it in `select` that can be one (hex(…) AS name), or name another one in "
+            "`partition_by`.",
+            address=query.address,
+        )
+    ]
 
 
 def _remote_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:

@@ -16,6 +16,7 @@ from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.api.targets import Recorded
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.changes import latest_rows
+from mzplan.connectors.frames.partitions import as_stored
 from mzplan.connectors.frames.types import ddl
 from mzplan.endpoints.interface import Written
 from mzplan.model.diagnostics import MzplanError
@@ -103,7 +104,7 @@ class Downstream:
             return self._by_spark(lambda: self._changes(record, query))
         plain = plain_columns(query)
         found = (
-            step_hash(self._history.collection, record, plain, self._recorded.keys)
+            step_hash(self._history.collection, record, plain, self._recorded.keys, self._recorded.partitions)
             if plain is not None
             else None
         )
@@ -114,7 +115,7 @@ class Downstream:
         from mzplan.spark import failures
 
         try:
-            rows, keys = made(), self._recorded.keys
+            rows, keys = as_stored(made(), self._recorded.partitions), self._recorded.keys
             return content_hash(latest_rows(rows, keys) if keys else rows.drop(POSITION))
         except (MzplanError, GoneError, OSError):
             raise

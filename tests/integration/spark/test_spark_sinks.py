@@ -1,7 +1,8 @@
-"""The delta and console sinks, and what Spark makes of select and where."""
+"""The delta and console sinks, what Spark makes of select and where, and targets divided by columns."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,19 @@ import pytest
 
 from mzplan.connectors.delta import sink as delta_sink
 from mzplan.model.diagnostics import MzplanError
+from mzplan.schema.description import Description
+from mzplan.warehouse.step_history import StepHistory
+from tests.integration.spark.test_spark_verify_sinks import compared, numbers, verified
 from tests.integration.spark_lab import read_delta, until
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]
+SCHEMA = "id BIGINT, kind STRING, day DATE, at TIMESTAMP, ratio DOUBLE, flat DECIMAL(10,2), sure BOOLEAN"
+PARTITIONS = ["kind", "day", "at", "ratio", "flat", "sure"]
+# The last three are one folder, and NULL there.
+KINDS = ("a b", "a/b=c%", "ü€", " x ", "{1}", None, "", "__HIVE_DEFAULT_PARTITION__")
 
 
 def table(lab: Lab, path: Path) -> Any:
@@ -183,3 +191,169 @@ def test_a_table_whose_columns_have_other_types(lab: Lab, tmp_path: Path) -> Non
         "bigint",
         "string",
     ]
+
+
+# ── partition_by
+
+
+class Fed:
+    """A source of files, the sinks that read it, and how many rows there are by now."""
+
+    def __init__(self, lab: Lab, folder: Path):
+        self.lab, self.folder = lab, folder
+        folder.mkdir()
+        self.rows = 0
+        self.feed()
+        self.source = lab.files_source(folder, SCHEMA)
+        lab.start(self.source)
+
+    def feed(self) -> None:
+        """A row of each kind; every second one has nothing but its id and kind."""
+        rows: list[dict[str, Any]] = []
+        for number, kind in enumerate(KINDS, self.rows):
+            row: dict[str, Any] = {"id": number, "kind": kind}
+            if number % 2:
+                row |= {"day": "2024-02-29", "at": f"2024-01-02T03:04:05.67890{number % 10}Z", "ratio": -0.5}
+                row |= {"flat": "1.50", "sure": True}
+            rows.append(row)
+        self.rows += len(rows)
+        made = self.folder / f".{self.rows}.tmp"
+        made.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        made.rename(self.folder / f"{self.rows}.json")
+
+    def run(self, *sinks: Description) -> None:
+        """Until they have written all rows; two of their steps at least are done, and one of them twice."""
+        self.lab.start(*sinks)
+        self.wait(*sinks)
+        self.feed()
+        self.wait(*sinks)
+        self.lab.finish(*sinks)
+        for sink in sinks:
+            self.lab.undo_commit(sink)
+        self.lab.start(*sinks)
+        self.feed()
+        self.wait(*sinks)
+        self.lab.finish(*sinks)
+
+    def wait(self, *sinks: Description) -> None:
+        until("the rows are there", lambda: self.lab.count(self.source) == self.rows)
+        for sink in sinks:
+            until(f"{sink.address} has them", lambda sink=sink: self._has_read_all(sink), 120)  # type: ignore[misc]
+
+    def _has_read_all(self, sink: Description) -> bool:
+        if not self.lab.checkpoint_done(self.source):  # first: rows are there before their step is done
+            return False
+        place = self.source.id, self.source.generation
+        history = StepHistory(str(self.lab.folder / "warehouse"), (sink.id, sink.generation), place)
+        ends = history.committed(0, None)[-1:]
+        return bool(ends and ends[0].sources and ends[0].sources[1] == self.lab.last_step(self.source))
+
+
+def require_equal(lab: Lab, sink: Description, rows: int, *, counted: bool = False) -> None:
+    steps = verified(lab, sink)
+    assert (steps.difference, steps.problems, steps.unknown) == (None, (), ()), steps
+    assert steps.equal and bool(steps.by_rows) == counted, steps
+    content = compared(lab, sink)
+    assert (numbers(content), content.wanted, content.found) == ((0, 0, 0), rows, rows), content
+
+
+def partition_columns(lab: Lab, path: Path) -> Any:
+    spark = lab.executor._spark
+    assert spark is not None
+    detail = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
+    assert detail is not None
+    return detail["partitionColumns"]
+
+
+@pytest.mark.faults
+def test_delta_tables_with_partition_columns(lab: Lab, tmp_path: Path) -> None:
+    disk = {"type": "files", "path": str(tmp_path)}
+    fed = Fed(lab, tmp_path / "inbox")
+    few = {"compaction": {"min_files": 2}}
+    added = lab.sink(fed.source, "delta", disk, path="added", partition_by=PARTITIONS, **few)
+    made = lab.sink(
+        fed.source,
+        "delta",
+        disk,
+        path="made",
+        select=["id", "nullif(kind, 'a b') AS kind", "day"],
+        where="id <> 3",
+        partition_by=["kind", "day"],
+    )
+    latest = lab.sink(
+        fed.source, "delta", disk, path="latest", mode="upsert", key=["kind"], partition_by=["KIND"]
+    )
+    fed.run(added, made, latest)
+    assert partition_columns(lab, tmp_path / "added") == PARTITIONS
+    assert partition_columns(lab, tmp_path / "latest") == ["kind"]
+    assert (tmp_path / "added" / "kind=__HIVE_DEFAULT_PARTITION__").is_dir()
+    require_equal(lab, added, fed.rows)
+    require_equal(lab, made, fed.rows - 1)
+    # Of all that are NULL there, the last.
+    require_equal(lab, latest, len(KINDS) - 2, counted=True)
+    newest = {row["kind"]: row["id"] for row in read_delta(tmp_path / "latest")}
+    assert newest == {kind: fed.rows - len(KINDS) + i for i, kind in enumerate(KINDS[:5])} | {
+        None: fed.rows - 1
+    }
+    assert "merged into" in str(lab.executor.compact(added, lab.secrets))
+    require_equal(lab, added, fed.rows)
+
+    # A table keeps its partition columns, unless it is written anew.
+    for sink in (added, latest):
+        other = replace(sink, generation=2, body={**sink.body, "partition_by": ["day", "kind"]})
+        (found,) = lab.check(other).diagnostics
+        assert found.code == "MZ053" and "partition_by: [day, kind]" in found.detail, found
+        anew = replace(other, body={**other.body, "on_replace": "truncate"})
+        assert lab.codes(anew) == []
+        lab.start(anew)
+        fed.wait(anew)
+        lab.finish(anew)
+        folder = tmp_path / str(sink.body["path"])
+        assert partition_columns(lab, folder) == ["day", "kind"]
+        is_upsert = sink is latest
+        require_equal(lab, anew, len(KINDS) - 2 if is_upsert else fed.rows, counted=is_upsert)
+    spark = lab.executor._spark
+    assert spark is not None
+    spark.sql(f"DELETE FROM delta.`{tmp_path / 'made'}` WHERE day IS NULL AND kind = 'ü€'")
+    assert compared(lab, made).missing == 3  # one of each feed
+    lab.stop(fed.source)
+
+
+def test_files_with_partition_columns(lab: Lab, tmp_path: Path) -> None:
+    disk = {"type": "files", "path": str(tmp_path)}
+    fed = Fed(lab, tmp_path / "inbox")
+
+    def sink(path: str, **body: Any) -> Description:
+        return lab.sink(fed.source, "files", disk, path=path, **body)
+
+    sinks = {
+        "parquet": sink("parquet", partition_by=[*PARTITIONS[:-1], "SURE"]),
+        "computed": sink("computed", select=["id", "lower(kind) AS kind"], partition_by=["kind"]),
+        "json": sink("json", format={"type": "json"}, partition_by=PARTITIONS),
+        "csv": sink("csv", format={"type": "csv"}, partition_by=PARTITIONS[:3]),
+    }
+    fed.run(*sinks.values())
+    for kind, one in sinks.items():
+        require_equal(lab, one, fed.rows, counted=kind != "parquet")
+    spark = lab.executor._spark
+    assert spark is not None
+    rows = spark.read.schema(SCHEMA).parquet(str(tmp_path / "parquet")).collect()
+    assert {row.kind for row in rows} == {*KINDS[:5], None}
+    assert {str(row.flat) for row in rows} == {"1.50", "None"}
+    for kind, one in sinks.items():
+        folder = next((tmp_path / kind).glob("kind=a%2Fb%3Dc%25"))
+        next(folder.rglob("part-*")).unlink()
+        content = compared(lab, one)
+        assert content.missing > 0 and numbers(content)[1:] == (0, 0) and content.unseen, (kind, content)
+
+    (tmp_path / "json" / "kind=mine").mkdir()
+    (tmp_path / "json" / "kind=mine" / "mine.json").write_text("{}")
+    body = {**sinks["json"].body, "partition_by": ["day"], "on_replace": "truncate"}
+    other = replace(sinks["json"], generation=2, body=body)
+    lab.start(other)
+    fed.wait(other)
+    lab.finish(other)
+    require_equal(lab, other, fed.rows, counted=True)
+    holding = {one.parent.name for one in (tmp_path / "json").rglob("*.json")}
+    assert holding == {"day=2024-02-29", "day=__HIVE_DEFAULT_PARTITION__", "kind=mine"}
+    lab.stop(fed.source)

@@ -11,6 +11,7 @@ from mzplan.model.diagnostics import MzplanError
 from tests.unit.config_files import PROJECT, SHOP, all_text, brief, errors, write
 
 # name → (files, what is expected: place, code, summary; then words of detail and fix)
+LAKE = SHOP + "  out: {from: orders, connection: lake, path: out, "
 CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
     # Broken YAML
     "open quote": (
@@ -422,6 +423,21 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
         {"a.yaml": SHOP + "    select: [amount]\n"},
         ['a.yaml:21:11 MZ020 Unknown key column "id"'],
         ["writes the columns amount"],
+    ),
+    "a partition column that is not written": (
+        {"a.yaml": LAKE + "select: [id, amount], partition_by: [id, custmer]}\n"},
+        ['a.yaml:22:93 MZ020 Unknown partition column "custmer"'],
+        ["writes the columns id, amount"],
+    ),
+    "partition columns that leave nothing": (
+        {"a.yaml": LAKE + "select: [id, amount], partition_by: [amount, ID]}\n"},
+        ["a.yaml:22:74 MZ020 Nothing is left for the files"],
+        ["name some of the columns"],
+    ),
+    "a partition column twice": (
+        {"a.yaml": LAKE + "partition_by: [id, ID]}\n"},
+        ["a.yaml:22:52 MZ020 A partition column is named twice"],
+        [],
     ),
     "upsert without a key": (
         {"a.yaml": SHOP.replace("    key: [id]\n", "")},

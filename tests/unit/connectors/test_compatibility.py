@@ -183,8 +183,9 @@ def _to_kafka(**body: Any) -> Configuration:
     return shop(orders_pg=resource("sink.copy", "kafka", **given))
 
 
-def _to_files(format_: str) -> Configuration:
+def _to_files(format_: str, **more: Any) -> Configuration:
     body = {"type": "files", "from": "orders", "connection": "f", "path": "out", "format": {"type": format_}}
+    body |= more
     return shop(f=files(), orders_pg=resource("sink.out", "files", **body))
 
 
@@ -281,6 +282,7 @@ FROM_OTHERS: list[tuple[str, Configuration, Configuration, str, str]] = [
     ("sink: `compare`", shop(), shop(orders_pg=sink(compare="fail")), "sink.orders_pg", KEEPS),
     ("sink: topic or folder", _to_kafka(), _to_kafka(topic="other"), "sink.copy", REPLACES),
     ("sink: format", _to_files("json"), _to_files("csv"), "sink.out", REPLACES),
+    ("sink: `partition_by`", _to_files("json"), _to_files("json", partition_by=["id"]), "sink.out", REPLACES),
     *(
         ("aws connection: everything", _with_aws(), _with_aws(**changed), "source.orders", KEEPS)
         for changed in (

@@ -66,7 +66,7 @@ def test_a_sink_that_computes_nothing_needs_no_spark(
     query: Any = SimpleNamespace(
         body=body, columns=parse_columns("id BIGINT, name STRING"), keys=(), checkpoint=None
     )
-    target: Any = SimpleNamespace(keys=keys)
+    target: Any = SimpleNamespace(keys=keys, partitions=())
     monkeypatch.setattr(Downstream, "_session", lambda _: pytest.fail("Spark was started"))
     found = Downstream(query, target, sink.history, "", lambda _: query)
     (record,) = sink.history.read().records

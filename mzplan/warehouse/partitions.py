@@ -1,0 +1,56 @@
+"""The values of partition columns, which make the names of folders (`column=value/`) and need not be in the
+files below them: as text, and NULL for what no folder can be named for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+"""In a folder's name, in place of NULL."""
+AS_NULL = ("", NULL)
+"""Texts that Spark stores as NULL in a partition column."""
+
+
+def typed(values: Mapping[str, str | None], types: Mapping[str, pa.DataType]) -> dict[str, pa.Scalar[Any]]:
+    """The values as Spark has written them, as what they are; those that are NULL are left out. Raises
+    ValueError."""
+    import pyarrow as pa
+
+    found: dict[str, pa.Scalar[Any]] = {}
+    for name, text in values.items():
+        if text is None:
+            continue
+        if pa.types.is_timestamp(types[name]):  # of UTC, with the sign for it or without
+            found[name] = pa.scalar(text.removesuffix("Z")).cast(pa.timestamp("us"))
+        else:
+            found[name] = pa.scalar(text).cast(types[name])
+    return found
+
+
+def with_values(batch: pa.RecordBatch, values: Mapping[str, pa.Scalar[Any]]) -> pa.RecordBatch:
+    """The rows of a file with the columns that its folder is named for, unless they are in it, too."""
+    import pyarrow as pa
+
+    there = {name.lower() for name in batch.schema.names}
+    for name, value in values.items():
+        if name.lower() not in there:
+            batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
+    return batch
+
+
+def with_nulls(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """The rows as a target that has these partition columns stores them."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    partitions = {name.lower() for name in columns}
+    for index, field in enumerate(batch.schema):
+        if field.name.lower() in partitions and pa.types.is_string(field.type):
+            values = batch.column(index)
+            is_null = compute.is_in(values, pa.array(AS_NULL))
+            batch = batch.set_column(index, field, compute.if_else(is_null, None, values))
+    return batch
