@@ -98,7 +98,7 @@ class Hosting:
         places = [one.query.place for _, one in collections]
         try:
             await asyncio.to_thread(self.storage.migrate, places)
-        except OSError as problem:  # each query's own check will say so
+        except (OSError, StorageError) as problem:  # each query's own check will say so
             log.warning("the layout of storage is not known: %s", problem)
 
     async def create_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:

@@ -40,7 +40,7 @@ from mzplan.schema.source_columns import keys_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark.executor import SparkExecutor
 from mzplan.store.store import Store
-from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.checkpoints import LAYOUT, Checkpoint
 from mzplan.warehouse.damage import GoneError, last_vacuumed
 from mzplan.warehouse.folder import Folder, delete_checksum, open_folder
 from mzplan.warehouse.paths import absolute
@@ -53,7 +53,6 @@ from mzplan.warehouse.storage import places_below
 _ENTRY = re.compile(r"(\d{20})\.(json|crc|checkpoint\.[0-9a-z.-]+)")
 _CHECKSUM = re.compile(r"(\d{20})\.crc")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
-LAYOUT = 1  # of collections and checkpoints, as docs/protocol.md describes it
 _READERS = 16
 _CHANGES_BEFORE = 3600.0  # seconds that a micro-batch may take to merge its changes
 

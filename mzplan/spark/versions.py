@@ -12,7 +12,7 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.observed import Versions
 from mzplan.model.words import count
 from mzplan.secrets.resolved import shortened
-from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.checkpoints import LAYOUT, Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
 
 if TYPE_CHECKING:
@@ -33,10 +33,12 @@ def take_over(checkpoint: Checkpoint, address: Address, ours: Versions | None) -
 
 def require_readable(checkpoint: Checkpoint, address: Address) -> Versions | None:
     """What has written a checkpoint; None where that is not recorded. Raises MzplanError MZ241 where no line
-    of this mzplan is known to read it, and OSError.
+    of this mzplan is known to read it, or its layout is of a later mzplan, and OSError.
 
     Lines that are in the table read each other's checkpoints: a test goes to and fro between them.
     """
+    if (layout := checkpoint.layout()) > LAYOUT:
+        raise _of_later_layout(address, layout)
     before = checkpoint.versions()
     if before is not None and ".".join(before.spark.split(".")[:2]) not in {line.spark for line in LINES}:
         raise _unreadable(address, before)
@@ -51,6 +53,16 @@ def _unreadable(address: Address, before: Versions) -> MzplanError:
         f"{NEWEST.spark}, and not whether that can go on from it. The checkpoint was not touched.",
         f"let a runner of mzplan {before.mzplan} or newer run it; or start it anew: "
         f"mzplan apply --replace {address}",
+        address=address,
+    )
+
+
+def _of_later_layout(address: Address, layout: int) -> MzplanError:
+    return error(
+        "MZ241",
+        f"The checkpoint of {address} has layout {layout}",
+        f"A later mzplan has written it; this one knows layout {LAYOUT}. The checkpoint was not touched.",
+        f"let a runner of the newer mzplan run it; or start it anew: mzplan apply --replace {address}",
         address=address,
     )
 

@@ -9,7 +9,7 @@ import json
 import time
 from typing import Any
 
-from mzplan.warehouse.folder import Folder, decoded, delete_checksum, open_folder, read_text
+from mzplan.warehouse.folder import Folder, decoded, decoding, delete_checksum, open_folder, read_text
 from mzplan.warehouse.step_record import StepRecord
 
 _MOVED = "mzplanMoved"  # in the settings of a step that only moved the checkpoint
@@ -31,10 +31,8 @@ class CheckpointLog:
     def query_id(self) -> str | None:
         """The id of the streaming query; None before its first start."""
         text = read_text(f"{self.spark}/metadata")
-        try:
+        with decoding(f"{self.spark}/metadata"):
             return str(json.loads(text)["id"]) if text else None
-        except (ValueError, KeyError, TypeError) as problem:
-            raise OSError(f"{self.spark}/metadata is damaged: {problem}") from None
 
     def planned(self) -> list[int]:
         """The steps whose offsets are there, in order."""
@@ -65,7 +63,8 @@ class CheckpointLog:
         """Whether Spark has run a step that is done. One that only moved the checkpoint has left nothing
         anywhere but here; a step whose offsets are not kept any more may be such a one."""
         lines = self.lines(step)
-        return len(lines) > 1 and _MOVED not in json.loads(lines[1]) and lines != self.lines(step - 1)
+        with decoding(f"{self.spark}/offsets/{step}"):
+            return len(lines) > 1 and _MOVED not in json.loads(lines[1]) and lines != self.lines(step - 1)
 
     def lines(self, step: int) -> list[str]:
         """What is logged of a step's offsets: a version, the batch's settings, a line for each source; none
@@ -83,8 +82,9 @@ class CheckpointLog:
         lines = self.lines(step)
         if len(lines) != 3:
             return None, None
-        began = json.loads(lines[1]).get("batchTimestampMs")
-        return _parsed(lines[2]), began / 1000 if began else None
+        with decoding(f"{self.spark}/offsets/{step}"):
+            began = json.loads(lines[1]).get("batchTimestampMs")
+            return _parsed(lines[2]), began / 1000 if began else None
 
     def begin(self, query_id: str, earlier: CheckpointLog, position: str) -> None:
         """Let a query of this id, which has not begun, go on at `position` of another checkpoint, behind a
@@ -108,8 +108,9 @@ class CheckpointLog:
         """Have the next step read up to `position`: it is planned as Spark plans one, and runs at the next
         start. The query must not run."""
         done = self.committed()
-        version, settings = self.lines(done)[:2]
-        read = {name: value for name, value in json.loads(settings).items() if name != _MOVED}
+        with decoding(f"{self.spark}/offsets/{done}"):
+            version, settings = self.lines(done)[:2]
+            read = {name: value for name, value in json.loads(settings).items() if name != _MOVED}
         head = [version, json.dumps(read, separators=(",", ":"))]
         delete_checksum(self._offsets, str(done + 1))
         self._offsets.write(str(done + 1), "\n".join([*head, position]).encode())
@@ -154,7 +155,8 @@ class CheckpointLog:
     def before_all(self) -> Any:
         """Where the upstream was before step 0, of a source that logs that (Kafka)."""
         data = open_folder(f"{self.spark}/sources/0").read("0")
-        found = _parsed(data.decode(errors="replace").rpartition("\n")[2]) if data is not None else None
+        with decoding(f"{self.spark}/sources/0/0"):
+            found = _parsed(data.decode(errors="replace").rpartition("\n")[2]) if data is not None else None
         # A source of files logs the files of its first batch there.
         return found if isinstance(found, dict) and all(isinstance(v, dict) for v in found.values()) else None
 
@@ -162,16 +164,18 @@ class CheckpointLog:
         """The URIs of the files that a source of files has logged between two of its offsets; its log keeps
         all of them, merging ten entries into one now and then."""
         folder = open_folder(f"{self.spark}/sources/0")
-        first, last = _log_offset(start) + 1, _log_offset(end)
+        with decoding(f"an offset in {self.spark}"):
+            first, last = _log_offset(start) + 1, _log_offset(end)
         found: dict[tuple[int, str], None] = {}
         for name in folder.names():
             number = name.removesuffix(".compact")
             if not number.isdecimal() or not (first <= int(number) <= last or name.endswith(".compact")):
                 continue
-            for line in (folder.read(name) or b"").decode().splitlines()[1:]:
-                entry = json.loads(line)
-                if first <= entry["batchId"] <= last:
-                    found[entry["batchId"], entry["path"]] = None
+            with decoding(f"{self.spark}/sources/0/{name}"):
+                for line in (folder.read(name) or b"").decode().splitlines()[1:]:
+                    entry = json.loads(line)
+                    if first <= entry["batchId"] <= last:
+                        found[entry["batchId"], entry["path"]] = None
         return tuple(path for _, path in sorted(found))
 
     def range_of(self, step: int, before: StepRecord | None) -> tuple[Any, Any, float | None]:
@@ -187,7 +191,8 @@ class CheckpointLog:
 
 def _as_moved(settings: str) -> str:
     """The settings of a step's offsets, with the word that it was not run. Spark reads past it."""
-    return json.dumps({**json.loads(settings), _MOVED: True}, separators=(",", ":"))
+    with decoding("the settings of a step"):
+        return json.dumps({**json.loads(settings), _MOVED: True}, separators=(",", ":"))
 
 
 def _parsed(text: str) -> Any:

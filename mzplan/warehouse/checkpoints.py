@@ -41,11 +41,12 @@ from mzplan.model.observed import LettersReplayed, Versions
 from mzplan.model.state import Backfill, Replay
 from mzplan.model.stored import stored
 from mzplan.warehouse.checkpoint_log import CheckpointLog
-from mzplan.warehouse.folder import open_folder, read_text, write_text
+from mzplan.warehouse.folder import decoding, open_folder, read_text, write_text
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.step_record import Count
 
 FORMAT_VERSION = 1
+LAYOUT = 1  # of collections and checkpoints, as docs/protocol.md describes it
 BEGUN_KEPT = 100  # descriptions
 
 
@@ -186,12 +187,10 @@ class ErrandSteps:
         data = self._folder.read(_file_of(step))
         if data is None:
             return None
-        try:
+        with decoding(f"{self.place}/{_file_of(step)}"):
             content = json.loads(data)
             (word,) = content.keys() & _ERRAND_STEPS.keys()
             return decode(_ERRAND_STEPS[word], content[word])
-        except (ValueError, KeyError, TypeError, AttributeError) as problem:
-            raise OSError(f"{self.place}/{_file_of(step)} is damaged: {problem}") from None
 
     def record(self, one: ErrandStep) -> None:
         """Write it down, durably and whole."""
@@ -255,7 +254,8 @@ class Checkpoint:
         """The upstream that the checkpoint was last moved away from and its position there, `{upstream,
         position, batch}`; None once a batch of the new one is done. Raises OSError."""
         recorded = self._fact("departure")
-        return recorded if recorded is not None and self.log.committed() <= recorded["batch"] else None
+        with decoding(f"{self.folder}/departure.json"):
+            return recorded if recorded is not None and self.log.committed() <= recorded["batch"] else None
 
     def record_departure(self, upstream: Mapping[str, Any], position: str) -> None:
         """Write down, durably, what a move is about to leave."""
@@ -269,12 +269,14 @@ class Checkpoint:
     def was_moved(self) -> bool:
         """Whether part of what it has read was on another upstream than the recorded one. Raises OSError."""
         recorded = self._fact("departure")
-        return recorded is not None and bool(recorded["upstream"])
+        with decoding(f"{self.folder}/departure.json"):
+            return recorded is not None and bool(recorded["upstream"])
 
     def collection(self) -> str | None:
         """The id of the Delta table that the source writes, None if it was not recorded. Raises OSError."""
         recorded = self._fact("collection")
-        return str(recorded["table"]) if recorded is not None else None
+        with decoding(f"{self.folder}/collection.json"):
+            return str(recorded["table"]) if recorded is not None else None
 
     def record_collection(self, table_id: str) -> None:
         """Write down, durably and whole, which table the source writes: another one is not its own."""
@@ -293,10 +295,8 @@ class Checkpoint:
         """Under which descriptions the steps of a sink began. Raises OSError, also for a file that holds
         something else."""
         recorded = self._fact("begun")
-        try:
+        with decoding(f"{self.folder}/begun.json"):
             return decode(History, recorded) if recorded is not None else History()
-        except ValueError as problem:
-            raise OSError(f"{self.folder}/begun.json is damaged: {problem}") from None
 
     def record_begun(self, history: History) -> None:
         """Write it down, durably and whole, before a step begins under the last of them."""
@@ -305,10 +305,8 @@ class Checkpoint:
     def replays(self) -> ReplaysDone:
         """The replays of a sink that are done. Raises OSError, also for a file that holds something else."""
         recorded = self._fact("replays")
-        try:
+        with decoding(f"{self.folder}/replays.json"):
             return decode(ReplaysDone, recorded) if recorded is not None else ReplaysDone()
-        except ValueError as problem:
-            raise OSError(f"{self.folder}/replays.json is damaged: {problem}") from None
 
     def record_replays(self, replays: ReplaysDone) -> None:
         """Write them down, durably and whole."""
@@ -318,10 +316,8 @@ class Checkpoint:
         """With which rows a source began; None for one that began without any. Raises OSError, also for a
         file that holds something else."""
         recorded = self._fact("carried")
-        try:
+        with decoding(f"{self.folder}/carried.json"):
             return decode(Carried, recorded) if recorded is not None else None
-        except ValueError as problem:
-            raise OSError(f"{self.folder}/carried.json is damaged: {problem}") from None
 
     def record_carried(self, carried: Carried) -> None:
         """Write it down, durably and whole: before the rows are written, and when all is done."""
@@ -331,10 +327,8 @@ class Checkpoint:
         """What has written here last; None where nothing was recorded, as by an older mzplan. Raises OSError,
         also for a file that holds something else."""
         recorded = self._fact("versions")
-        try:
+        with decoding(f"{self.folder}/versions.json"):
             return decode(Versions, recorded) if recorded is not None else None
-        except ValueError as problem:
-            raise OSError(f"{self.folder}/versions.json is damaged: {problem}") from None
 
     def record_versions(self, versions: Versions) -> None:
         """Write down, durably and whole, what is about to write here."""
@@ -353,16 +347,15 @@ class Checkpoint:
     def layout(self) -> int:
         """The version of mzplan's own layout here, 1 where nothing else was recorded. Raises OSError."""
         recorded = self._fact("layout")
-        return int(recorded["version"]) if recorded is not None else 1
+        with decoding(f"{self.folder}/layout.json"):
+            return int(recorded["version"]) if recorded is not None else 1
 
     def _fact(self, name: str) -> dict[str, Any] | None:
         text = read_text(f"{self.folder}/{name}.json")
         if text is None:
             return None
-        try:
+        with decoding(f"{self.folder}/{name}.json"):
             return dict(json.loads(text)[name])
-        except (ValueError, KeyError, TypeError) as problem:
-            raise OSError(f"{self.folder}/{name}.json is damaged: {problem}") from None
 
     def _record(self, name: str, fact: Mapping[str, Any]) -> None:
         data = {"format_version": FORMAT_VERSION, name: dict(fact)}

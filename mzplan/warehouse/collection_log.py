@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from mzplan.warehouse.folder import ensure_file, file_system, open_folder
+from mzplan.warehouse.folder import decoding, ensure_file, file_system, open_folder
 from mzplan.warehouse.paths import is_uri
 
 T = TypeVar("T")
@@ -25,6 +25,17 @@ _COMPUTING = (
 )
 _CONSTRAINTS = "delta.constraints."
 _LOOKED_THROUGH = 1000  # commits after a checkpoint; Delta makes one every 10, of collections every 20
+_DECODED = 1 << 28  # bytes of a checkpoint, of one kind of action; of all its other rows there are some bits
+_VALUES = 1 << 28  # of a checkpoint and one kind of action, nulls among them
+_KEPT = 100_000  # of a checkpoint and one kind of action; there is one for each writer that the table has had
+_TOO_LARGE = f"it holds more than {_DECODED >> 20} MiB, or {_KEPT:,} actions of a kind"
+_ROWS = 1024  # of a checkpoint that are decoded at once
+# Of each kind of action in a checkpoint, what is read here. The first column each one has.
+_COLUMNS = {
+    "txn": ["txn.appId", "txn.version"],
+    "protocol": ["protocol.minReaderVersion", "protocol.readerFeatures", "protocol.writerFeatures"],
+    "metaData": ["metaData.schemaString", "metaData.configuration"],
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +112,8 @@ class CollectionLog:
                 return None
             if len(self._kept) >= _CACHED:
                 self._kept.clear()
-            try:
+            with decoding(f"{self.collection}/_delta_log/{version:020}.json"):
                 self._kept[version] = _commit(self.collection, version, data)
-            except (ValueError, KeyError, TypeError, AttributeError) as problem:
-                place = f"{self.collection}/_delta_log/{version:020}.json"
-                raise OSError(f"{place} is damaged: {problem}") from None
         return self._kept[version]
 
     def after(self, version: int) -> Iterator[Commit]:
@@ -127,8 +135,9 @@ class CollectionLog:
         # The log was cut off: Delta keeps of each writer the newest in its checkpoints.
         if not versions or versions[0] == 0:
             return None
-        kept = [one for one in self._actions(self._checkpoint()[1], "txn") if one["appId"] == application]
-        return max((int(one["version"]) for one in kept), default=None)
+        with decoding(f"the checkpoint of {self.collection}"):
+            kept = [one for one in self._actions(self._checkpoint()[1], "txn") if one["appId"] == application]
+            return max((int(one["version"]) for one in kept), default=None)
 
     def features(self) -> Features | None:
         """What the newest version asks for (at most 1,000 after the last checkpoint are looked at).
@@ -151,10 +160,8 @@ class CollectionLog:
     ) -> T | None:
         version, names = self._last_checkpoint() or self._checkpoint()
         actions = self._actions(names, action)
-        try:
+        with decoding(f"the checkpoint {version} of {self.collection}"):
             newest = read(actions[-1]) if actions else None
-        except (TypeError, AttributeError, ValueError, KeyError) as problem:
-            raise OSError(f"the checkpoint {version} of {self.collection} is damaged: {problem}") from None
         for commit in islice(self.after(version), _LOOKED_THROUGH):
             newest = now if (now := of(commit)) is not None else newest
         return newest
@@ -162,12 +169,14 @@ class CollectionLog:
     def _last_checkpoint(self) -> tuple[int, list[str]] | None:
         """What Delta notes as its newest checkpoint: its version and files; None where they take a listing.
         A newer one may be there: what it has, the commits have too."""
+        data = self._folder.read("_last_checkpoint") or b""
         try:
-            note = json.loads(self._folder.read("_last_checkpoint") or b"")
-            if note.get("parts") or note.get("v2Checkpoint"):
-                return None
-            return int(note["version"]), [f"{int(note['version']):020}.checkpoint.parquet"]
-        except (ValueError, KeyError, TypeError, AttributeError):
+            with decoding(f"{self.collection}/_delta_log/_last_checkpoint"):
+                note = json.loads(data)
+                if note.get("parts") or note.get("v2Checkpoint"):
+                    return None
+                return int(note["version"]), [f"{int(note['version']):020}.checkpoint.parquet"]
+        except OSError:
             return None
 
     def _checkpoint(self) -> tuple[int, list[str]]:
@@ -197,23 +206,54 @@ class CollectionLog:
         stems = (name.removesuffix(".json") for name in self._folder.names() if name.endswith(".json"))
         return sorted(int(stem) for stem in stems if _is_version(stem))
 
+    def between(self, first: int, last: int) -> Sequence[int]:
+        """The versions from one to another, but for some that are not there. An offset may name any: of many,
+        none is looked for that the log does not list."""
+        if last - first < _CACHED:
+            return range(first, last + 1)
+        return [version for version in self.versions() if first <= version <= last]
+
 
 def _is_version(stem: str) -> bool:
     return len(stem) == 20 and stem.isdecimal()
 
 
 def _actions(place: str, action: str) -> list[dict[str, Any]]:
-    """Of one kind, those in a file of one of Delta's checkpoints. Raises OSError."""
+    """Of one kind, those in a file of one of Delta's checkpoints. Raises OSError, also for a file that
+    decodes to far more than a checkpoint has: a few hundred bytes can hold a thousand million rows."""
     import pyarrow as pa
     from pyarrow import parquet
 
     ensure_file(place)
     system, path = file_system(place)
+    found: list[dict[str, Any]] = []
+    decoded = 0
     try:
-        actions = parquet.read_table(path, filesystem=system, columns=[action]).column(action)
-    except (pa.ArrowException, KeyError) as problem:
+        with parquet.ParquetFile(path, filesystem=system) as file:
+            for batch in file.iter_batches(_rows_at_once(file.metadata, action), columns=_COLUMNS[action]):
+                kept = batch.column(action).drop_null()
+                if len(found) + len(kept) > _KEPT:
+                    raise ValueError(_TOO_LARGE)
+                # Of a dictionary, which is one text for many rows, Python has as many texts.
+                rows = kept.to_pylist()
+                decoded += batch.nbytes + sum(len(str(row)) for row in rows)
+                if decoded > _DECODED:
+                    raise ValueError(_TOO_LARGE)
+                found += rows
+    except (pa.ArrowException, KeyError, ValueError) as problem:
         raise OSError(f"{place} is damaged: {problem}") from None
-    return list(actions.drop_null().to_pylist())
+    return found
+
+
+def _rows_at_once(metadata: Any, action: str) -> int:
+    """Of a checkpoint, so few that they fit even where each has the longest text that its file can hold."""
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    columns = (group.column(at) for group in groups for at in range(group.num_columns))
+    read = [column for column in columns if column.path_in_schema.startswith(f"{action}.")]
+    if sum(column.num_values for column in read) > _VALUES:
+        raise ValueError(_TOO_LARGE)
+    longest: int = max((column.total_uncompressed_size for column in read), default=0)
+    return max(1, min(_ROWS, _DECODED // max(1, longest)))
 
 
 def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[int, int] | None:
@@ -225,33 +265,34 @@ def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[i
     """
     if not isinstance(end, dict) or "reservoirVersion" not in end:
         return None
-    last = int(end["reservoirVersion"]) - (0 if int(end.get("index", -1)) >= 0 else 1)
-    first = 0
-    if isinstance(start, dict) and not start.get("isStartingVersion"):
-        first = int(start.get("reservoirVersion", 0))
-        begun = collection.commit(first) if int(start.get("index", -1)) >= 0 else None
-        first += begun is not None and begun.is_read_by(int(start["index"]))
-    return (first, last) if first <= last else None
+    with decoding(f"an offset in {collection.collection}"):
+        last = int(end["reservoirVersion"]) - (0 if int(end.get("index", -1)) >= 0 else 1)
+        first = 0
+        if isinstance(start, dict) and not start.get("isStartingVersion"):
+            first = int(start.get("reservoirVersion", 0))
+            begun = collection.commit(first) if int(start.get("index", -1)) >= 0 else None
+            first += begun is not None and begun.is_read_by(int(start["index"]))
+        return (first, last) if first <= last else None
 
 
 def steps_of(collection: CollectionLog, first: int, last: int) -> tuple[tuple[int, int] | None, int | None]:
     """The first and last step that these versions hold, and their rows; None for what is not known."""
-    commits = [collection.commit(version) for version in range(first, last + 1)]
-    steps = [commit.step for commit in commits if commit is not None and commit.step is not None]
+    commits = list(filter(None, map(collection.commit, collection.between(first, last))))
+    steps = [commit.step for commit in commits if commit.step is not None]
     if not steps:
         return None, None
-    if (
-        None in commits
-    ):  # the log of the oldest is gone: a reader that began at 0 has seen step 0 all the same
+    if len(commits) <= last - first:
+        # The log of the oldest is gone: a reader that began at 0 has seen step 0 all the same.
         return ((0 if first == 0 else min(steps)), max(steps)), None
-    rows = [commit.rows for commit in commits if commit is not None and commit.step is not None]
+    rows = [commit.rows for commit in commits if commit.step is not None]
     known = sum(r for r in rows if r is not None) if None not in rows else None
     return (min(steps), max(steps)), known
 
 
 def is_at_boundary(offset: Any) -> bool:
-    """Whether an offset is between two versions."""
-    return offset is None or (isinstance(offset, dict) and int(offset.get("index", -1)) < 0)
+    """Whether an offset is between two versions. Raises OSError for one that is none."""
+    with decoding("an offset"):
+        return offset is None or (isinstance(offset, dict) and int(offset.get("index", -1)) < 0)
 
 
 def _commit(collection: str, version: int, data: bytes) -> Commit:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.folder import open_folder
+from mzplan.warehouse.folder import decoding, open_folder
 
 _CHANGE_DATA = "/_change_data/"
 _VACUUMED = "_last_vacuum_info"
@@ -75,6 +75,7 @@ def last_vacuumed(collection: str) -> int:
     the log from there on. -1 when there was none. Raises OSError."""
     data = open_folder(f"{collection}/_delta_log").read(_VACUUMED)
     try:
-        return int(json.loads(data)["latestCommitVersionOutsideOfRetentionWindow"]) if data else -1
-    except (ValueError, KeyError, TypeError):
+        with decoding(_VACUUMED):
+            return int(json.loads(data)["latestCommitVersionOutsideOfRetentionWindow"]) if data else -1
+    except OSError:
         return -1

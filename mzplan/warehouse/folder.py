@@ -15,6 +15,9 @@ Data = bytes | memoryview
 _FIT: set[tuple[str, str, str, int | None, int | None]] = set()  # checkpoints that were looked at
 _MOST_FIT = 10_000
 _PIECE = 16 << 20  # bytes that one request to an object store asks for
+# What decoding raises for a text that others may have written: `1e999` as a number of a step is an
+# OverflowError, and a hundred thousand brackets are a RecursionError.
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 class Folder(Protocol):
@@ -141,6 +144,17 @@ def decoded(data: bytes, place: str) -> str:
         return data.decode()
     except UnicodeDecodeError as problem:
         raise OSError(f"{place} is damaged: {problem}") from None
+
+
+@contextlib.contextmanager
+def decoding(place: str) -> Iterator[None]:
+    """Around whatever decodes what others may have written at a place: raises OSError, which names the place,
+    for all that is not as it should be there."""
+    try:
+        yield
+    except _MALFORMED as problem:
+        why = "it is nested too deeply" if isinstance(problem, RecursionError) else problem
+        raise OSError(f"{place} is damaged: {why}") from None
 
 
 def write_text(place: str, text: str) -> None:

@@ -19,7 +19,14 @@ from typing import Any
 from mzplan.host.guarded import GuardedFolder
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.folder import ensure_plain, ensure_readable_log, file_system, open_folder, read_text
+from mzplan.warehouse.folder import (
+    decoding,
+    ensure_plain,
+    ensure_readable_log,
+    file_system,
+    open_folder,
+    read_text,
+)
 from mzplan.warehouse.paths import absolute, local_path, split_storage
 
 
@@ -97,7 +104,9 @@ def files_read(left: Left) -> Iterator[str]:
     folder = f"{left.checkpoint}/sources/0"
     for name in open_folder(folder).names():
         for line in (read_text(f"{folder}/{name}") or "").splitlines()[1:]:
-            yield str(json.loads(line)["path"])
+            with decoding(f"{folder}/{name}"):
+                path = str(json.loads(line)["path"])
+            yield path
 
 
 def open_table(table: str) -> Any:

@@ -18,13 +18,15 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.schema.description import Description, SourceRead
 from mzplan.schema.kinds import resource_kind
 from mzplan.warehouse.checkpoints import Carried, Checkpoint
+from mzplan.warehouse.folder import decoding
 
 
 def table_read(entry: str | None) -> str | None:
     """The id of the table that an entry of a sink's offset log is of; None where it says none."""
     try:
-        found = json.loads(entry) if entry is not None else None
-    except ValueError:
+        with decoding("an offset"):
+            found = json.loads(entry) if entry is not None else None
+    except OSError:
         return None
     return str(found["reservoirId"]) if isinstance(found, dict) and "reservoirId" in found else None
 
@@ -108,7 +110,8 @@ class GoingOver:
 
 def _offset(entry: str | None, table: str, version: int) -> str:
     """Delta's offset before all files of a version, as Spark writes it after this entry."""
-    known: dict[str, Any] = json.loads(entry) if entry is not None else {}
+    with decoding("an offset"):
+        known: dict[str, Any] = json.loads(entry) if entry is not None else {}
     made = {**known, "reservoirId": table, "reservoirVersion": version, "index": -1}
     return json.dumps({**made, "isStartingVersion": False}, separators=(",", ":"))
 

@@ -46,8 +46,10 @@ def lost_steps(table: CollectionLog, log: CheckpointLog, whole: Held | None = No
         steps = [newest]
     if steps[-1] < done:
         return steps[-1] + 1, done
+    planned = log.planned()
     for before, after in reversed(list(pairwise(steps))):
-        if any(log.is_written(step) for step in range(before + 1, after)):
+        # A commit may name any step: only those are looked at that the checkpoint has.
+        if any(log.is_written(step) for step in planned if before < step < after):
             return before + 1, after - 1
     return None
 

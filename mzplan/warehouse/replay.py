@@ -13,7 +13,7 @@ from mzplan.schema.columns import CHANGE, DELETE, UPSERT
 from mzplan.warehouse.collection_log import Add, CollectionLog, Commit, versions_between
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError, missing
-from mzplan.warehouse.folder import ensure_file, file_system
+from mzplan.warehouse.folder import decoding, ensure_file, file_system
 from mzplan.warehouse.partitions import with_nulls
 from mzplan.warehouse.step_record import StepRecord
 
@@ -122,7 +122,8 @@ def collection_hash(log: CollectionLog, record: StepRecord) -> ContentHash:
 
 def _read_between(log: CollectionLog, record: StepRecord) -> tuple[Any, dict[str, Any]]:
     """Delta's offsets between which a sink's step has read (None: from the start). Raises GoneError."""
-    if not isinstance(record.end, dict) or (record.start is None and record.step > 0):
+    is_known = isinstance(record.end, dict) and isinstance(record.start, dict | None)
+    if not is_known or (record.start is None and record.step > 0):
         raise GoneError(f"Which part of {log.collection} step {record.step} has read is not known any more.")
     return record.start, record.end
 
@@ -135,6 +136,11 @@ def files_of(log: CollectionLog, record: StepRecord) -> list[str]:
     reads the files of a snapshot first, in the order of their age (`isStartingVersion`).
     """
     start, end = _read_between(log, record)
+    with decoding(f"the offset of step {record.step} in {log.collection}"):
+        return [add.place for add in _adds_between(log, start, end)]
+
+
+def _adds_between(log: CollectionLog, start: Any, end: dict[str, Any]) -> list[Add]:
     found: list[Add] = []
     first, after = 0, -1  # of the versions whose files are read one by one: the first, and the last file read
     if start is not None and not start.get("isStartingVersion"):
@@ -144,7 +150,7 @@ def files_of(log: CollectionLog, record: StepRecord) -> list[str]:
         upto = int(end["index"]) if end.get("isStartingVersion") else _ALL
         found += snapshot[int(start["index"]) + 1 if start is not None else 0 : max(0, upto + 1)]
         if end.get("isStartingVersion"):
-            return [add.place for add in found]
+            return found
         first = int(start["reservoirVersion"]) + 1 if start is not None else 0
     last, upto = int(end["reservoirVersion"]), int(end["index"])
     for version in range(first, last + 1):
@@ -152,7 +158,7 @@ def files_of(log: CollectionLog, record: StepRecord) -> list[str]:
             break
         fresh = [add for add in logged(log, version).adds if add.has_new_rows]
         found += fresh[max(0, after + 1) if version == first else 0 : upto + 1 if version == last else None]
-    return [add.place for add in found]
+    return found
 
 
 def versions_of(log: CollectionLog, record: StepRecord) -> tuple[int, int]:
@@ -165,7 +171,8 @@ def versions_of(log: CollectionLog, record: StepRecord) -> tuple[int, int]:
             "is not told apart by steps."
         )
     found = versions_between(start, end, log)
-    last = int(end["index"])
+    with decoding(f"the offset of step {record.step} in {log.collection}"):
+        last = int(end["index"])
     if found is None or not (last < 0 or logged(log, found[1]).is_read_by(last)):
         raise GoneError(f"Step {record.step} has read no version of {log.collection} to its end.")
     return found

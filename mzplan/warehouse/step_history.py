@@ -16,6 +16,7 @@ from mzplan.model.address import Place
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import BackfillStep, Checkpoint, ErrandSteps, collection_path
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, steps_of, versions_between
+from mzplan.warehouse.folder import decoding
 from mzplan.warehouse.step_index import StepIndex
 from mzplan.warehouse.step_record import StepRecord
 
@@ -221,9 +222,10 @@ def needed_by(sink: StepHistory) -> int | None:
         return 0
     if not sink.has_read(offset):
         return 1  # it goes on behind the rows that this generation begins with
-    if offset.get("isStartingVersion") and int(offset.get("index", -1)) >= 0:
+    if offset.get("isStartingVersion") and not is_at_boundary(offset):
         return 0  # in the middle of the snapshot with which it began
-    version, index = int(offset["reservoirVersion"]), int(offset.get("index", -1))
+    with decoding(f"an offset in {sink.log.spark}"):
+        version, index = int(offset["reservoirVersion"]), int(offset.get("index", -1))
     # Whatever the index of a file in it: this version is not read to its end, but for one of a MERGE.
     for commit in sink.collection.after(version - 1):
         is_read = commit.is_read_by(index if commit.version == version else -1)

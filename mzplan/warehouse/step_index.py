@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.folder import open_folder
+from mzplan.warehouse.folder import decoding, open_folder
 from mzplan.warehouse.step_record import StepRecord
 
 FORMAT_VERSION = 1
@@ -43,10 +43,8 @@ class StepIndex:
     def _since(self, names: Sequence[str]) -> int:
         marked = max((int(name.removeprefix(_MARK)) for name in names if _is_mark(name)), default=0)
         data = self._folder.read(_SINCE) if _SINCE in names else None
-        try:
+        with decoding(f"{self.place}/{_SINCE}"):
             return max(marked, int(json.loads(data)["since"])) if data is not None else marked
-        except (ValueError, KeyError, TypeError) as problem:
-            raise OSError(f"{self.place}/{_SINCE} is damaged: {problem}") from None
 
     def recent(self) -> tuple[StepRecord, ...]:
         """The newest few steps, the newest first: what a Status shows of them."""
@@ -122,8 +120,9 @@ class StepIndex:
         found: dict[int, StepRecord] = {}
         for line in data.splitlines():
             try:
-                record = StepRecord.parse(line)
-            except ValueError:  # cut short by a crash
+                with decoding(f"{self.place}/{_name(first)}"):
+                    record = StepRecord.parse(line)
+            except OSError:  # cut short by a crash
                 continue
             found[record.step] = record
         return [found[step] for step in sorted(found)]

@@ -177,7 +177,7 @@ def table_id(collection: str) -> str | None:
     for line in (read_text(f"{collection}/_delta_log/{0:020}.json") or "").splitlines():
         try:
             action = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if isinstance(action, dict) and isinstance(action.get("metaData"), dict):
             return str(action["metaData"].get("id"))

@@ -29,6 +29,7 @@ from mzplan.connectors.network.folders import folder_of, folder_problems, route
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.source_columns import record_columns
 from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.folder import decoding
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -75,9 +76,10 @@ class DeltaSource(SourceConnector):
             return None
         folder = folder_of(query)
         try:
-            version, has_begun = _next_version(json.loads(position))
+            with decoding("an offset"):
+                version, has_begun = _next_version(json.loads(position))
             versions = CollectionLog(folder).versions()
-        except (OSError, ValueError, KeyError, TypeError):  # the start says what is wrong with it
+        except OSError:  # the start says what is wrong with it
             return None
         if not versions or version is None:
             return None
