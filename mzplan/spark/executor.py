@@ -200,8 +200,7 @@ class SparkExecutor(SparkDriver):
         write where the query does."""
         # One log for both looks: it keeps the commits that it has read.
         collection = CollectionLog(collection_of(self._warehouse, query.description))
-        with suppress(OSError, ValueError):
-            require_uncomputed(collection, query.address)
+        require_uncomputed(collection, query.address)
         ours = self._delta_features
         if ours is None:  # it then says so itself
             return

@@ -93,8 +93,18 @@ def require_features(table: CollectionLog, address: Address, ours: frozenset[str
 
 def require_uncomputed(collection: CollectionLog, address: Address) -> None:
     """Raise MzplanError MZ282 for a collection that has Delta compute something, which mzplan's own never do:
-    it would run with the rights of the runner. Raises OSError."""
-    if computing := collection.computing():
+    it would run with the rights of the runner; and for one of which that can't be seen, MZ063."""
+    try:
+        computing = collection.computing()
+    except OSError as problem:
+        raise error(
+            "MZ063",
+            f"{address} could not be started",
+            f"What the collection has Delta compute can't be seen: {problem}. None of it was run.",
+            "it is tried again; where its log is damaged, look who else writes the warehouse.",
+            address=address,
+        ) from None
+    if computing:
         raise error(
             "MZ282",
             f"The collection of {address} computes what mzplan has not declared",

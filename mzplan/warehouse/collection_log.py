@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -24,7 +23,7 @@ _COMPUTING = (
     "EXISTS_DEFAULT",
 )
 _CONSTRAINTS = "delta.constraints."
-_LOOKED_THROUGH = 1000  # commits after a checkpoint; Delta makes one every 10, of collections every 20
+_LOOKED_THROUGH = 1 << 28  # bytes of commits after a checkpoint; Delta makes one every 10, or 20
 _DECODED = 1 << 28  # bytes of a checkpoint, of one kind of action; of all its other rows there are some bits
 _VALUES = 1 << 28  # of a checkpoint and one kind of action, nulls among them
 _KEPT = 100_000  # of a checkpoint and one kind of action; there is one for each writer that the table has had
@@ -34,7 +33,7 @@ _ROWS = 1024  # of a checkpoint that are decoded at once
 _COLUMNS = {
     "txn": ["txn.appId", "txn.version"],
     "protocol": ["protocol.minReaderVersion", "protocol.readerFeatures", "protocol.writerFeatures"],
-    "metaData": ["metaData.schemaString", "metaData.configuration"],
+    "metaData": ["metaData.schemaString", "metaData.configuration", "metaData.partitionColumns"],
 }
 
 
@@ -103,6 +102,7 @@ class CollectionLog:
         self.collection = collection
         self._folder = open_folder(f"{collection}/_delta_log")
         self._kept: dict[int, Commit] = {}
+        self._read = 0  # bytes of commits
 
     def commit(self, version: int) -> Commit | None:
         """One version; None when it is not written yet, or its log is gone (Delta keeps it for 30 days)."""
@@ -110,6 +110,7 @@ class CollectionLog:
             data = self._folder.read(f"{version:020}.json")
             if data is None:
                 return None
+            self._read += len(data)
             if len(self._kept) >= _CACHED:
                 self._kept.clear()
             with decoding(f"{self.collection}/_delta_log/{version:020}.json"):
@@ -140,9 +141,8 @@ class CollectionLog:
             return max((int(one["version"]) for one in kept), default=None)
 
     def features(self) -> Features | None:
-        """What the newest version asks for (at most 1,000 after the last checkpoint are looked at).
-
-        None where there is no table, or its log does not say. Raises OSError."""
+        """What the newest version asks for. None where there is no table, or its log does not say. Raises
+        OSError."""
         return self._newest("protocol", _features, lambda commit: commit.features)
 
     def computing(self) -> tuple[str, ...] | None:
@@ -162,7 +162,12 @@ class CollectionLog:
         actions = self._actions(names, action)
         with decoding(f"the checkpoint {version} of {self.collection}"):
             newest = read(actions[-1]) if actions else None
-        for commit in islice(self.after(version), _LOOKED_THROUGH):
+        begun = self._read
+        for commit in self.after(version):
+            if self._read - begun > _LOOKED_THROUGH:
+                raise OSError(
+                    f"{self.collection} has over {_LOOKED_THROUGH >> 20} MiB of commits after {version}"
+                )
             newest = now if (now := of(commit)) is not None else newest
         return newest
 

@@ -26,6 +26,13 @@ from mzplan.warehouse.step_record import StepRecord
 
 ORDERS = Address.parse("source.orders")
 BILLION = 10**12
+_METADATA = pa.struct(
+    {
+        "schemaString": pa.string(),
+        "partitionColumns": pa.list_(pa.string()),
+        "configuration": pa.map_(pa.string(), pa.string()),
+    }
+)
 DEEP = "[" * 100_000
 BRACKETS = f'{{"x": {DEEP}'
 
@@ -204,3 +211,14 @@ def test_a_small_checkpoint_that_decodes_to_gigabytes_is_refused(tmp_path: Path,
     with pytest.raises(OSError, match="holds more than 256 MiB"):
         log.last_transaction("other")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_500_000, "KiB"
+
+
+def test_a_checkpoint_says_what_a_table_is_divided_by(tmp_path: Path) -> None:
+    """Only what is needed of its columns is read; that is all which is needed."""
+    log = table(tmp_path, *[json.dumps({"commitInfo": {}})] * 2)
+    schema = json.dumps({"fields": [{"name": "day", "type": "date", "metadata": {}}]})
+    of_table: dict[str, Any] = {"schemaString": schema, "partitionColumns": ["day"]}
+    of_table["configuration"] = [("delta.constraints.c", "x")]
+    rows = pa.table({"metaData": pa.array([None, of_table], _METADATA)})
+    parquet.write_table(rows, tmp_path / "_delta_log" / f"{1:020}.checkpoint.parquet")
+    assert log.partitions() == {"day": "date"} and log.computing() == ("delta.constraints.c",)
