@@ -26,6 +26,7 @@ _REDACTED_TOO = "(?i:keystore[.]key|jaas|private.?key)"
 # secrets among them, in the place of ${…}, and takes "…" for a name.
 READING = {"spark.sql.variable.substitute": "false", "spark.sql.ansi.doubleQuotedIdentifiers": "false"}
 STOP_TIMEOUT_S = 20
+_FETCHED = ("http", "https", "ftp")
 NOTHING: Mapping[str, tuple[str, ...]] = {}
 
 
@@ -62,6 +63,9 @@ def _defaults(application: str) -> dict[str, str]:
         "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S}s",
         "spark.sql.streaming.numRecentProgressUpdates": "5",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        # The log of a table may name any file, and Hadoop would fetch it from any server. There are no such
+        # classes: a read fails of that, and says so.
+        **{f"spark.hadoop.fs.{scheme}.impl": f"mzplan.reads.no.{scheme}" for scheme in _FETCHED},
         # Else PySpark may have the JVM note which line of ours made each expression, for Spark's errors (the
         # thread that asks first decides): the rows of a Kafka source then take 1,100 calls and not 400.
         "spark.python.sql.dataFrameDebugging.enabled": "false",

@@ -196,6 +196,12 @@ def test_what_is_given_from_outside_wins(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert any(package.startswith("io.delta:") for package in packages)
 
 
+def test_spark_fetches_no_url_that_a_table_s_log_names() -> None:
+    conf = dict(configuration_of("app", {}, {}).getAll())
+    for scheme in ("http", "https", "ftp"):
+        assert conf[f"spark.hadoop.fs.{scheme}.impl"] == f"mzplan.reads.no.{scheme}"
+
+
 def test_what_spark_shows_of_options_holds_no_key() -> None:
     for given in ({}, {"spark.redaction.regex": "(?i)secret|colour"}):
         shown = re.compile(configuration_of("a", given, {}).get("spark.redaction.regex") or "")
