@@ -195,7 +195,7 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
         assert found == {"row": 1, **values, "n": 7, "u": b"k"}, mode
     (dead,) = parsed.where("_mzplan_dead IS NOT NULL").collect()
     assert bytes(dead["_mzplan_dead"].value) == listed[2][1], "as it came"
-    _merge_latest(good, 0, str(tmp_path / "odd"), ["row"])
+    _merge_latest(good, 0, str(tmp_path / "odd"), ["row"], [])
     assert [row["s"] for row in read_delta(tmp_path / "odd")] == [values["s"]]
 
 
