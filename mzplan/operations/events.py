@@ -6,7 +6,9 @@ and what a serial has changed is told as the history has it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
@@ -16,6 +18,7 @@ from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.event import Event, EventKind
 from mzplan.model.history import CommitRecord
+from mzplan.model.state import State
 from mzplan.model.times import instant
 from mzplan.operations.commits import committed_state
 from mzplan.store.event_log import EventReader, LoggedEvent, seconds_of
@@ -27,6 +30,7 @@ _DONE: tuple[EventKind, ...] = ("started", "stopped", "failed", "healed", "refus
 _OF_A_RUN: tuple[EventKind, ...] = ("started", "stopped", "failed")
 _OF_A_RUNNER: tuple[EventKind, ...] = ("runner-began", "runner-ended")
 _SKEW = 3600.0  # seconds that clocks may differ: what was before the commit that it names is not of it
+_CHECKING = 2.0  # seconds for the states of serials that events name
 _COMMITTED = ("change", "secret", "hand")  # causes that a commit has written down itself
 
 
@@ -74,13 +78,8 @@ def read_events(store: Store, wanted: EventFilter) -> EventList:
     """The events, the oldest first."""
     reader = EventReader(store.backend)
     found = [one for one in reader.newest_first(wanted.may_pass, wanted.since) if wanted.passes(one.event)]
-    in_order = _in_order(reversed(found))
-    return EventList(
-        events=in_order,
-        unreadable=reader.unreadable,
-        left_out=tuple(reader.left_out),
-        serials=held_serials(store),
-    )
+    listed = _listed(store, _in_order(reversed(found)))
+    return replace(listed, unreadable=reader.unreadable, left_out=tuple(reader.left_out))
 
 
 def follow_events(store: Store, wanted: EventFilter, wait: Callable[[], bool]) -> Iterator[EventList]:
@@ -89,7 +88,7 @@ def follow_events(store: Store, wanted: EventFilter, wait: Callable[[], bool]) -
     list(reader.fresh())  # what is there already
     while wait():
         if found := [one for one in reader.fresh() if wanted.passes(one.event)]:
-            yield EventList(events=_in_order(found), serials=held_serials(store))
+            yield _listed(store, _in_order(found))
 
 
 def latest_events(store: Store, address: Address, most: int, since: float) -> EventList:
@@ -97,7 +96,7 @@ def latest_events(store: Store, address: Address, most: int, since: float) -> Ev
     wanted = EventFilter(addresses=[address], since=since)
     found = EventReader(store.backend).newest_first(wanted.may_pass, since)
     newest = tuple(islice((one for one in found if wanted.passes(one.event)), most))
-    return EventList(events=newest, serials=held_serials(store))
+    return _listed(store, newest)
 
 
 def events_of_serial(store: Store, serial: int, commit: CommitRecord | None) -> EventList:
@@ -117,7 +116,35 @@ def events_of_serial(store: Store, serial: int, commit: CommitRecord | None) -> 
     found = [
         one for one in reader.newest_first(lambda line: named in line, since, until) if is_of_it(one.event)
     ]
-    return EventList(events=_in_order(reversed(found)), serials=held_serials(store))
+    return _listed(store, _in_order(reversed(found)))
+
+
+def _listed(store: Store, events: tuple[LoggedEvent, ...]) -> EventList:
+    """Events with what a serial has done in the history's words, for whoever can write to the store could
+    write others; of the newest serials, and of the others as the log says."""
+    serials = held_serials(store)
+    causes = (one.event.cause for one in events)
+    named = {one.serial for one in causes if one is not None and _is_committed(one)} & serials
+    states: dict[int, State] = {}
+    until = time.monotonic() + _CHECKING
+    for serial in sorted(named, reverse=True):
+        if time.monotonic() > until:
+            break
+        with suppress(MzplanError):
+            states[serial] = committed_state(store, serial)
+
+    def by_history(logged: LoggedEvent) -> LoggedEvent:
+        event, cause = logged.event, logged.event.cause
+        if cause is None or event.address is None or not _is_committed(cause) or cause.serial not in named:
+            return logged
+        state = states.get(cause.serial)
+        if state is None:
+            said = replace(cause, detail=f"as the log says, {cause.detail}")
+        else:
+            said, _ = _as_committed(state, event.address, cause)
+        return replace(logged, event=replace(event, cause=said))
+
+    return EventList(events=tuple(map(by_history, events)), serials=serials)
 
 
 def held_serials(store: Store) -> frozenset[int]:
@@ -277,12 +304,18 @@ def _checked(
         state = committed_state(store, cause.serial)
     except MzplanError:
         return cause, None, False
+    said, is_held = _as_committed(state, address, cause)
+    return said, state.commit, is_held
+
+
+def _as_committed(state: State, address: Address, cause: Cause) -> tuple[Cause, bool]:
+    """A cause as the state of its serial has it, and whether that bears it out."""
     record = state.resources.get(address)
     because = record.because if record is not None else None
     if cause.cause not in _COMMITTED:
-        return cause, state.commit, True
+        return cause, True
     if record is None:
-        return replace(cause, through=None, detail="it is no longer committed"), state.commit, True
+        return replace(cause, through=None, detail="it is no longer committed"), True
     if because is None or (because.cause, because.serial) != (cause.cause, cause.serial):
-        return replace(cause, through=None, detail=""), state.commit, False
-    return replace(because, at=cause.at), state.commit, True
+        return replace(cause, through=None, detail=""), False
+    return replace(because, at=cause.at), True

@@ -171,6 +171,21 @@ def test_a_runner_that_is_gone_runs_nothing(told: Path, store: Store) -> None:
         store.backend.delete(key)
 
 
+def test_events_tell_what_a_serial_did_in_the_words_of_the_history(
+    told: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil = {"cause": "change", "serial": 2, "through": "connection.k", "detail": "moved to mallory"}
+    key = forged(told, store, line(at="2099-01-01T00:00:00Z", cause=evil), name="local.4070908800000-9")
+    try:
+        for command in (("events",), ("events", "--json"), ("events", "source.orders")):
+            ran = mzplan(told, *command)
+            assert "mallory" not in ran.out and "brokers[0] a:9092 → b:9092" in ran.out, command
+        monkeypatch.setattr("mzplan.operations.events._CHECKING", -1.0)  # what there is no time for
+        assert "as the log says, moved to mallory" in mzplan(told, "events").out
+    finally:
+        store.backend.delete(key)
+
+
 def test_what_is_before_its_commit_is_not_of_it(told: Path, store: Store) -> None:
     key = forged(told, store, line(at="2025-01-01T00:00:00Z", cause={"cause": "change", "serial": 2}))
     try:
