@@ -45,7 +45,8 @@ SOURCE = [p for p in Failpoint if p.value.startswith("source.")]  # on real serv
 BACKFILL = [
     p for p in Failpoint if p.value.startswith("backfill.")
 ]  # on real servers: test_backfill_kills.py
-REPLAY = [p for p in Failpoint if p.value.startswith("replay.")]  # on real servers: test_replay_kills.py
+_REPLAYS = ("replay.", "dead-letters.", "errand.")
+REPLAY = [p for p in Failpoint if p.value.startswith(_REPLAYS)]  # on real servers: test_replay_kills.py
 CARRY_OVER = [p for p in Failpoint if p.value.startswith("carry-over.")]  # test_carry_over_kills.py
 SINK = [p for p in Failpoint if p.value.startswith("sink.")]  # on real servers: test_sink_kills.py
 # On real servers: tests/integration/spark/test_spark_task_kills.py.
