@@ -12,35 +12,21 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mzplan.connectors.api.outputs import outputs_without_spark
-from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.targets import held
 from mzplan.connectors.delta.sink import DeltaSink
 from mzplan.model.address import Address
-from mzplan.schema.columns import parse_columns
-from mzplan.schema.description import Description
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.content_hash import content_hash
 from mzplan.warehouse.partitions import typed, with_nulls
+from tests.unit.connectors.lake_queries import on_table
 
 SCHEMA = "id BIGINT, kind STRING, day DATE, raw BINARY, tags ARRAY<STRING>"
 ROWS = pa.table({"id": [1, 2, 3], "kind": ["a b", "a/b=ü", None], "day": [date(2024, 2, 29), None, None]})
 
 
 def sink(table: Path, **body: Any) -> ResolvedQuery:
-    body = {"from": "orders", "path": table.name, "mode": "append", **body}
-    lake = ResolvedConnection(
-        address=Address("connection", "lake"), type="files", body={"path": str(table.parent)}, connections={}
-    )
-    return ResolvedQuery(
-        description=Description(
-            address=Address("sink", "out"), id="o", generation=1, digest="1:a", type="delta", body=body
-        ),
-        body=body,
-        connection=lake,
-        columns=parse_columns(SCHEMA),
-        directory=str(table.parent),
-        connections={"connection": lake},
-    )
+    return on_table(table, Address("sink", "out"), {"from": "orders", "mode": "append", **body}, SCHEMA)
 
 
 def found(query: ResolvedQuery) -> list[tuple[str, str, str]]:

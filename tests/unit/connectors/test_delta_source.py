@@ -11,12 +11,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
+from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.delta.source import DeltaSource
 from mzplan.model.address import Address
-from mzplan.schema.columns import parse_columns
-from mzplan.schema.description import Description
 from tests.unit.cli_runs import mzplan
+from tests.unit.connectors.lake_queries import on_table
 
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DECIMAL(12,2)"
 ROWS = pa.table(
@@ -31,21 +30,8 @@ FEED = {"delta.enableChangeDataFeed": "true"}
 
 
 def query(table: Path, **body: Any) -> ResolvedQuery:
-    body = {"path": table.name, "schema": SCHEMA, **body}
-    lake = ResolvedConnection(
-        address=Address("connection", "lake"), type="files", body={"path": str(table.parent)}, connections={}
-    )
-    return ResolvedQuery(
-        description=Description(
-            address=Address("source", "orders"), id="o", generation=1, digest="1:a", type="delta", body=body
-        ),
-        body=body,
-        connection=lake,
-        columns=parse_columns(body["schema"]),
-        directory=str(table.parent),
-        connections={"connection": lake},
-        keys=tuple(body.get("key", ())),
-    )
+    body = {"schema": SCHEMA, **body}
+    return on_table(table, Address("source", "orders"), body, body["schema"])
 
 
 def found(table: Path, **body: Any) -> list[tuple[str, str]]:

@@ -243,18 +243,23 @@ def test_a_fix_of_several_lines_is_shown_whole_and_can_be_run() -> None:
     assert "warning [MZ268] a\n  \\x1b[1mb\n" in text and "held: c\n  d\n" in text
 
 
-def test_behind_a_tunnel_that_is_down_the_tunnel_is_at_fault() -> None:
-    bastion = InlinedConnection(address=Address("connection", "bastion"), type="ssh-tunnel", body={})
-    outer = InlinedConnection(address=KAFKA, type="kafka", body={}, connections={"ssh_tunnel": bastion})
-    query = Description(
-        address=ORDERS,
+def using(address: Address, connection: InlinedConnection) -> Description:
+    """A query that uses a connection, and is of its type."""
+    return Description(
+        address=address,
         id="s",
         generation=1,
         digest="d",
-        type="kafka",
+        type=connection.type,
         body={},
-        connections={"connection": outer},
+        connections={"connection": connection},
     )
+
+
+def test_behind_a_tunnel_that_is_down_the_tunnel_is_at_fault() -> None:
+    bastion = InlinedConnection(address=Address("connection", "bastion"), type="ssh-tunnel", body={})
+    outer = InlinedConnection(address=KAFKA, type="kafka", body={}, connections={"ssh_tunnel": bastion})
+    query = using(ORDERS, outer)
     asked: list[Address] = []
 
     def reach(one: InlinedConnection) -> tuple[Diagnostic, ...]:
@@ -278,15 +283,7 @@ def test_what_was_found_with_other_values_is_no_fault() -> None:
     """A query that has just come up with the right password is not `degraded` for what the wrong one gave."""
     body = {"url": "jdbc:x", "password": "${env:PG_PASSWORD}"}
     connection = InlinedConnection(address=Address("connection", "pg"), type="postgres", body=body)
-    query = Description(
-        address=SINK,
-        id="s",
-        generation=1,
-        digest="d",
-        type="postgres",
-        body={},
-        connections={"in": connection},
-    )
+    query = using(SINK, connection)
     asked: list[str] = []
 
     def reach(_: InlinedConnection) -> tuple[Diagnostic, ...]:
