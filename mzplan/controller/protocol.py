@@ -79,8 +79,8 @@ class StorageController(Protocol):
         self, collections: Sequence[tuple[GlobalId, CollectionDescription]]
     ) -> None:
         """Bring storage of earlier versions of mzplan to this one's layout. Must see every collection that
-        is to be created, before it is; again, it finds nothing to do. A query whose
-        storage has the layout of a later version is refused by itself: it does not start."""
+        is to be created, before it is; again, it finds nothing to do. A query whose storage has the layout of
+        a later version is refused by itself: it does not start."""
 
     async def create_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
         """Install collections; their queries start when the controller is next processed. All or none: an id

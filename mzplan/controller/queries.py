@@ -247,17 +247,20 @@ class Queries:
         for address, connection in connections.items():
             memory = self.memories.get(address)
             if memory is not None and memory.verdict is not None and not math.isinf(memory.retry_at):
-                if address in self.under_way:  # begun before it answered: how that ends says nothing
-                    self._outdated.add(address)
+                self._outdate(address)
                 called = Cause(cause="retry", detail=f"{connection} answers again")
                 self.memories[address] = replace(memory, retry_at=0.0, called=called)
 
     def _try_again(self, address: Address, called: Cause | None) -> None:
-        """At once, if it has failed; how a start ends that is under way says nothing of it."""
-        if address in self.under_way:
-            self._outdated.add(address)
+        """At once, if it has failed."""
+        self._outdate(address)
         if (memory := self.memories.get(address)) is not None:
             self.memories[address] = forgiven(memory, called if memory.failures else None)
+
+    def _outdate(self, address: Address) -> None:
+        """How a start ends that is under way says nothing any more."""
+        if address in self.under_way:
+            self._outdated.add(address)
 
     def reclaim(self, wanted: Mapping[Address, Desired], decisions: Mapping[Address, Decision]) -> None:
         """Remove storage that nothing claims or reads any more, once it is due."""

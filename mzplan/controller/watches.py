@@ -117,8 +117,8 @@ class ConnectionWatch:
         )
         self._used: dict[Address, tuple[Description, tuple[InlinedConnection, ...]]] = {}
         self._faults: dict[Address, Fault] = {}
-        self._references: dict[Address, tuple[InlinedConnection, set[str]]] = {}
-        self._digests: dict[Address, dict[str, str | None]] = {}
+        # What was asked: as it is described, and the digests of the values of its references.
+        self._asked: dict[Address, tuple[InlinedConnection, dict[str, str | None]]] = {}
 
     def look(
         self, queries: Mapping[Address, Description], digests: Mapping[str, str]
@@ -158,18 +158,16 @@ class ConnectionWatch:
     def _forget_what_was_otherwise(
         self, wanted: Mapping[Address, InlinedConnection], digests: Mapping[str, str]
     ) -> None:
-        for gone in self._references.keys() - wanted.keys():
-            del self._references[gone], self._digests[gone]
+        for gone in self._asked.keys() - wanted.keys():
+            del self._asked[gone]
         for address, connection in wanted.items():
-            before = self._references.get(address)
-            if before is None or before[0] is not connection:
-                if before is not None and before[0] != connection:  # another address, say
-                    self._sampler.forget(address)
-                self._references[address] = (connection, references_of_connections([connection]))
-            now = {reference: digests.get(reference) for reference in self._references[address][1]}
-            if self._digests.setdefault(address, now) != now:
-                self._digests[address] = now
+            before = self._asked.get(address)
+            is_known = before is not None and before[0] is connection
+            references = before[1] if before and is_known else references_of_connections([connection])
+            now = (connection, {reference: digests.get(reference) for reference in references})
+            if before is not None and before != now:
                 self._sampler.forget(address)
+            self._asked[address] = now
 
     def fault(self, query: Address) -> Fault | None:
         """The innermost connection at fault: behind a tunnel that is down, nothing answers."""

@@ -164,7 +164,8 @@ def carry_out(work: Workbench, request: CommitRequest) -> Applied:
             record = record_of(work.project, request.command, plan, request.options.message)
             request.approve(plan)
             state = _commit(work, request, plan, state, record)
-        taken = _hand_over(work, state, _touched(plan, state), _kept(request, plan, state))
+        kept = _kept(request, plan, state, _handed(state))
+        taken = _hand_over(work, state, _touched(plan, state), kept)
         failpoint(Failpoint.APPLY_WOKEN)
     applied = _follow(work, plan, state, statuses, taken, request.options.wait)
     if committed:
@@ -236,8 +237,8 @@ def _commit(work: Workbench, request: CommitRequest, plan: Plan, state: State, r
         failpoint(Failpoint.APPLY_VALIDATED)
         # Before the commit, as a runner may see that before it hears of it; taken over only with this very
         # state.
+        kept = replace(_kept(request, plan, new, handed), state=digest_of_state(new))
         for name in sorted(needed | touched, key=natural):
-            kept = replace(_kept(request, plan, new), state=digest_of_state(new))
             work.runners.wake(_instance(new, name), kept)
         with (
             limiting(store, new.serial, options.parallelism),
@@ -350,10 +351,9 @@ def _touched(plan: Plan, new: State) -> set[str]:
     return found | {new.resources[a].instance for a in plan.goes_on if a in new.resources}
 
 
-def _kept(request: CommitRequest, plan: Plan, state: State) -> Handed:
+def _kept(request: CommitRequest, plan: Plan, state: State, handed: Handed) -> Handed:
     """Of the values that this process has, those that runners take over: all of a command that may say
     something new, and else those that were validated with what it starts."""
-    handed = _handed(state)
     if request.redefines:
         return handed
     from mzplan.operations.validation import queries_to_validate

@@ -101,9 +101,8 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
     controller.create_instance(instance)
     controller.attach(instance, lease)
     assert controller.queries is not None
-    controller.queries.runs.look(
-        executor.reports(), ()
-    )  # one that is destroyed is stopped before a round looks
+    # One that is destroyed is stopped before a round looks.
+    controller.queries.runs.look(executor.reports(), ())
     controller.queries.taken_over = Cause(cause="runner", detail="a dry pass")  # none worth writing down
     runner = Runner(store, controller, gates, pool, own=settings.runner)
     try:

@@ -104,14 +104,14 @@ def ensure_plain(place: str, *, deep: bool = False) -> None:
         GuardedFolder(*split_storage(local)).ensure_plain(deep=deep)
 
 
-def ensure_readable_log(table: str) -> None:
-    """Before delta-rs reads a table that others may write: as ensure_plain of its log, and OSError for a
-    checkpoint whose footer pyarrow refuses. One that is nested some thousand levels deep overflows delta-rs's
-    stack, and ends the process without a word."""
+def ensure_readable_log(table: str, *, whole: bool = False) -> None:
+    """Before delta-rs reads a table that others may write: as ensure_plain of its log (`whole`: of all its
+    folders), and OSError for a checkpoint whose footer pyarrow refuses. One that is nested some thousand
+    levels deep overflows delta-rs's stack, and ends the process without a word."""
     from pyarrow import ArrowException, parquet
 
     log = f"{table}/_delta_log"
-    ensure_plain(log, deep=True)
+    ensure_plain(table if whole else log, deep=True)
     system, root = file_system(log)
     for folder in ("", "/_sidecars"):
         for name in open_folder(log + folder).names():

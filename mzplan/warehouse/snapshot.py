@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog, Commit
 from mzplan.warehouse.damage import GoneError, missing
-from mzplan.warehouse.folder import ensure_file, ensure_plain, ensure_readable_log, is_there
+from mzplan.warehouse.folder import ensure_file, ensure_readable_log, is_there
 from mzplan.warehouse.replay import commit_of
 from mzplan.warehouse.step_history import StepHistory
 
@@ -49,8 +49,7 @@ class TableSnapshot:
 
         self.place = collection
         self.version = version
-        ensure_plain(collection, deep=True)
-        ensure_readable_log(collection)
+        ensure_readable_log(collection, whole=True)
         try:
             self._table: DeltaTable = DeltaTable(collection, version=version)
         except DeltaError as problem:

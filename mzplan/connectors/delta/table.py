@@ -42,13 +42,14 @@ class DeltaContent(Content):
         self._outputs = outputs
         self._folder = folder_of(query)
         use_s3(spark, query, self._folder)
-        version, self.frontier = last_step(self._folder, query_id)
+        log = CollectionLog(self._folder)
+        version, self.frontier = last_step(log, query_id)
         if version < 0:
             raise incomparable(query, f"There is no table in {self._folder}.", "has the sink run yet?")
         table = spark.read.format("delta").option("versionAsOf", version).load(self._folder)
         self._table = table
         self._types = {field.name.lower(): field.dataType for field in table.schema.fields}
-        self._partitions = CollectionLog(self._folder).partitions() or ()
+        self._partitions = log.partitions() or ()
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """See Content."""
@@ -85,17 +86,17 @@ def open_table(folder: str) -> DeltaTable | None:
         return None
 
 
-def last_step(folder: str, query_id: str | None) -> tuple[int, int]:
+def last_step(log: CollectionLog, query_id: str | None) -> tuple[int, int]:
     """The newest version of a table (-1: there is none), and the last step of a query that is in it (-1: none
     that is known). Raises OSError."""
     oldest = version = step = -1
-    for commit in CollectionLog(folder).after(-1):
+    for commit in log.after(-1):
         oldest = commit.version if version < 0 else oldest
         version = commit.version
         if commit.transaction is not None and commit.transaction[0] == query_id:
             step = max(step, commit.transaction[1])
     if step < 0 and oldest > 0 and query_id is not None:
-        step = _checkpointed(folder, version, query_id)
+        step = _checkpointed(log.collection, version, query_id)
     return version, step
 
 

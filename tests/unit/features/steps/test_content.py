@@ -19,6 +19,7 @@ from mzplan.features.steps.content import compared_to_json, render_compared
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.spark.verification.sink_content import require_steps
+from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.file_steps import OLDEST, steps_of_files
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
@@ -154,16 +155,16 @@ def test_a_delta_table_knows_the_last_step_longer_than_its_log(tmp_path: Path) -
     row = pa.table({"id": [1]})
     write_deltalake(tmp_path, row)
     write_deltalake(tmp_path, row, mode="append", commit_properties=ours)
-    assert last_step(str(tmp_path), "ours") == (1, 7)
+    assert last_step(CollectionLog(str(tmp_path)), "ours") == (1, 7)
     write_deltalake(tmp_path, row, mode="append")
     table = DeltaTable(tmp_path)
     table.create_checkpoint()
     write_deltalake(tmp_path, row, mode="append")
     for version in (0, 1):  # as Delta removes them
         (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
-    assert last_step(str(tmp_path), "ours") == (3, 7)
-    assert last_step(str(tmp_path), "another") == (3, -1)
-    assert last_step(str(tmp_path / "none"), "ours") == (-1, -1)
+    assert last_step(CollectionLog(str(tmp_path)), "ours") == (3, 7)
+    assert last_step(CollectionLog(str(tmp_path)), "another") == (3, -1)
+    assert last_step(CollectionLog(str(tmp_path / "none")), "ours") == (-1, -1)
 
 
 RECORDS = [StepRecord(step=step, rows=rows) for step, rows in enumerate((2, 3, 0, 0))]
