@@ -6,7 +6,7 @@ BEGAN := $(shell date +%s)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites doctor setup quickstart cdc test faults programs unit lint types imports check soak bench reference docs dist lock clean
+.PHONY: help prerequisites doctor setup quickstart cdc all test faults programs unit lint types imports check soak bench reference docs dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ faults: setup .venv/.jars .venv-lines/.done ## run what is killed, moved, repeat
 
 programs: doctor setup .venv/.jars ## run what needs a browser, npm, git, sshd or Prometheus
 	$(PYTEST) -m programs tests
+
+all: doctor setup .venv/.jars .venv-lines/.done ## run all of these three at once, as CI does: servers and sessions of Spark start once
+	$(PYTEST) tests
 
 unit: setup ## run the tests that need no server
 	$(PYTEST) tests/unit

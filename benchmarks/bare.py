@@ -23,7 +23,7 @@ from mzplan.schema.description import Description, describe
 from mzplan.secrets.references import Secrets
 from mzplan.spark.collections import Collections
 from mzplan.spark.projection import outputs_of
-from mzplan.spark.streams import sink_rows, source_writer, trigger_interval
+from mzplan.spark.streams import rows_read, source_writer, trigger_interval
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.step_history import StepHistory
 
@@ -90,9 +90,10 @@ class BareLoop:
         checkpoint = Checkpoint.of(self.warehouse, description.id, description.generation)
         collection = self._collection(description)
         if description.address.kind == "source":
+            connector = self.connectors.source(description.type)
             writer = source_writer(
-                self.spark,
-                self.connectors.source(description.type),
+                connector.stream(self.spark, query),
+                connector,
                 query,
                 collection,
                 fail=lambda problem: say(f"{description.address}: {problem}"),
@@ -101,7 +102,7 @@ class BareLoop:
             )
         else:
             begins = not checkpoint.log.has_begun()
-            rows = sink_rows(self.spark, query, collection, begins=begins)
+            rows = rows_read(self.spark, query, collection, begins=begins)
             run = SinkRun(
                 query=query,
                 outputs=outputs_of(rows),

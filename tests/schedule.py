@@ -1,6 +1,6 @@
 """Which worker of pytest-xdist runs which file, and when. Quick ones come first, so that what is broken shows
-early; then those that use Spark, each where the session is that it uses. What is left fills the end, in small
-pieces, so that no worker is alone with a long one."""
+early; then those that use Spark, each where the session is that it uses; then kills, which take longest. What
+is left fills the end, in small pieces, so that no worker is alone with a long one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ QUICK = {"unit", "cases"}
 
 class SessionScheduling(LoadFileScheduling):
     """`--dist loadfile`, but quick files come first. Then a worker that has a Spark session goes on with the
-    files that use it; one that has none takes a file for the session that the fewest workers have. Otherwise
-    as collected."""
+    files that use it; one that has none takes a file for the session that the fewest workers have. Files of
+    tests/faults come next. Otherwise as collected."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         self.workqueue.move_to_end(self._next(node), last=False)
@@ -45,7 +45,9 @@ class SessionScheduling(LoadFileScheduling):
             needs = sessions_of([file])
             if needs & mine:
                 return 1, 0
-            return (2, sum(bool(needs & theirs) for theirs in others)) if needs else (3, 0)
+            if needs:
+                return 2, sum(bool(needs & theirs) for theirs in others)
+            return (3 if "faults" in Path(file).parts else 4), 0
 
         return min(self.workqueue, key=rank)  # the first of equals
 

@@ -107,7 +107,7 @@ def connectors() -> str:
         "the checkpoint, *replace* begins a new generation, and reads everything again."
     )
     parts = ["# Connections, sources, sinks", intro, "## In a file", _IN_A_FILE]
-    for name in ("for_each", "defaults"):
+    for name in ("for_each", "defaults", "query_file"):
         schema = load_schema(name)
         parts += [f"{schema['title']}:", _table(schema, effects=False)]
     for name in schema_names():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Collection
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
@@ -153,8 +154,9 @@ def carry_out_plan(
     wait: float,
     message: str,
     live: bool | None = None,
+    asked_for: Collection[Address] = (),
 ) -> int:
-    """Carry out a plan that changes no definition of a query that stays."""
+    """Carry out a plan that changes no definition of a query that stays. `asked_for`: see CommitRequest."""
     from mzplan.operations.apply import ApplyOptions, CommitRequest, carry_out
 
     work = invocation.work()
@@ -164,6 +166,7 @@ def carry_out_plan(
         approve=approval(invocation, auto_approve, name),
         options=ApplyOptions(allow_replace=True, wait=wait, message=message, live=live),
         redefines=False,
+        asked_for=asked_for,
     )
     return finish(invocation, carry_out(work, request))
 
@@ -199,8 +202,10 @@ def _override(name: str, text: str) -> click.Command:
         from mzplan.operations.status import select
         from mzplan.plan.manual_changes import OVERRIDES
 
+        chosen: list[Address] = []
+
         def planned(project: Project, state: State) -> Plan:
-            chosen = [query.address for query in select(project, state, selection)]
+            chosen[:] = [query.address for query in select(project, state, selection)]
             if not chosen:
                 invocation.note(selection.chose_nothing)
             plan = OVERRIDES[name](state, chosen)
@@ -210,7 +215,7 @@ def _override(name: str, text: str) -> click.Command:
             return plan
 
         why = message if message is not None else f"{name} {selection}"
-        return carry_out_plan(invocation, name, planned, True, wait, why)
+        return carry_out_plan(invocation, name, planned, True, wait, why, asked_for=chosen)
 
     return called
 
@@ -255,7 +260,8 @@ def finish(invocation: Invocation, applied: Applied) -> int:
         converged = f" {count(good, 'query has', 'queries have')} converged." if good else ""
         invocation.out(f"\nCommitted serial {applied.serial}: {counts}.{converged}")
     elif not bad:
-        invocation.out(f"No changes: serial {applied.serial} is what is wanted, and every query is there.")
+        whole = ", and every query is there" if applied.whole else ""
+        invocation.out(f"No changes: serial {applied.serial} is what is wanted{whole}.")
     for address, seen in sorted(applied.resumed.items(), key=natural_item):
         from mzplan.render.resumption import render_resumed
 
@@ -270,8 +276,8 @@ def finish(invocation: Invocation, applied: Applied) -> int:
         goes_on = "the runner goes on trying"
         if applied.lost:
             starts = [
-                "mzplan up" if one.type == "embedded" else f"mzplan run --instance {one.name}"
-                for one in applied.lost
+                "mzplan up" if lost.type == "embedded" else f"mzplan run --instance {shlex.quote(lost.name)}"
+                for lost in applied.lost
             ]
             goes_on = f"is taken in once a runner is alive ({' and '.join(dict.fromkeys(starts))})"
         invocation.out(f"{number} not converged; what is committed stays, and {goes_on}:")

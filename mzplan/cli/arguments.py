@@ -85,15 +85,15 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def _time(text: str) -> int:
-    """In milliseconds since the epoch."""
-    found = instant(text)
-    if found is None:
+    """The text as a time, in milliseconds since the epoch."""
+    milliseconds = instant(text)
+    if milliseconds is None:
         raise ValueError(f"{text!r} is not a time with its zone, such as 2026-11-01T08:00:00Z.")
-    return found
+    return milliseconds
 
 
 def _duration(text: str) -> float:
-    """In seconds."""
+    """The text as a duration, in seconds."""
     if not DURATION_FORM.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration: write 90s, 5m or 1h")
     return min(seconds(text), LONGEST_DURATION)

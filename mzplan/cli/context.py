@@ -77,8 +77,8 @@ class Invocation:
             remembered=remembered,
             environment=self.environment,
         )
-        if not self.changing and (found := waiting(self.folder)) is not None:
-            self.note(f"{found.severity}: {found.summary}. {found.detail} To fix it: {found.hint}")
+        if not self.changing and (notice := waiting(self.folder)) is not None:
+            self.note(f"{notice.severity}: {notice.summary}. {notice.detail} To fix it: {notice.hint}")
         if self.verbose:
             settings = project.settings
             place = project.store.backend.describe()
@@ -158,13 +158,13 @@ class Invocation:
     def show(self, diagnostics: Iterable[Diagnostic], **more: Any) -> None:
         """Errors and warnings: the one JSON document with --json (unless there is one already), else text
         on stderr. `more` goes into the document."""
-        found = list(diagnostics)
+        shown = list(diagnostics)
         from mzplan.render.diagnostics import diagnostics_to_json, render_diagnostics
 
         if self.json and not self.output.documents:
-            self.document({"diagnostics": diagnostics_to_json(found), **more})
+            self.document({"diagnostics": diagnostics_to_json(shown), **more})
             return
-        self.output.err(render_diagnostics(found, self.output.error_color, self.folder))
+        self.output.err(render_diagnostics(shown, self.output.error_color, self.folder))
 
 
 def global_options(command: F) -> F:
@@ -233,7 +233,7 @@ def command(
             invocation.changing = changing
             return function(invocation, **given)
 
-        made: click.Command = click.command(*arguments, **options)(global_options(called))
-        return made
+        decorated: click.Command = click.command(*arguments, **options)(global_options(called))
+        return decorated
 
     return decorate

@@ -135,8 +135,8 @@ def command_completion(invocation: Invocation, shell: str | None) -> None:
     class_ = get_completion_class(shell)
     assert class_ is not None
     # Not `source()`: for bash, that starts one to ask its version.
-    made = class_(click.Group("mzplan"), {}, "mzplan", COMPLETE)
-    script = (class_.source_template % made.source_vars()).strip()
+    completion = class_(click.Group("mzplan"), {}, "mzplan", COMPLETE)
+    script = (class_.source_template % completion.source_vars()).strip()
     invocation.result(
         {"shell": shell, "script": script, "install": _INSTALL[shell]},
         f"# To install: {_INSTALL[shell]}\n{script}",

@@ -108,7 +108,9 @@ def _end(invocation: Invocation, diagnostics: list[Diagnostic] | tuple[Diagnosti
     progress = invocation.progress
     more = {"serial": progress.serial} if progress.is_committed else {}
     if progress.is_committed:  # of what failed then, it may be true; of the command, it is not
-        diagnostics = [_committed(found, f"Serial {progress.serial} is committed.") for found in diagnostics]
+        diagnostics = [
+            _committed(diagnostic, f"Serial {progress.serial} is committed.") for diagnostic in diagnostics
+        ]
     invocation.show(diagnostics, **more)
     return code
 
@@ -127,9 +129,9 @@ def _after_output(invocation: Invocation, code: int) -> int:
     if problem is None:
         return code
     text = f"The results could not be written: {problem.strerror or problem}"
-    found = Diagnostic(code="MZ035", summary=text, hint="look at where stdout goes, then run it again.")
+    diagnostic = Diagnostic(code="MZ035", summary=text, hint="look at where stdout goes, then run it again.")
     invocation.json = False  # stdout is what can't be written
-    invocation.show([found])
+    invocation.show([diagnostic])
     return code or _failed(invocation)
 
 
@@ -149,8 +151,8 @@ def _interrupted(invocation: Invocation) -> int:
         text = "nothing was changed." if invocation.changing else ""
         hint = ""
     if invocation.json:
-        found = Diagnostic(code="MZ071", summary="Interrupted", detail=text, hint=hint)
-        invocation.show([found], **more)
+        diagnostic = Diagnostic(code="MZ071", summary="Interrupted", detail=text, hint=hint)
+        invocation.show([diagnostic], **more)
     else:
         line = "Interrupted" + (f": {text}" if text else ".") + (f" {hint}" if hint else "")
         # A terminal has just shown ^C.

@@ -44,7 +44,7 @@ def command_init(invocation: Invocation, example: str | None) -> None:
         text = f"Copied example {example}: {count(len(written), 'file')} in {folder.resolve()}."
     else:
         written = [_begin(folder)]
-        text = f"Wrote {written[0]}. Declare connections, sources and sinks beside it."
+        text = f"Wrote {written[0]}. Declare connections, sources, views and sinks beside it."
     written += [*write_editor_schemas(folder), *_ignored(folder)]
     invocation.result({"written": [str(path) for path in written]}, f"{text} Then run `mzplan plan`.")
 
@@ -76,20 +76,21 @@ def _create(folder: Path, name: str, data: bytes) -> None:
 
 
 def _ignored(folder: Path) -> list[Path]:
-    """Have git leave out what must not be committed; what the project's .gitignore says is kept, and no line
-    is added twice. Returns what was written. One that is a link is left alone: it is of somewhere else."""
+    """Have git leave out what must not be committed; what the project's .gitignore says is kept, and no
+    line is added twice. Returns what was written. A .gitignore that is a link is left alone: it belongs to
+    somewhere else."""
     from mzplan.store.backends.local import IGNORED
 
     files = GuardedFolder(folder)
     try:
-        there = files.read(".gitignore") or b""
+        content = files.read(".gitignore") or b""
     except OSError:
         return []
     wanted = (".mzplan/", "/warehouse/", *(f"/state/**/{line}" for line in IGNORED.splitlines()))
-    lacking = [line for line in wanted if line.encode() not in there.splitlines()]
+    lacking = [line for line in wanted if line.encode() not in content.splitlines()]
     if not lacking:
         return []
-    before = there if not there or there.endswith(b"\n") else there + b"\n"
+    before = content if not content or content.endswith(b"\n") else content + b"\n"
     with files.replacing(".gitignore") as file:
         file.write(before + "\n".join([_ABOUT_IGNORED, *lacking, ""]).encode())
     return [folder / ".gitignore"]
@@ -120,11 +121,11 @@ def copy_example(name: str, to: Path) -> list[Path]:
     folder = example_folder(name)
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and _belongs(file, folder)]
     written = [to / file.relative_to(folder) for file in files]
-    there = [path for path in written if os.path.lexists(path)]
-    if there:
+    existing = [path for path in written if os.path.lexists(path)]
+    if existing:
         raise error(
             "MZ070",
-            f"{there[0]} exists already",
+            f"{existing[0]} exists already",
             "An example overwrites nothing. Nothing was changed.",
             f"begin in another folder: mzplan -C FOLDER init --from {name}",
         )
@@ -162,27 +163,31 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
         return _validate_each(invocation, names)
     work = invocation.work(whole=True)
     if live:
-        configuration, reached, found = validate_live(work, invocation.guard(policy, send_secrets))
+        configuration, reached, diagnostics = validate_live(work, invocation.guard(policy, send_secrets))
     else:
-        configuration, reached, found = validate(work.project, work.reporter), (), ()
+        configuration, reached, diagnostics = validate(work.project, work.reporter), (), ()
     # What was not reached is not valid: nobody knows.
-    if nothing := all(one.why for one in reached) and any(one.left_out for one in reached):
+    if nothing := all(connection.why for connection in reached) and any(
+        connection.left_out for connection in reached
+    ):
         from mzplan.operations.reached import nothing_reached
 
-        found = (*found, nothing_reached(reached))
+        diagnostics = (*diagnostics, nothing_reached(reached))
     code = ExitCode.REFUSED if nothing else ExitCode.OK
     if invocation.json:
-        document: dict[str, object] = {"diagnostics": diagnostics_to_json(found)}
+        document: dict[str, object] = {"diagnostics": diagnostics_to_json(diagnostics)}
         if live:
             from mzplan.render.status import reach_to_json
 
             document["connections"] = [reach_to_json(r) for r in reached]
         invocation.document(document)
         return code
-    _show_reached(invocation, reached, found)
+    _show_reached(invocation, reached, diagnostics)
     if not nothing:
         whole = (
-            "Valid" if not any(one.why or one.left_out for one in reached) else "Valid where it was reached"
+            "Valid"
+            if not any(connection.why or connection.left_out for connection in reached)
+            else "Valid where it was reached"
         )
         invocation.out(f"{whole}: {count(len(configuration.resources), 'resource')}.")
     return code
@@ -195,11 +200,11 @@ def _validate_each(invocation: Invocation, names: tuple[str, ...]) -> int:
         invocation.environment = name
         return invocation.project(whole=True)
 
-    found = validate_each(opened, names, invocation.progress)
+    configurations = validate_each(opened, names, invocation.progress)
     if invocation.json:
-        invocation.document({"diagnostics": [], "environments": [*found]})
+        invocation.document({"diagnostics": [], "environments": [*configurations]})
         return ExitCode.OK
-    shown = (f"{name} ({count(len(found[name].resources), 'resource')})" for name in names)
+    shown = (f"{name} ({count(len(configurations[name].resources), 'resource')})" for name in names)
     invocation.out(f"Valid in each environment: {', '.join(shown)}.")
     return ExitCode.OK
 

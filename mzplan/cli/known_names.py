@@ -27,12 +27,12 @@ _OWN_STATE = re.compile(rb"^[\"']?(state|environments)[\"']?\s*:", re.MULTILINE)
 
 def examples() -> dict[str, str]:
     """The examples by name, with what each is about: the first line of its mzplan.yaml, a comment."""
-    found = {}
+    titles = {}
     for file in sorted(EXAMPLES.glob("*/mzplan.yaml")):
         with file.open(encoding="utf-8") as lines:
             first = lines.readline().strip()
-        found[file.parent.name] = first.removeprefix("#").strip() if first.startswith("#") else ""
-    return found
+        titles[file.parent.name] = first.removeprefix("#").strip() if first.startswith("#") else ""
+    return titles
 
 
 def example_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -53,9 +53,9 @@ def addresses(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 
 def queries(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The committed sources and sinks whose address begins so."""
-    found = _state(ctx).get("resources", {})
-    return _items((a for a in found if a.startswith(("source.", "sink."))), incomplete)
+    """The committed queries whose address begins so."""
+    resources = _state(ctx).get("resources", {})
+    return _items((a for a in resources if not a.startswith("connection.")), incomplete)
 
 
 def addresses_or_files(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -67,14 +67,21 @@ def addresses_or_files(ctx: click.Context, incomplete: str) -> list[CompletionIt
 
 def connections(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """The names of the committed connections that begin so."""
-    found = _state(ctx).get("resources", {})
-    return _items((a.removeprefix("connection.") for a in found if a.startswith("connection.")), incomplete)
+    resources = _state(ctx).get("resources", {})
+    return _items(
+        (a.removeprefix("connection.") for a in resources if a.startswith("connection.")), incomplete
+    )
 
 
 def labels(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """The labels of committed queries, `key=value`, that begin so."""
-    found = (one.get("body", {}).get("labels", {}) for one in _state(ctx).get("resources", {}).values())
-    return _items({f"{key}={label_value(value)}" for one in found for key, value in one.items()}, incomplete)
+    label_sets = (
+        resource.get("body", {}).get("labels", {}) for resource in _state(ctx).get("resources", {}).values()
+    )
+    return _items(
+        {f"{key}={label_value(value)}" for label_set in label_sets for key, value in label_set.items()},
+        incomplete,
+    )
 
 
 def instances(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -111,8 +118,8 @@ def _state(ctx: click.Context) -> dict[str, Any]:
             variables = dict(item.split("=", 1) for item in _given(ctx, "var") if "=" in item)
             settings = load_project(folder, variables, _given(ctx, "var_file"), environment=_environment(ctx))
             path = str(settings.state.get("path", path))
-        found = json.loads(read_regular(folder / path / "mzplan.state.json"))
-        return found if isinstance(found, dict) else {}
+        content = json.loads(read_regular(folder / path / "mzplan.state.json"))
+        return content if isinstance(content, dict) else {}
     except Exception:  # a shell has no place for it
         return {}
 

@@ -96,7 +96,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 )
 @global_options
 def cli() -> int | None:
-    """Terraform for Spark streaming: plan and apply changes of connections, sources and sinks."""
+    """Terraform for Spark streaming: plan and apply changes of connections, sources, views and sinks."""
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
         return None

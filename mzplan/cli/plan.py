@@ -114,7 +114,7 @@ def command_plan(
     if out is not None:
         replaces = any(change.action == "replace" for change in plan.changes)
         allowing = " --allow-replace" if replaces else ""
-        environment = f" --env {plan.environment}" if plan.environment else ""
+        environment = f" --env {shlex.quote(plan.environment)}" if plan.environment else ""
         invocation.note(
             f"Saved the plan. To apply it: mzplan{environment} apply {shlex.quote(out)}{allowing}"
         )

@@ -133,7 +133,7 @@ class ProgressLines:
         done = f"; {self._applied} applied" if self._applied > _LINES else ""
         line = f"  … {seconds:.0f} s: {text}{done}"
         if self.output.is_live:
-            lines = [cut(one, width() - 1) for one in (line, *below)]
+            lines = [cut(row, width() - 1) for row in (line, *below)]
             if lines != self._drawn:
                 self.output.live(self._erased() + "\n".join(lines))
                 self._drawn = lines
@@ -160,19 +160,22 @@ class ProgressLines:
 
 def _awaited(waiting: Mapping[Address, str], *, named: bool) -> str:
     counts = Counter(waiting.values())
-    what = ", ".join(f"{n} {safe(condition)}" for condition, n in sorted(counts.items()))
+    conditions = ", ".join(f"{n} {safe(condition)}" for condition, n in sorted(counts.items()))
     names = f" ({named_first(list(waiting))})" if named else ""
-    return f"{count(len(waiting), 'query', 'queries')} awaited: {what}{names}"
+    return f"{count(len(waiting), 'query', 'queries')} awaited: {conditions}{names}"
 
 
 def _by_condition(waiting: Mapping[Address, str]) -> list[str]:
     """A line for each condition, of several: how many are in it, and which."""
-    found: dict[str, list[Address]] = {}
+    by_condition: dict[str, list[Address]] = {}
     for address, condition in waiting.items():
-        found.setdefault(condition, []).append(address)
-    if len(found) < 2:
+        by_condition.setdefault(condition, []).append(address)
+    if len(by_condition) < 2:
         return []
-    return [f"    {len(them)} {safe(name)}: {named_first(them)}" for name, them in sorted(found.items())]
+    return [
+        f"    {len(addresses)} {safe(name)}: {named_first(addresses)}"
+        for name, addresses in sorted(by_condition.items())
+    ]
 
 
 def named_first(addresses: Sequence[Address]) -> str:

@@ -42,6 +42,7 @@ class LocalRunners:
         instance: Instance,
         packages: Mapping[str, tuple[str, ...]] = _NOTHING,
         wait: float = math.inf,
+        trial: int | None = None,
     ) -> bool:
         if not self._is_to_start(instance):
             return False
@@ -55,7 +56,7 @@ class LocalRunners:
         log = runtime_file(self.settings, instance.name, "log").name
         self.reporter.stage(f"Starting the runner of instance {instance.name} (log: .mzplan/{log})")
         with self.reporter.working("the runner starts"):
-            lease = start(self.settings, self.store, instance.name, packages, self.policy, wait)
+            lease = start(self.settings, self.store, instance.name, packages, self.policy, wait, trial)
         if lease is not None:
             leads = f"it is process {lease.pid}, epoch {lease.epoch}"
             self.reporter.detail(f"{leads}; Spark takes some seconds more")

@@ -145,34 +145,34 @@ def write_bytes(path: str, data: bytes) -> None:
 
 
 def width() -> int:
-    """Columns of the terminal that stderr is; 80 where it is none or does not say."""
+    """Columns of the terminal that stderr is; 80 if stderr is no terminal, or does not say."""
     try:
-        found = os.get_terminal_size(sys.stderr.fileno()).columns
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError, AttributeError):
-        found = shutil.get_terminal_size().columns
-    return found if found >= _NARROWEST else 80
+        columns = shutil.get_terminal_size().columns
+    return columns if columns >= _NARROWEST else 80
 
 
 def height() -> int:
-    """Lines of the terminal that stdout is; 24 where it is none or does not say."""
+    """Lines of the terminal that stdout is; 24 if stdout is no terminal, or does not say."""
     try:
-        found = os.get_terminal_size(sys.stdout.fileno()).lines
+        lines = os.get_terminal_size(sys.stdout.fileno()).lines
     except (OSError, ValueError, AttributeError):
-        found = shutil.get_terminal_size().lines
-    return found if found >= _LOWEST else 24
+        lines = shutil.get_terminal_size().lines
+    return lines if lines >= _LOWEST else 24
 
 
 def redrawn(text: str, drawn: int, lines: int) -> tuple[str, int]:
     """What draws a text over the one before it, of `drawn` lines (0: none yet), on a screen of so many lines;
     and how many lines it has. What was on the screen before both stays; what has no room is counted."""
-    found = text.rstrip("\n").split("\n")
-    if len(found) > lines - 1:
-        left = len(found) - (lines - 2)
-        found = [*found[: lines - 2], f"… {left} lines more: the screen is too small for them"]
+    rows = text.rstrip("\n").split("\n")
+    if len(rows) > lines - 1:
+        left = len(rows) - (lines - 2)
+        rows = [*rows[: lines - 2], f"… {left} lines more: the screen is too small for them"]
     back = f"\x1b[{drawn}F" if drawn else ""
     # No line may wrap, or it would be two; and nothing is cleared before there is something else: no flicker.
-    body = "".join(f"{line}\x1b[K\n" for line in found)
-    return f"\x1b[?7l{back}{body}\x1b[J\x1b[?7h", len(found)
+    body = "".join(f"{line}\x1b[K\n" for line in rows)
+    return f"\x1b[?7l{back}{body}\x1b[J\x1b[?7h", len(rows)
 
 
 def is_interactive() -> bool:

@@ -17,7 +17,7 @@ from mzplan.model.words import did_you_mean
 def collect(
     documents: Iterable[Document], findings: Findings, templates: Templates, defaults: Defaults
 ) -> dict[Address, Declared]:
-    """Every declared resource, by address. Reports what isn't a resource, and a name that is there
+    """Every declared resource, by address. Reports what isn't a resource, and a name that is declared
     twice."""
     declared: dict[Address, Declared] = {}
     for document in documents:
@@ -25,8 +25,8 @@ def collect(
             for name, body in _section(document, section, findings).items():
                 resource = Declared(Address(kind, name), body, document.file)
                 if kind != "connection" and isinstance(body, dict) and "for_each" in body:
-                    for made in templates.expand(resource):
-                        _declare(made, declared, findings)
+                    for expanded in templates.expand(resource):
+                        _declare(expanded, declared, findings)
                     continue
                 if document.repeats:
                     templates.check_written_out(resource)
@@ -90,15 +90,15 @@ def _section(document: Document, section: str, findings: Findings) -> dict[str, 
     data = document.data
     if not isinstance(data, dict):
         return {}
-    found = data.get(section)
-    if found is None:
+    entries = data.get(section)
+    if entries is None:
         return {}
-    if isinstance(found, dict):
-        return found
+    if isinstance(entries, dict):
+        return entries
     findings.add(
         "MZ005",
         f"Wrong type for {shown(section)}",
-        f"Expected a mapping from names to {section}, found {kind_of(found)}.",
+        f"Expected a mapping from names to {section}, found {kind_of(entries)}.",
         f"write the name of each of the {section}, then its keys, indented, below it.",
         location=Location(document.file, (section,), at_key=True),
     )
@@ -112,7 +112,7 @@ def is_of_variables(document: Document, variables: Container[str]) -> bool:
 
 
 def check_top_level(document: Document, variables: Container[str], findings: Findings) -> None:
-    """A file other than mzplan.yaml holds connections, sources and sinks, and nothing else. `variables`: the
+    """A file other than mzplan.yaml holds resources, and nothing else. `variables`: the
     names of those that are declared."""
     data = document.data
     if data is None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mzplan.config.findings import Location, Path, SourceFile, shown
-from mzplan.config.project_files import SECTION_OF
+from mzplan.config.project_files import SECTION_OF, SECTIONS
 from mzplan.model.address import Address, is_valid_name
 
 Given = tuple[SourceFile, Path, Mapping[str, Any]]
@@ -19,7 +19,7 @@ MAX_NODES = 8_000_000  # keys and values of all files of a project
 @dataclass(slots=True)
 class Document:
     """A parsed file. `references` are the places of text with `${`: (container, key or index). `repeats`: a
-    text of its sources or sinks has `${each`."""
+    text of its queries has `${each`."""
 
     file: SourceFile
     data: Any = None
@@ -29,11 +29,11 @@ class Document:
     _above: dict[int, tuple[Any, Any]] | None = None
 
     def may_repeat(self, container: Any) -> bool:
-        """Whether a mapping or list is part of sources and sinks only: there `${each` may have a meaning."""
+        """Whether a mapping or list is part of queries only: there `${each` may have a meaning."""
         if self._unrepeated is None:
             data = self.data if isinstance(self.data, dict) else {}
             self._unrepeated = containers_below(
-                value for key, value in data.items() if key not in ("sources", "sinks")
+                value for key, value in data.items() if SECTIONS.get(key, "connection") == "connection"
             )
         may = container is not self.data and id(container) not in self._unrepeated
         self.repeats = self.repeats or may
@@ -54,14 +54,14 @@ class Document:
 
 def containers_below(roots: Iterable[Any]) -> set[int]:
     """The ids of every mapping and list among these values and below them."""
-    found: set[int] = set()
+    containers: set[int] = set()
     below = list(roots)
     while below:
         container = below.pop()
-        if isinstance(container, dict | list) and id(container) not in found:
-            found.add(id(container))
+        if isinstance(container, dict | list) and id(container) not in containers:
+            containers.add(id(container))
             below.extend(container.values() if isinstance(container, dict) else container)
-    return found
+    return containers
 
 
 def size_of(value: Any) -> int:
@@ -71,7 +71,7 @@ def size_of(value: Any) -> int:
         container = below.pop()
         number += len(container)
         inner = container.values() if isinstance(container, dict) else container
-        below += [one for one in inner if isinstance(one, dict | list)]
+        below += [child for child in inner if isinstance(child, dict | list)]
     return number
 
 
@@ -93,7 +93,9 @@ class Declared:
     """A resource with its body as written. `type` is None where it can't be known. `at`: the path of what
     declares it, where that is not under its name: of a connection inside its only user, or of a `for_each`;
     then `key` is that one's, and `template` the body before anything of the key was filled in. `given`: the
-    defaults in the body, those that win first; `own`: the body without them."""
+    defaults in the body, those that win first; `own`: the body without them. `derived`: of properties that
+    are not written, where that is written which they follow from: a path and an offset in its text. `files`:
+    of properties whose text is a file of its own, where that is, and where in it an offset of the text is."""
 
     address: Address
     body: Any
@@ -104,6 +106,8 @@ class Declared:
     template: Any = None
     given: tuple[Given, ...] = ()
     own: Any = None
+    derived: dict[str, tuple[Path, int]] = field(default_factory=dict)
+    files: dict[str, tuple[Location, Callable[[int], int]]] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -125,12 +129,17 @@ class Declared:
 
     @property
     def origin(self) -> str:
-        """How it is declared, before the position of that."""
+        """How the resource is declared; messages put the position behind it."""
         return "declared at" if self.key is None else f"made by for_each, for the key {shown(self.key)}, at"
 
     def location(
         self, path: Path = (), at_key: bool = False, offset: int | None = None, length: int = 1
     ) -> Location:
+        if path and path[0] in self.derived:
+            path, offset = self.derived[str(path[0])]
+        if path and path[0] in self.files:
+            where, written = self.files[str(path[0])]
+            return replace(where, offset=written(offset or 0), length=length)
         at_key = at_key or not path
         own = self.own if self.given else self.body
         for file, place, given in self.given:

@@ -45,9 +45,9 @@ class Block:
     def of_type(self, type_: str) -> dict[str, Any]:
         if type_ not in self.fitting:
             properties = self.keys_of(type_)
-            found = {key: value for key, value in self.body.items() if key in properties}
-            self.known |= found.keys()
-            self.fitting[type_] = {key: found[key] for key in found if key not in _TOGETHER}
+            fitting = {key: value for key, value in self.body.items() if key in properties}
+            self.known |= fitting.keys()
+            self.fitting[type_] = {key: fitting[key] for key in fitting if key not in _TOGETHER}
         return self.fitting[type_]
 
 
@@ -104,7 +104,7 @@ class Defaults:
                 self._give(resource, block, given)
 
     def fill_types(self, declared: Iterable[Declared]) -> None:
-        """Give a connection that says no type the one of all, and a source or sink the one of its
+        """Give a connection without a type the project's default one, and a source or sink that of its
         connection's defaults."""
         for resource in declared if self else ():
             is_one = resource.address.kind == "connection"
@@ -159,9 +159,9 @@ class Defaults:
         types: Iterable[str] = types_of(block.kind)
         if block.connection is not None:
             used = Address("connection", block.connection)
-            of = next((one.type for one in declared if one.address == used), None)
-            types = [one for one in types if of is None or _uses(block.kind, one, of)]
-        known = {key for one in types for key in block.keys_of(one)}
+            of = next((resource.type for resource in declared if resource.address == used), None)
+            types = [type_ for type_ in types if of is None or _uses(block.kind, type_, of)]
+        known = {key for type_ in types for key in block.keys_of(type_)}
         for key in unknown:
             if key in known:
                 continue
@@ -195,8 +195,10 @@ def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _uses(kind: Kind, type_: str, connection: str) -> bool:
     """Whether a source or sink of this type can be on a connection of that one."""
-    found: Iterator[tuple[str, ...]] = (
-        one.types for one in resource_kind(kind, type_).references if one.property == "connection"
+    type_lists: Iterator[tuple[str, ...]] = (
+        reference.types
+        for reference in resource_kind(kind, type_).references
+        if reference.property == "connection"
     )
-    types = next(found, None)
+    types = next(type_lists, None)
     return types is not None and (not types or connection in types)

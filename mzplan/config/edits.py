@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mzplan.config.declared import value_at
-from mzplan.config.findings import LINE_BREAK, Findings, SourceFile
+from mzplan.config.findings import LINE_BREAK, Findings, SourceFile, shown
 from mzplan.config.locations import failure, locate
 from mzplan.config.project import excluded_folders, read_settings
 from mzplan.config.project_files import (
@@ -30,6 +30,8 @@ from mzplan.config.yaml.text_edits import CantRewriteError, body_of, rename, rew
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.resources import Body, PropertyEdit
+from mzplan.schema.editor import QUERY_FILE
+from mzplan.schema.view_query import parse_view
 
 _AS_WRITTEN: Mapping[str, bytes] = {}
 _NOTHING: Body = {}
@@ -113,7 +115,16 @@ def edit_resource(
     if value_at(written, ("for_each",)) is not None:
         raise MzplanError(_of_template(directory, address, f"{section}.{address.name}"))
     edits = [_with_variables(edit, value_at(written, edit.path), value_at(body, edit.path)) for edit in edits]
-    after = _rewritten(directory, address, file, lambda: rewrite(text, section, address.name, edits))
+    named = value_at(written, (QUERY_FILE,))
+
+    def rewriting() -> str:
+        if named is not None and (queries := [edit for edit in edits if edit.path == ("query",)]):
+            read = parse_view(str(queries[0].value)).collection.text
+            why = f"the SQL in {shown(named)} is to read {read}, and mzplan edits YAML files alone."
+            raise CantRewriteError((QUERY_FILE,), why)
+        return rewrite(text, section, address.name, edits)
+
+    after = _rewritten(directory, address, file, rewriting)
     notices = tuple(_notices(directory, file, text, address, edits))
     return _file_edit(file, after, notices)
 
@@ -121,7 +132,7 @@ def edit_resource(
 def _with_variables(edit: PropertyEdit, written: Any, now: Any) -> PropertyEdit:
     """The edit of a list, with each item that stays as it is written: `${var.broker}`, not its value."""
     lists = (edit.value, written, now)
-    if edit.remove or not all(isinstance(one, list) for one in lists) or len(written) != len(now):
+    if edit.remove or not all(isinstance(listing, list) for listing in lists) or len(written) != len(now):
         return edit
     texts = [
         isinstance(value, str) and isinstance(text, str) for value, text in zip(now, written, strict=True)
@@ -151,7 +162,7 @@ def _of_template(directory: str, address: Address, template: str) -> Diagnostic:
     inside = address.kind != other.kind
     whole = Address(other.kind, address.name.removeprefix(f"{other.kind}_")) if inside else address
     along = ", with this connection inside" if inside else ""
-    found = Diagnostic(
+    diagnostic = Diagnostic(
         code="MZ253",
         summary=f"{address} is made by for_each, and can't be edited alone",
         detail=f"The `for_each` of {name} makes it. An edit there would change every {address.kind} that is "
@@ -161,7 +172,7 @@ def _of_template(directory: str, address: Address, template: str) -> Diagnostic:
         "changes nothing. Then run `mzplan apply`.",
         address=other,
     )
-    return replace(locate(directory, found), address=address)
+    return replace(locate(directory, diagnostic), address=address)
 
 
 def _rewritten(directory: str, address: Address, file: SourceFile, rewriting: Callable[[], str]) -> str:
@@ -169,15 +180,15 @@ def _rewritten(directory: str, address: Address, file: SourceFile, rewriting: Ca
         return rewriting()
     except CantRewriteError as problem:
         name = ".".join(problem.path)
-        what = f"{name} of {address}" if name else str(address)
-        found = Diagnostic(
+        subject = f"{name} of {address}" if name else str(address)
+        diagnostic = Diagnostic(
             code="MZ075",
-            summary=f"{what} can't be edited in place",
+            summary=f"{subject} can't be edited in place",
             detail=f"In {file.path}: {problem.detail}",
             hint="edit the file by hand, then run `mzplan apply`; or write the value out first.",
             address=address,
         )
-        raise MzplanError(locate(directory, found, problem.path)) from None
+        raise MzplanError(locate(directory, diagnostic, problem.path)) from None
 
 
 def _file_edit(file: SourceFile, after: str, notices: tuple[Diagnostic, ...]) -> FileEdit:
@@ -210,14 +221,14 @@ def places_of(
     """By path of a property: where the edited file has it, key and value; the end is exclusive."""
     text = edit.after.decode("utf-8-sig")
     resource = compose(text, SECTION_OF[address.kind], address.name)
-    found = {}
+    places = {}
     for path in paths:
         entry = resource
         for key in path:
             entry = entry.value.entry(key) if entry is not None and entry.value.kind == "map" else None
         if entry is not None:
-            found[path] = (_position(text, entry.start), _position(text, entry.value.end))
-    return found
+            places[path] = (_position(text, entry.start), _position(text, entry.value.end))
+    return places
 
 
 def _position(text: str, at: int) -> Position:
@@ -243,7 +254,7 @@ def _declaring(directory: str, address: Address, edited: Mapping[str, bytes]) ->
             return file, text
     if unread:
         raise failure(unread)
-    found = Diagnostic(
+    diagnostic = Diagnostic(
         code="MZ075",
         summary=f"{address} can't be edited in place",
         detail="No file writes it out by its name: it comes in by an alias or a merge (`<<`), or it is "
@@ -251,7 +262,7 @@ def _declaring(directory: str, address: Address, edited: Mapping[str, bytes]) ->
         hint="edit the file by hand, then run `mzplan apply`; or write it out under its name first.",
         address=address,
     )
-    raise MzplanError(found)
+    raise MzplanError(diagnostic)
 
 
 def _notices(
@@ -259,11 +270,11 @@ def _notices(
 ) -> list[Diagnostic]:
     """MZ077 for each value that came from a variable, and is written out (or gone) now."""
     whole = {edit.path: (SECTION_OF[address.kind], address.name, *edit.path) for edit in edits}
-    found = find(text, whole.values())
+    places = find(text, whole.values())
     lines = LINE_BREAK.split(text)
     notices = []
     for edit in edits:
-        place = found.get(whole[edit.path])
+        place = places.get(whole[edit.path])
         if place is None:
             continue
         span = place.value

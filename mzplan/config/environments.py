@@ -7,6 +7,7 @@ variables, and without a complaint of what has none here.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,8 +89,8 @@ def entries_of(data: Any) -> dict[str, dict[str, Any]]:
 def variables_of(entry: Body) -> dict[str, Any]:
     """The values that an entry gives to variables."""
     given = entry.get("variables")
-    found = given.items() if isinstance(given, dict) else ()
-    return {name: value for name, value in found if isinstance(value, str | int | float)}
+    named_values = given.items() if isinstance(given, dict) else ()
+    return {name: value for name, value in named_values if isinstance(value, str | int | float)}
 
 
 def as_in(body: Body, name: str) -> dict[str, Any]:
@@ -134,13 +135,13 @@ def set_apart(document: Document, chosen: Environment, variables: Variables, fin
     own = {key: value for key, value in entries[chosen.name].items() if key != "variables"}
     kept = containers_below([own, *(value for key, value in data.items() if key != SECTION)])
     apart = containers_below([data[SECTION]]) - kept - {id(entries[chosen.name])}
-    document.references = [found for found in document.references if id(found[0]) not in apart]
+    document.references = [reference for reference in document.references if id(reference[0]) not in apart]
     data[SECTION] = {**data[SECTION], **copies}  # what is no mapping is reported by the schema check
     return Others(readings)
 
 
 def _checkable(entry: Body, values: Body) -> dict[str, Any]:
-    """A copy of an entry, without the settings of which something is known only where it is chosen."""
+    """A copy of an entry, without the settings that can be fully known only if the entry is chosen."""
     filled = {key: _substituted(entry[key], values) for key in OWN if key in entry}
     return {
         key: filled.get(key, value)
@@ -168,12 +169,12 @@ def _substituted(value: Any, values: Body, memo: dict[int, Any] | None = None) -
 def _texts(value: Any) -> Iterator[str]:
     below, seen = [value], set()
     while below:
-        found = below.pop()
-        if isinstance(found, str):
-            yield found
-        elif isinstance(found, dict | list) and id(found) not in seen:
-            seen.add(id(found))
-            below.extend(found.values() if isinstance(found, dict) else found)
+        inner = below.pop()
+        if isinstance(inner, str):
+            yield inner
+        elif isinstance(inner, dict | list) and id(inner) not in seen:
+            seen.add(id(inner))
+            below.extend(inner.values() if isinstance(inner, dict) else inner)
 
 
 def check_apart(
@@ -201,22 +202,22 @@ def _meeting(first: Iterable[Place], second: Iterable[Place]) -> tuple[Place, Pl
 def _report(
     document: Document, first: tuple[str, Place], second: tuple[str, Place], findings: Findings
 ) -> None:
-    (one, a), (other, b) = first, second
-    both = f"Environments {shown(one)} and {shown(other)}"
+    (name, a), (other, b) = first, second
+    subject = f"Environments {shown(name)} and {shown(other)}"
     if a.equals(b):
-        summary = f"{both} share {f'a {a.setting}' if a.setting == b.setting else 'a place'}"
+        summary = f"{subject} share {f'a {a.setting}' if a.setting == b.setting else 'a place'}"
     else:
         inner, outer = (a, b) if len(a.path) > len(b.path) else (b, a)
-        summary = f"{both}: the {inner.setting} of one is inside the {outer.setting} of the other"
+        summary = f"{subject}: the {inner.setting} of one is inside the {outer.setting} of the other"
     findings.add(
         "MZ246",
         summary,
-        f"{shown(one, quote=False)} has {shown(a.written, quote=False)} ({HERE}), "
+        f"{shown(name, quote=False)} has {shown(a.written, quote=False)} ({HERE}), "
         f"{shown(other, quote=False)} has {shown(b.written, quote=False)}. "
         "What is applied to one would reach what runs in the other.",
         f"give each its own `{b.setting}:` under `environments:`, or by a variable that differs.",
         location=_location(document, other, b),
-        related=_location(document, one, a),
+        related=_location(document, name, a),
     )
 
 
@@ -237,20 +238,20 @@ def _none_declared(named: str) -> MzplanError:
 
 
 def _not_chosen(named: str, entries: Body) -> MzplanError:
-    there = f"{PROJECT_FILE} declares: {listed(entries)}."
-    example = next(iter(entries))
+    declaration = f"{PROJECT_FILE} declares: {listed(entries)}."
+    example = shlex.quote(next(iter(entries)))
     if named:
         return error(
             "MZ245",
             f"There is no environment {shown(named)}",
-            there,
+            declaration,
             did_you_mean(named, entries, shown) or f"name one of those: mzplan --env {example} …",
             exit_code=ExitCode.USAGE,
         )
     return error(
         "MZ245",
         "No environment is chosen",
-        f"{there} None of them is the default.",
+        f"{declaration} None of them is the default.",
         f"name one: mzplan --env {example} … (or MZPLAN_ENV={example}).",
         exit_code=ExitCode.USAGE,
     )

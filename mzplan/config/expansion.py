@@ -95,7 +95,7 @@ class Expansion:
         if self.name is None or any(text.broken for text in self.texts):
             return []
         self.limits.count(len(self.keys), self.nodes * len(self.keys), 0)
-        found: dict[str, Declared] = {}
+        resources: dict[str, Declared] = {}
         first: dict[str, Key] = {}
         invalid: list[tuple[Key, str]] = []
         for key in self.keys:
@@ -105,17 +105,17 @@ class Expansion:
                 continue
             if not is_valid_name(name):
                 invalid.append((key, as_text(name)))
-            elif name in found:
+            elif name in resources:
                 self._twice(name, first[name], key)
             else:
-                found[name], first[name] = self._declared(name, key, body), key
+                resources[name], first[name] = self._declared(name, key, body), key
         self._report(invalid)
-        return list(found.values())
+        return list(resources.values())
 
     def _declared(self, name: str, key: Key, body: Any) -> Declared:
-        one = self.template
-        address = Address(one.address.kind, name)
-        return Declared(address, body, one.file, at=one.place, key=key.key, template=self.body)
+        template = self.template
+        address = Address(template.address.kind, name)
+        return Declared(address, body, template.file, at=template.place, key=key.key, template=self.body)
 
     def _name(self) -> _Text | None:
         given = self.template.body.get("name", f"{self.template.address.name}_${{each.key}}")
@@ -129,19 +129,20 @@ class Expansion:
                 location=self.template.location(("name",)),
             )
             return None
-        found = self._compiled_text(given, ("name",))
-        return None if found.broken else found
+        name_text = self._compiled_text(given, ("name",))
+        return None if name_text.broken else name_text
 
     def _compiled(self, value: Any, path: Path) -> _Text | _Branch | None:
-        """What in a value depends on the key; None where nothing does. Counts what it passes."""
+        """The parts of a value that depend on the key; None if none does. Counts each value that it
+        visits."""
         self.nodes += 1
         if isinstance(value, str):
             return self._compiled_text(value, path) if EACH in value else None
         if not isinstance(value, dict | list):
             return None
         inner = {}
-        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-            if (compiled := self._compiled(one, (*path, key))) is not None:
+        for key, child in value.items() if isinstance(value, dict) else enumerate(value):
+            if (compiled := self._compiled(child, (*path, key))) is not None:
                 inner[key] = compiled
         return _Branch(value, inner) if inner else None
 
@@ -152,12 +153,12 @@ class Expansion:
             parts += [text[end : match.start()], tuple(match[1].split("."))]
             end = match.end()
         parts.append(text[end:])
-        found = _Text(path, [part for part in parts if part], bool(_REFERENCE.fullmatch(text)))
-        self.texts.append(found)
-        if any(isinstance(part, str) and EACH in part for part in found.parts):
-            found.broken = True
+        compiled = _Text(path, [part for part in parts if part], bool(_REFERENCE.fullmatch(text)))
+        self.texts.append(compiled)
+        if any(isinstance(part, str) and EACH in part for part in compiled.parts):
+            compiled.broken = True
             self._malformed(text, path)
-        return found
+        return compiled
 
     def _malformed(self, text: str, path: Path) -> None:
         start = next(
@@ -180,7 +181,7 @@ class Expansion:
         return copy
 
     def _text(self, text: _Text, key: Key) -> Any:
-        """The text for a key; of a text that is one reference alone the value itself, whatever it is."""
+        """The text for a key. A text that is a single reference gives the value itself, of whatever type."""
         values = [self._value(text, part, key) for part in text.parts if not isinstance(part, str)]
         if text.whole:
             (value,) = values
@@ -205,8 +206,8 @@ class Expansion:
             if not isinstance(value, dict):
                 self._lacks(text, f"is not a mapping with the key {shown(name)}", key)
             if name not in value:
-                there = f": it has {listed(value)}" if value else ""
-                self._lacks(text, f"has no key {shown(name)}{there}", key)
+                known = f": it has {listed(value)}" if value else ""
+                self._lacks(text, f"has no key {shown(name)}{known}", key)
             value = value[name]
         if value is None:
             self._lacks(text, f"has nothing at {shown('.'.join(('each', *reference)))}", key)
@@ -218,21 +219,21 @@ class Expansion:
 
     def _report(self, invalid: list[tuple[Key, str]]) -> None:
         for text in self.texts:
-            for what, keys in text.lacking.items():
+            for problem, keys in text.lacking.items():
                 self.findings.add(
                     "MZ251",
                     "for_each has no fitting value",
-                    f"{self.template.label}, for {_of_keys(keys)}: the value {what}.",
+                    f"{self.template.label}, for {_of_keys(keys)}: the value {problem}.",
                     "write the value in `for_each`, or a reference to what is there.",
                     location=self.template.location(text.path),
                 )
         if invalid:
             key = invalid[0][0]
-            names = listed([shown(one) for _, one in invalid], _KEYS_SHOWN)
+            names = listed([shown(name) for _, name in invalid], _KEYS_SHOWN)
             self.findings.add(
                 "MZ251",
                 f"The key {shown(key.key)} makes no name",
-                f"{self.template.label}, for {_of_keys([one.key for one, _ in invalid])}: the name would be "
+                f"{self.template.label}, for {_of_keys([key.key for key, _ in invalid])}: the name would be "
                 f"{names}. A name begins with a small letter and holds small letters, digits and _ only, "
                 f"at most {MAX_NAME} of them.",
                 _name_hint(key),

@@ -74,7 +74,7 @@ class SourceFile:
 
     In a `private` one any value may be a secret: messages show none. `root` is the folder that the file must
     be in, links followed ("": anywhere). `content` stands for what is on the disk: an edit
-    that is not written yet.
+    that is not written yet. `is_sql`: it is no YAML, but SQL that a resource names by its path.
     """
 
     full_path: str
@@ -82,6 +82,7 @@ class SourceFile:
     private: bool = False
     root: str = ""
     content: bytes | None = field(default=None, repr=False)
+    is_sql: bool = False
 
     @classmethod
     def within(cls, directory: str, full_path: str) -> SourceFile:

@@ -11,6 +11,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from mzplan.config.checks.checker import Checker
+from mzplan.config.checks.query_files import QueryFiles
 from mzplan.config.declarations import check_top_level, collect, is_of_variables
 from mzplan.config.declared import Declared, Document
 from mzplan.config.defaults import Defaults
@@ -106,10 +107,10 @@ def load_configuration(
 ) -> Configuration:
     """The configuration of a project, as of `read_files`. Raises MzplanError with a diagnostic for everything
     that is wrong in any file; MZ150 (exit 5) where what is given differs from what is remembered."""
-    found = read_files(directory, variables, variable_files, remembered, edited, environment)
-    if found.configuration is None:
-        raise MzplanError(found.mistakes)
-    return found.configuration
+    files = read_files(directory, variables, variable_files, remembered, edited, environment)
+    if files.configuration is None:
+        raise MzplanError(files.mistakes)
+    return files.configuration
 
 
 def read_files(
@@ -150,7 +151,8 @@ def read_files(
             )
             defaults = Defaults(project, findings)
             declared = collect([project, *others], findings, Templates(findings), defaults)
-            resources = Checker(declared, settings.instances, findings, defaults).resources()
+            queries = QueryFiles(folder, values, findings)
+            resources = Checker(declared, settings.instances, findings, defaults, queries).resources()
     if findings or resources is None:
         return _as_far_as_read(declared, resources, findings)
     refuse_others(values)
@@ -179,11 +181,11 @@ def check_bodies(
     resources = Checker(declared, instances, findings).resources()
     mistakes = []
     for finding in findings.found:
-        one = Findings()
-        one.secrets = findings.secrets
-        one.found.append(replace(finding, location=None, related=None))
+        single = Findings()
+        single.secrets = findings.secrets
+        single.found.append(replace(finding, location=None, related=None))
         path = finding.location.path[2:] if finding.location is not None else ()
-        mistakes += [(diagnostic, path) for diagnostic in diagnose(one)]
+        mistakes += [(diagnostic, path) for diagnostic in diagnose(single)]
     return {a: replace(r, path=None) for a, r in resources.items()}, mistakes
 
 
@@ -199,12 +201,13 @@ def _as_far_as_read(
             (file, path[: len(at.path)]) == (at.file.full_path, at.path) for file, path in findings.unusable
         )
 
-    right = {a: one for a, one in (resources or {}).items() if is_filled_in(declared[a])}
+    right = {a: resource for a, resource in (resources or {}).items() if is_filled_in(declared[a])}
     return FilesRead(
         configuration=None,
         mistakes=tuple(diagnose(findings)),
         resources=right,
-        mistaken=frozenset(a for one in declared.values() if (a := one.valid_address)) - right.keys(),
+        mistaken=frozenset(a for declaration in declared.values() if (a := declaration.valid_address))
+        - right.keys(),
         is_whole=resources is not None and not findings.unread,
     )
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterable
 
+from mzplan.config.checks.query_files import as_block
 from mzplan.config.findings import (
     HERE,
     LINE_BREAK,
@@ -19,7 +20,7 @@ from mzplan.config.findings import (
 )
 from mzplan.config.masking import masked_broken, masked_lines, scrub
 from mzplan.config.project_files import SECTION_OF, ReadError, find_files, project_file, read_bytes
-from mzplan.config.yaml.parser import parse, read_text
+from mzplan.config.yaml.parser import parse, read_text, span_at
 from mzplan.config.yaml.positions import Found, find, offset_span
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, SourceRange
@@ -34,8 +35,16 @@ def diagnose(findings: Findings) -> list[Diagnostic]:
     views = _views(findings, secrets)
     placed = [_diagnostic(finding, views, secrets) for finding in findings.found]
     # What the parser could not use has been replaced by something: no more is reported of that.
-    unusable = {_start(one) for one in placed if one.code == "MZ002" and one.range is not None}
-    placed = [one for one in placed if one.code == "MZ002" or _start(one) not in unusable]
+    unusable = {
+        _start(diagnostic)
+        for diagnostic in placed
+        if diagnostic.code == "MZ002" and diagnostic.range is not None
+    }
+    placed = [
+        diagnostic
+        for diagnostic in placed
+        if diagnostic.code == "MZ002" or _start(diagnostic) not in unusable
+    ]
     placed.sort(key=_order)
     if findings.are_more:
         summary = f"There are more errors: after {MAX_FINDINGS} mzplan stops looking for them"
@@ -53,7 +62,8 @@ class _View:
 
     def __init__(self, file: SourceFile, findings: list[Finding], broken: bool):
         self.file = file
-        self.text = read_text(file, Findings())
+        text = read_text(file, Findings())
+        self.text = as_block(text) if text is not None and file.is_sql else text
         self.well_formed = self.text is not None and not broken
         self.lines = self.text.splitlines() if self.text is not None else LINE_BREAK.split(_decoded(file))
         self.found: dict[Path, Found] = {}
@@ -62,7 +72,7 @@ class _View:
 
     def look_up(self, locations: list[Location], spans: list[Span], secrets: Iterable[str] = ()) -> None:
         """Find all these places in one pass, and their lines, masked, in another."""
-        if self.text is not None and any(location.path for location in locations):
+        if self.text is not None and not self.file.is_sql and any(location.path for location in locations):
             self.found = find(self.text, (location.path for location in locations))
         ends: dict[
             int, int
@@ -70,7 +80,9 @@ class _View:
         for span in (*spans, *(self.span(location) for location in locations)):
             ends[span.line] = max(ends.get(span.line, 0), span.column + _SHOWN)
         lines = {number: self.lines[number][:end] for number, end in ends.items() if number < len(self.lines)}
-        if self.well_formed and self.text is not None:
+        if self.file.is_sql:
+            self.shown = lines
+        elif self.well_formed and self.text is not None:
             concealed: set[Path] = {()} if self.file.private else self.concealed
             self.shown = masked_lines(self.text, lines, concealed)
         else:
@@ -82,17 +94,19 @@ class _View:
 
     def span(self, location: Location) -> Span:
         """Where a place is: the path itself, or the nearest above it that is written."""
+        if self.file.is_sql:
+            return span_at((self.text or "")[: location.offset or 0], location.length)
         path, exact = location.path, True
         while path not in self.found:
             if not path:
                 return Span(0, 0, 0, 1)
             path, exact = path[:-1], False
-        found = self.found[path]
-        if exact and location.offset is not None and found.text is not None:
-            return offset_span(self.lines, found, location.offset, location.length)
+        place = self.found[path]
+        if exact and location.offset is not None and place.text is not None:
+            return offset_span(self.lines, place, location.offset, location.length)
         # A mapping or a list is pointed at by its key, as is a key that is missing in it.
-        use_key = found.key is not None and (location.at_key or not exact or found.text is None)
-        return found.key if use_key and found.key is not None else found.value
+        use_key = place.key is not None and (location.at_key or not exact or place.text is None)
+        return place.key if use_key and place.key is not None else place.value
 
     def range(self, span: Span) -> SourceRange:
         return SourceRange(
@@ -141,15 +155,15 @@ def _diagnostic(finding: Finding, views: dict[str, _View], secrets: list[str]) -
         span = finding.span or view.span(location)
         range_ = view.range(span)
         excerpt = view.shown.get(span.line, "")
-    here = ""
+    related = ""
     if finding.related is not None:
         view = views[finding.related.file.full_path]
-        here = str(view.range(view.span(finding.related)))
+        related = str(view.range(view.span(finding.related)))
     return Diagnostic(
         code=finding.code,
         summary=scrub(finding.summary, secrets),
-        detail=scrub(finding.detail, secrets).replace(HERE, here),
-        hint=scrub(finding.hint, secrets).replace(HERE, here),
+        detail=scrub(finding.detail, secrets).replace(HERE, related),
+        hint=scrub(finding.hint, secrets).replace(HERE, related),
         range=range_,
         address=finding.address,
         excerpt=excerpt,
@@ -170,18 +184,18 @@ def range_of(directory: AnyPath, address: Address, path: Path = ()) -> SourceRan
 
     Reads the project's files again: for the few diagnostics of a plan, not for every resource.
     """
-    found = _search(os.fspath(directory), address, path)
-    return found[0] if found else None
+    location = _search(os.fspath(directory), address, path)
+    return location[0] if location else None
 
 
 def locate(directory: AnyPath, diagnostic: Diagnostic, path: Path = ()) -> Diagnostic:
     """The diagnostic with the range and the (masked) excerpt of its address; as it is when there is none."""
     if diagnostic.address is None:
         return diagnostic
-    found = _search(os.fspath(directory), diagnostic.address, path)
-    if found is None:
+    location = _search(os.fspath(directory), diagnostic.address, path)
+    if location is None:
         return diagnostic
-    return dataclasses.replace(diagnostic, range=found[0], excerpt=found[1])
+    return dataclasses.replace(diagnostic, range=location[0], excerpt=location[1])
 
 
 def locate_setting(directory: AnyPath, diagnostic: Diagnostic, path: Path) -> Diagnostic:

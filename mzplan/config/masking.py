@@ -93,7 +93,7 @@ def may_be_secret(path: Path) -> bool:
     below = path[2:] if section else path
     if any(isinstance(key, str) and _SOUNDS_SECRET.search(key) for key in below):
         return True
-    if section in ("source", "sink"):
+    if section is not None and section != "connection":
         return any(resource_kind(section, type_).is_sensitive(below) for type_ in types_of(section))
     return any(key in _secret_names() for key in below)
 

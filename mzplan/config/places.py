@@ -63,10 +63,10 @@ def places_of(body: Mapping[str, Any], directory: str, state_directory: str = ""
     """The places of an environment's settings. What is of the wrong shape has none: it is reported elsewhere.
     `state_directory`: what paths of the state are relative to, where it is another folder."""
     state, warehouse = body.get("state"), body.get("warehouse")
-    found = [*_of_state(state if isinstance(state, dict) else {}, state_directory or directory)]
+    places = [*_of_state(state if isinstance(state, dict) else {}, state_directory or directory)]
     written = warehouse if isinstance(warehouse, str) and warehouse else _default("warehouse")
-    found += _of_path("warehouse", written, directory)
-    return tuple(found)
+    places += _of_path("warehouse", written, directory)
+    return tuple(places)
 
 
 def _default(name: str) -> Any:

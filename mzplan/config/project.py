@@ -153,8 +153,8 @@ def _settings(body: dict[str, Any], environment: Environment = NONE) -> Settings
 def _folders(body: Mapping[str, Any]) -> list[Any]:
     """Where an environment, or a project, says that its warehouse and a local state are."""
     state = body.get("state")
-    found = [body.get("warehouse"), state.get("path") if isinstance(state, dict) else None]
-    return [path for path in found if isinstance(path, str)]
+    folders = [body.get("warehouse"), state.get("path") if isinstance(state, dict) else None]
+    return [path for path in folders if isinstance(path, str)]
 
 
 def _with_default_backend(state: dict[str, Any]) -> dict[str, Any]:
@@ -163,13 +163,13 @@ def _with_default_backend(state: dict[str, Any]) -> dict[str, Any]:
 
 def _metrics(instances: dict[str, Any]) -> dict[str, MetricsPlace]:
     """By instance; what is none counts for nothing (its error is reported elsewhere)."""
-    found = {}
+    places = {}
     for name, inner in instances.items():
         given = inner.get("metrics") if isinstance(inner, dict) else None
         port = given.get("port") if isinstance(given, dict) else None
         if isinstance(given, dict) and isinstance(port, int) and not isinstance(port, bool):
-            found[str(name)] = MetricsPlace(port=port, host=str(given.get("host", "127.0.0.1")))
-    return found
+            places[str(name)] = MetricsPlace(port=port, host=str(given.get("host", "127.0.0.1")))
+    return places
 
 
 def _run_events(given: dict[str, Any]) -> RunEventSettings:
@@ -207,12 +207,12 @@ def excluded_folders(directory: str, settings: Settings) -> list[str]:
 
 
 def _where_else(directory: str) -> str:
-    here = FilePath(directory).absolute()
-    for folder in here.parents:
+    start = FilePath(directory).absolute()
+    for folder in start.parents:
         if (folder / PROJECT_FILE).is_file():
             # The whole path: the command need not have been typed in the folder that it named.
             return f"the project may be the folder above: mzplan -C {shlex.quote(str(folder))} …"
     for name in ("mzplan.yml", "mzplan.json"):
-        if (here / name).is_file():
+        if (start / name).is_file():
             return f"rename {name} to {PROJECT_FILE}."
     return "run `mzplan init`, or name the project's folder with -C."

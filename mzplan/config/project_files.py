@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mzplan.config.findings import Findings, SourceFile
-from mzplan.model.address import Kind
+from mzplan.model.address import KINDS, Kind
 
 PROJECT_FILE = "mzplan.yaml"
 # The keys under which files declare resources.
-SECTIONS: dict[str, Kind] = {"connections": "connection", "sources": "source", "sinks": "sink"}
+SECTIONS: dict[str, Kind] = {f"{kind}s": kind for kind in KINDS}
 SECTION_OF = {kind: section for section, kind in SECTIONS.items()}
 SUFFIXES = (".yaml", ".yml")
+SQL_SUFFIX = ".sql"
 VARIABLE_SUFFIXES = (".vars.yaml", ".vars.yml")
 _INTERNAL = frozenset((".git", ".mzplan"))
 _LEADS_OUT = (
@@ -26,7 +27,17 @@ _LEADS_ELSEWHERE = (
     "It is a link to a file that is not a YAML file by its name.",
     "name what it leads to *.yaml, if it is configuration; otherwise remove the link.",
 )
-_DECLARES = re.compile(rb"^[\"']?(connections|sources|sinks)[\"']?[ \t]*:[ \t]*(?:$|[#{&\r])", re.MULTILINE)
+_SQL_OUTSIDE = (
+    "It is not in the project's folder, or in what git or mzplan keeps there; perhaps behind a link.",
+    "copy it into the project, and name it from there: sql/revenue.sql, for example.",
+)
+_NO_SQL = (
+    "It is not a *.sql file by its name, or a link to one that is not.",
+    "name a file that is called *.sql, and is not hidden.",
+)
+_DECLARES = re.compile(
+    rb"^[\"']?(connections|sources|views|sinks)[\"']?[ \t]*:[ \t]*(?:$|[#{&\r])", re.MULTILINE
+)
 MAX_FILE_BYTES = 32 * 1024 * 1024
 MAX_TOTAL_BYTES = 256 * 1024 * 1024
 MAX_FILES = 20_000
@@ -53,7 +64,7 @@ def find_files(
     would have the files of its reader shown.
     """
     walk = _Walk(directory, {os.path.realpath(path) for path in excluded}, findings)
-    found = list(walk.files(directory, 0))
+    paths = list(walk.files(directory, 0))
     if walk.over:
         findings.add(
             "MZ007",
@@ -62,10 +73,10 @@ def find_files(
             "move the project into a folder of its own.",
         )
     named = {os.path.realpath(path) for path in variable_files}
-    found = [path for path in found if not _holds_variables(path, named, findings, directory)]
-    real = [path for path in found if not Path(path).is_symlink()]
+    paths = [path for path in paths if not _holds_variables(path, named, findings, directory)]
+    real = [path for path in paths if not Path(path).is_symlink()]
     seen = {os.path.realpath(path) for path in real}
-    for path in sorted(set(found) - set(real)):
+    for path in sorted(set(paths) - set(real)):
         if os.path.realpath(path) not in seen:
             seen.add(os.path.realpath(path))
             real.append(path)
@@ -167,8 +178,8 @@ def read_bytes(file: SourceFile) -> bytes:
     """The file's content. Raises ReadError, with words for a person, when there is none to be had."""
     if file.content is not None:
         return file.content
-    if file.root and Path(file.full_path).is_symlink():
-        _check_link(file.full_path, file.root)
+    if file.root and (file.is_sql or Path(file.full_path).is_symlink()):
+        _check_link(file)
     try:
         # Not blocking: opening a pipe that nobody writes to would wait forever.
         descriptor = os.open(file.full_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -198,22 +209,22 @@ def is_allowed(file: SourceFile) -> bool:
     if not Path(file.full_path).is_symlink():
         return True
     try:
-        _check_link(file.full_path, file.root)
+        _check_link(file)
     except ReadError:
         return False
     return True
 
 
-def _check_link(path: str, root: str) -> None:
-    """Raise ReadError for a link that leads out of the project, to what git and mzplan keep in it for
-    themselves, or to what would not be read by its own name: git may ignore it, and it hold secrets."""
-    real, project = Path(os.path.realpath(path)), Path(os.path.realpath(root))
-    if not real.is_relative_to(project):
-        raise ReadError(*_LEADS_OUT)
-    if any(part.casefold() in _INTERNAL for part in real.relative_to(project).parts):
-        raise ReadError(*_LEADS_OUT)
-    if real.name.startswith(".") or not real.name.endswith(SUFFIXES):
-        raise ReadError(*_LEADS_ELSEWHERE)
+def _check_link(file: SourceFile) -> None:
+    """Raise ReadError for a link, or a path that is named, which leads out of the project, to what git and
+    mzplan keep in it for themselves, or to what would not be read by its own name: git may ignore it, and it
+    hold secrets."""
+    real, project = Path(os.path.realpath(file.full_path)), Path(os.path.realpath(file.root))
+    is_inside = real.is_relative_to(project)
+    if not is_inside or any(part.casefold() in _INTERNAL for part in real.relative_to(project).parts):
+        raise ReadError(*(_SQL_OUTSIDE if file.is_sql else _LEADS_OUT))
+    if real.name.startswith(".") or not real.name.endswith(SQL_SUFFIX if file.is_sql else SUFFIXES):
+        raise ReadError(*(_NO_SQL if file.is_sql else _LEADS_ELSEWHERE))
 
 
 class ReadError(Exception):

@@ -123,9 +123,9 @@ def check_references(
     while (start := text.find("${", at)) >= 0:
         match = REFERENCE.match(text, start)
         if match is None or _fault_of(match, known):
-            found = locate()
+            whole = locate()
             length = max(2, text.find("}", start) + 1 - start)
-            location = replace(found, offset=start, length=length)
+            location = replace(whole, offset=start, length=length)
             findings.add(*_words(text[start:], match, known), location=location)
             findings.unusable.add((location.file.full_path, location.path))
             return False

@@ -46,10 +46,12 @@ def read_state_config(
     data = document.data
     entries = entries_of(data)
     if entries and environment not in entries:
-        what = f"no environment {shown(environment)}" if environment else "environments, and the project none"
+        fault = (
+            f"no environment {shown(environment)}" if environment else "environments, and the project none"
+        )
         findings.add(
             "MZ110",
-            f"The file of --state-config has {what}",
+            f"The file of --state-config has {fault}",
             f"It declares: {listed(entries)}. mzplan does not guess which state is meant.",
             "declare the same environments in both, or name a file that has `state:` alone.",
             location=Location(file, (SECTION,), at_key=True),

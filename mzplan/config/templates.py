@@ -26,13 +26,13 @@ class Templates:
             return []
         before = self.findings.met
         try:
-            found = Expansion(self.limits, template, keys).resources()
+            resources = Expansion(self.limits, template, keys).resources()
         except TooMuchError:
             self._too_much(template, len(keys))
-            found = []
+            resources = []
         if self.findings.met != before:
             self.findings.unread = True
-        return found
+        return resources
 
     def check_written_out(self, resource: Declared) -> None:
         """Report a `${each…}` in a resource without `for_each`."""
@@ -75,11 +75,11 @@ class Templates:
         return keys if self.findings.met == before else None
 
     def _no_keys(self, template: Declared, given: Any, location: Location) -> None:
-        found = f"{kind_of(given)} ({shown(given)})" if isinstance(given, str) else kind_of(given)
+        actual = f"{kind_of(given)} ({shown(given)})" if isinstance(given, str) else kind_of(given)
         self.findings.add(
             "MZ251",
             "for_each needs a list or a mapping",
-            f"{template.label}: found {found}. A variable holds one simple value, and no list.",
+            f"{template.label}: found {actual}. A variable holds one simple value, and no list.",
             "write `for_each: [orders, clicks]`, or `for_each: {orders: shop.orders}`; each item or value "
             "may be a ${var.NAME}.",
             location=location,

@@ -142,12 +142,12 @@ def given_values(variables: Variables) -> dict[str, Any]:
 def refuse_others(variables: Variables) -> None:
     """Raise MzplanError MZ150 (exit 5) where a variable that is used has another value than in the plan that
     is to be applied."""
-    found = sorted(variables.refused.keys() & variables.used)
-    if found:
+    changed = sorted(variables.refused.keys() & variables.used)
+    if changed:
         raise error(
             "MZ150",
             "The plan was made with other variables",
-            "; ".join(f"{name} has another value in {variables.refused[name]}" for name in found)
+            "; ".join(f"{name} has another value in {variables.refused[name]}" for name in changed)
             + ". Nothing was changed.",
             "leave them out: apply takes the plan's. Or plan again, with these.",
             exit_code=ExitCode.STALE,
@@ -159,13 +159,13 @@ def scalar(text: str) -> Any:
     stripped = text.strip()
     if stripped[:1] in ("'", '"'):
         try:
-            found = [
+            relevant = [
                 event for event in events(stripped) if isinstance(event, ScalarEvent | DocumentStartEvent)
             ]
         except yaml.YAMLError:
             return text
-        if len(found) == 2 and isinstance(found[1], ScalarEvent):
-            return found[1].value
+        if len(relevant) == 2 and isinstance(relevant[1], ScalarEvent):
+            return relevant[1].value
         return text
     try:
         value = resolve(stripped)
@@ -225,8 +225,8 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]
 def defaults_of(declared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """What declared variables have where nothing from outside gives them another value: an environment's
     `own`, else the default."""
-    found = {name: own.get(name, body.get("default")) for name, body in declared.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: own.get(name, body.get("default")) for name, body in declared.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def require_values(variables: Variables, findings: Findings) -> None:

@@ -10,11 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 from mzplan.connectors.catalogue import find_connector
+from mzplan.host.files import UnfitError
+from mzplan.host.guarded import GuardedFolder
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.state import State
@@ -27,7 +31,8 @@ from mzplan.schema.description import (
     inline_connection,
 )
 from mzplan.schema.kinds import resource_kind
-from mzplan.secrets.policy import UNKNOWN, Committed, Flow, Guard, Route
+from mzplan.secrets.files import secret_in, unusable
+from mzplan.secrets.policy import UNKNOWN, Committed, Flow, Guard, Policy, Route
 from mzplan.secrets.references import Secrets, references_in
 from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.store import Store
@@ -71,6 +76,24 @@ class GuardedSecrets(Secrets):
         except MzplanError as refused:
             raise MzplanError(replace(d, address=of.address) for d in refused.diagnostics) from None
 
+    def _file(self, name: str) -> str | None:
+        """Under a policy, a file of the project is the one that its path says: its links may have come with a
+        checkout. An absolute path is the machine's, and may lead through links, as Kubernetes mounts them."""
+        if not isinstance(self._guard, Policy) or Path(name).is_absolute():
+            return super()._file(name)
+        try:
+            handle = GuardedFolder(self.directory).open(str(Path(name)))  # without `.` and `//`
+        except UnfitError as problem:
+            raise unusable(name, problem.what) from None
+        except (OSError, ValueError):  # ValueError: a NUL in its name
+            return None
+        try:
+            return secret_in(handle, name)
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
+
 
 def committed_guard(store: Store, state: State | None = None) -> Committed:
     """What guards without a policy. `state`: what is committed now, where it is known already."""
@@ -82,15 +105,15 @@ def committed_guard(store: Store, state: State | None = None) -> Committed:
 
 def flows_of_state(state: State) -> frozenset[Flow]:
     """Where a committed state sends secrets; what of it is not right by the schemas sends none."""
-    found: set[Flow] = set()
+    flows: set[Flow] = set()
     for address, resource in state.resources.items():
         if address.kind == "connection":
             inlined = inline_connection(resource, state.resources)
-            found.update(() if fault_of_connection(inlined) else flows_of_connection(inlined))
+            flows.update(() if fault_of_connection(inlined) else flows_of_connection(inlined))
         elif next(references_in(resource.body), None) is not None:
             description = describe(resource, state.resources)
-            found.update(() if fault_of(description) else flows_of(description))
-    return frozenset(found)
+            flows.update(() if fault_of(description) else flows_of(description))
+    return frozenset(flows)
 
 
 def _flows_of_past(store: Store) -> Iterator[frozenset[Flow]]:
@@ -109,7 +132,7 @@ def flows_of(description: Description) -> Iterator[Flow]:
     """Where the secrets of a query go, which is right by the schemas: those of a connection to its servers,
     its own to those of all its connections."""
     linked = description.connections.values()
-    own = [route for one in linked for route in _routes(one)]
+    own = [route for connection in linked for route in _routes(connection)]
     yield from _flows(description.body, own or [(_unknown(description.type, description.body),)])
     for inlined in linked:
         yield from flows_of_connection(inlined)
@@ -158,7 +181,7 @@ def _servers(inlined: InlinedConnection) -> Sequence[str]:
     if connector is not None and connector.servers is not None:
         body = resource_kind("connection", inlined.type).with_defaults(inlined.body)
         try:
-            return [str(one).lower() for one in connector.servers(body)]
+            return [str(server).lower() for server in connector.servers(body)]
         except Exception as problem:  # another package's
             log.warning("the servers of %s are not known: %s", inlined.address, type(problem).__name__)
     return [_unknown(inlined.type, inlined.body)]

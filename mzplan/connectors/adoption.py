@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mzplan.connectors.api.connector import Adopts
-from mzplan.connectors.api.outputs import canonical_type
 from mzplan.connectors.catalogue import find_connector, own_connectors
-from mzplan.connectors.frames.types import spark_type
-from mzplan.schema.columns import POSITION, Column
+from mzplan.schema.columns import POSITION, Column, canonical_type, spark_type
 from mzplan.schema.source_columns import keys_of
 from mzplan.warehouse.foreign_query import Left, NotAdoptableError, open_table
 
@@ -19,7 +17,7 @@ _SIMPLE = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TIN
 
 def adopting_types() -> tuple[str, ...]:
     """The types of sources that can."""
-    return tuple(one.type for one in own_connectors() if one.adopts is not None)
+    return tuple(connector.type for connector in own_connectors() if connector.adopts is not None)
 
 
 def adopts(type_: str) -> Adopts | None:
@@ -38,9 +36,9 @@ def ensure_adoptable(
             "The source keeps the latest row of each key, and what a query written by hand has done with its "
             "table can't be told from its checkpoint: declare the source as new."
         )
-    found = [*_of_upstream(left, type_, body, folder), *_of_table(left, columns)]
-    if found:
-        raise NotAdoptableError(*found)
+    reasons = [*_of_upstream(left, type_, body, folder), *_of_table(left, columns)]
+    if reasons:
+        raise NotAdoptableError(*reasons)
 
 
 def _of_upstream(left: Left, type_: str, body: Mapping[str, Any], folder: str | None) -> Iterator[str]:
@@ -58,31 +56,24 @@ def _of_upstream(left: Left, type_: str, body: Mapping[str, Any], folder: str | 
 
 def _of_table(left: Left, columns: Sequence[Column]) -> Iterator[str]:
     table = open_table(left.table)
-    has = table.transaction_version(left.query_id)
-    if has is None:
+    micro_batch = table.transaction_version(left.query_id)
+    if micro_batch is None:
         yield f"{left.table} was not written by this query's Delta sink: its log does not name it."
-    elif not left.done <= has <= left.planned:
+    elif not left.done <= micro_batch <= left.planned:
         yield (
-            f"{left.table} has micro-batch {has} of this query, and its checkpoint has finished {left.done}: "
-            "they are not of the same time."
+            f"{left.table} has micro-batch {micro_batch} of this query, and its checkpoint has finished "
+            f"{left.done}: they are not of the same time."
         )
-    if any("://" in path or path.startswith("/") for path in _paths(table)):
-        yield f"{left.table} is a shallow clone: it has files of another table."
-    there = {field["name"]: field["type"] for field in json.loads(table.schema().to_json())["fields"]}
+    types = {field["name"]: field["type"] for field in json.loads(table.schema().to_json())["fields"]}
     wanted = {column.name: column for column in columns}
-    for name in sorted(there.keys() - wanted.keys() - {POSITION}):
+    for name in sorted(types.keys() - wanted.keys() - {POSITION}):
         yield f"The table has a column {name}, which the source does not declare."
-    for name in sorted(wanted.keys() - there.keys()):
+    for name in sorted(wanted.keys() - types.keys()):
         yield f"The table has no column {name}, which the source declares."
-    for name in sorted(there.keys() & wanted.keys()):
-        is_, should = canonical_type(_ddl(there[name])), canonical_type(spark_type(wanted[name].type))
-        if is_ != should:
-            yield f"The table's column {name} is {is_ or there[name]}, and the source declares {should}."
-
-
-def _paths(table: Any) -> Iterator[str]:
-    actions = table.get_add_actions(flatten=True)
-    yield from (str(path) for path in actions["path"].to_pylist())
+    for name in sorted(types.keys() & wanted.keys()):
+        actual, declared = canonical_type(_ddl(types[name])), canonical_type(spark_type(wanted[name].type))
+        if actual != declared:
+            yield f"The table's column {name} is {actual or types[name]}, and the source declares {declared}."
 
 
 def _ddl(type_: Any) -> str:

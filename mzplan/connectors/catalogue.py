@@ -6,11 +6,12 @@ from __future__ import annotations
 import threading
 from typing import cast
 
-from mzplan.connectors import console, delta, files, formats, kafka, local, network, postgres
+from mzplan.connectors import console, delta, files, formats, kafka, local, network, postgres, views
 from mzplan.connectors.api.connector import Connector, SinkConnector, SourceConnector
 from mzplan.endpoints.interface import ReachesServers
 from mzplan.model.address import Kind
 from mzplan.model.diagnostics import error
+from mzplan.schema.description import Description, SourceRead
 from mzplan.schema.plugins import Plugin, find_plugin
 
 _OWN = {
@@ -22,6 +23,7 @@ _OWN = {
         delta.CONNECTOR,
         console.CONNECTOR,
         local.CONNECTOR,
+        views.CONNECTOR,
         formats.SCHEMA_REGISTRY,
         network.SSH_TUNNEL,
         network.AWS,
@@ -75,6 +77,10 @@ class Connectors:
     def source(self, type_: str) -> SourceConnector:
         """The connector for a type of source. Raises MzplanError MZ063 for a type that has none."""
         return cast(SourceConnector, self._get("source", type_))
+
+    def position(self, collection: Description | SourceRead) -> str:
+        """The type of `_position` in a collection, as Spark DDL. Raises as `source` does."""
+        return self.source(collection.position_type).position
 
     def sink(self, type_: str) -> SinkConnector:
         """The connector for a type of sink. Raises MzplanError MZ063 for a type that has none."""

@@ -78,17 +78,17 @@ def check_description(
                 return replace(probed, diagnostics=(*probed.diagnostics, *beyond)) if beyond else probed
             connector = connectors.source(description.type)
             going_on = _going_on(query, warehouse)
-            found = connector.probe(going_on)
+            probe = connector.probe(going_on)
             if query.checkpoint is None or warehouse is None:
-                return found
+                return probe
             more: tuple[Diagnostic, ...] = ()
-            if found.upstream is not None:
+            if probe.upstream is not None:
                 former = going_on.checkpoint or query.checkpoint
-                other = judge_upstream(connector, going_on, former, found.upstream).diagnostic
+                other = judge_upstream(connector, going_on, former, probe.upstream).diagnostic
                 more = (other,) if other else check_errands(connector, query, query.checkpoint)
-            if found.ok and not more:
-                more = check_losses(connector, query, warehouse, found.upstream)
-            return replace(found, diagnostics=(*found.diagnostics, *more)) if more else found
+            if probe.ok and not more:
+                more = check_losses(connector, query, warehouse, probe.upstream)
+            return replace(probe, diagnostics=(*probe.diagnostics, *more)) if more else probe
     except MzplanError as problem:
         return Probe(diagnostics=_of(description, problem))
 
@@ -130,10 +130,10 @@ def check_connection(
     try:
         resolved = resolve_connection(connection, secrets)
         with missing_extras_reported():
-            found = reach(_standing_in(connection, resolved, directory))
+            diagnostic = reach(_standing_in(connection, resolved, directory))
     except MzplanError as problem:
         return problem.diagnostics
-    return (found,) if found is not None else ()
+    return (diagnostic,) if diagnostic is not None else ()
 
 
 def _standing_in(

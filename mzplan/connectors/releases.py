@@ -24,7 +24,7 @@ log = logging.getLogger("mzplan.storage")
 
 def record_release(connectors: Connectors, checkpoint: Checkpoint, description: Description) -> None:
     """Record, durably, where a query is about to make something. Raises OSError."""
-    of = connectors.source if description.address.kind == "source" else connectors.sink
+    of = connectors.source if description.address.has_collection else connectors.sink
     if not of(description.type).leaves:
         return
     left = encode(description)
@@ -44,7 +44,7 @@ def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> Non
     """Remove from its upstream what a generation that is given up has made there; nothing if it made
     nothing, or that is gone. Raises MzplanError while it can't be removed."""
     description = _recorded(warehouse, place)
-    if description is None or description.address.kind != "source":
+    if description is None or not description.address.has_collection:
         return
     connector = Connectors().source(description.type)
     if not connector.leaves:

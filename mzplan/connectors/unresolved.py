@@ -43,15 +43,16 @@ def lineage_of(description: Description, directory: str, warehouse: str) -> Quer
     connector = find_connector(description.type)
     ends = connector.ends(query) if connector is not None and connector.ends is not None else None
     reads, writes = (ends.reads, ends.writes) if ends is not None else ((), ())
-    place = description.source or description
     collection = LineageEnd(
-        name=at_path(collection_path(warehouse, place.id, place.generation)),
+        name=at_path(collection_path(warehouse, *description.collection.place)),
         columns=tuple(Output(name=column.name, type=column.type) for column in query.columns),
     )
-    if description.source is None:
+    if description.address.has_collection:
+        read = description.source
+        below = () if read is None else (at_path(collection_path(warehouse, *read.place)),)
         aside = (LineageEnd(name=name) for name in writes)
         return QueryLineage(
-            inputs=tuple(LineageEnd(name=name) for name in reads), outputs=(collection, *aside)
+            inputs=tuple(LineageEnd(name=name) for name in (*below, *reads)), outputs=(collection, *aside)
         )
     targets = (
         LineageEnd(

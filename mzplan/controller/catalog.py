@@ -63,9 +63,11 @@ class Catalog:
     def desired(self, instance: InstanceId) -> dict[Address, Desired]:
         """What is to run on an instance."""
         return {
-            address: Desired(description=one.query, paused=one.paused, because=one.because or CHANGED)
-            for address, one in self.hosted().items()
-            if one.instance == instance
+            address: Desired(
+                description=hosted.query, paused=hosted.paused, because=hosted.because or CHANGED
+            )
+            for address, hosted in self.hosted().items()
+            if hosted.instance == instance
         }
 
     def claimed(self) -> set[Place]:
@@ -91,7 +93,8 @@ class Catalog:
         for id_, description in given:
             if id_ != description.query.id:
                 raise StorageError(f"{id_} is described as {description.query.id}.")
-            if id_ in self.exports or wanted.setdefault(id_, description) != description:
+            reads = description.query.source is not None  # a view is one, and reads one
+            if (id_ in self.exports and not reads) or wanted.setdefault(id_, description) != description:
                 raise IdentifierReusedError(f"{id_} is another one's: {description.query.address} can't be.")
         for id_, description in wanted.items():
             before = self.collections.get(id_)
@@ -107,7 +110,7 @@ class Catalog:
         collection already: the same token. Changes nothing."""
         for id_, from_id in wanted:
             self.collection(from_id)
-            if id_ in self.collections:
+            if id_ in self.collections and self.collections[id_].description.query.source is None:
                 raise IdentifierReusedError(f"{id_} is a collection's: no export can be.")
         return [self._token(id_, from_id) for id_, from_id in wanted]
 

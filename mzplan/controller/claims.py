@@ -117,8 +117,8 @@ class Claims:
         return not places.isdisjoint({*self._removing, *self._releasing})
 
     def _unread_elsewhere(self, places: list[Place]) -> list[Place]:
-        """Those of these that no query of another instance reads: one whose change was rejected there goes on
-        with what it had. What is read is looked at again after a while."""
+        """The places that no query of another instance reads: a query whose change was rejected there goes on
+        with what it had. A place that is read is looked at again after a while."""
         clock = time.monotonic()
         self._read_elsewhere = {p: at for p, at in self._read_elsewhere.items() if at > clock}
         places = [place for place in places if place not in self._read_elsewhere]

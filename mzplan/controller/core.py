@@ -112,7 +112,11 @@ class Controller(Hosting):
         )
         self._before = before
         known = before.secrets if before is not None else {}
-        behind = {a: one.lag for a, one in before.observations.items() if one.lag} if before else {}
+        behind = (
+            {a: observation.lag for a, observation in before.observations.items() if observation.lag}
+            if before
+            else {}
+        )
         secrets = SecretsInUse(self.secrets, known, self.pool, self.clock)
         switcher = Switcher(
             self.store,
@@ -126,7 +130,7 @@ class Controller(Hosting):
             self.notes,
         )
         seen = before.observations.items() if before is not None else ()
-        paused = {address for address, one in seen if one.condition == "paused"}
+        paused = {address for address, observation in seen if observation.condition == "paused"}
         self.queries = Queries(switcher, self.catalog, secrets, self.pool, self.clock, behind, paused)
         self._configure(self.queries)
         for entry in self.store.read_prepared(id_):
@@ -172,7 +176,7 @@ class Controller(Hosting):
         return InstanceOverview(
             queries=states,
             busy=self.busy,
-            maintained=tuple(one.at_work_on for one in at_work if one.at_work_on is not None),
+            maintained=tuple(work.at_work_on for work in at_work if work.at_work_on is not None),
             secrets=digests,
             rotated=rotated,
             foreign=tuple(self.executor.foreign()),
@@ -183,7 +187,7 @@ class Controller(Hosting):
     def busy(self) -> bool:
         """Whether something is under way that is worth another look at once."""
         queries = self.queries
-        starting = any(one.condition == "starting" for one in self.decisions.values())
+        starting = any(decision.condition == "starting" for decision in self.decisions.values())
         return starting or (queries is not None and (bool(queries.under_way) or queries.claims.removing))
 
     def is_open(self) -> bool:
@@ -259,6 +263,12 @@ class Controller(Hosting):
             self.queries.forgive(changed)
             self.wake()
 
+    def try_again(self) -> None:
+        """What has failed is tried again at once, as if it had not: a command asks for it."""
+        if self.queries is not None:
+            self.queries.try_failed_again()
+            self.wake()
+
     def answers_again(self, connections: Mapping[Address, Address]) -> None:
         """What has failed is tried again at once: by query, the connection of it that answers again."""
         if connections and self.queries is not None:
@@ -271,8 +281,8 @@ class Controller(Hosting):
         gone = self.executor.missing(description)
         if gone or not whole:
             return gone
-        found = self.executor.check(description, self.secrets)
-        return (*found.diagnostics, *found.lacks)
+        checked = self.executor.check(description, self.secrets)
+        return (*checked.diagnostics, *checked.lacks)
 
     def measure(self, description: Description) -> Measured:
         """What waits for a query, whether it runs or not; any thread may ask."""
@@ -311,8 +321,8 @@ class Controller(Hosting):
         queries.short.most = self.parameters.parallelism
 
     def _running_sinks(self, wanted: Mapping[Address, Desired]) -> dict[Address, Description]:
-        """As they are committed."""
-        running = {address for address, one in self.decisions.items() if one.condition == "running"}
+        """The sinks that run, each with its description as it is committed."""
+        running = {address for address, decision in self.decisions.items() if decision.condition == "running"}
         return {a: w.description for a, w in wanted.items() if a in running and a.kind == "sink"}
 
     def _observe(self, wanted: Mapping[Address, Desired]) -> None:

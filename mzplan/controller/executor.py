@@ -107,6 +107,11 @@ class Measured:
     at: float = 0.0
 
 
+class ExecutorGoneError(Exception):
+    """The engine has ended, and this process can't have another one: it ends as well, so that whoever
+    supervises it starts anew, or a standby leads. The message is a sentence for people."""
+
+
 class Executor(Protocol):
     """Hosts the streaming queries of one project on one instance. Called from several threads."""
 
@@ -143,7 +148,8 @@ class Executor(Protocol):
         """Stop a query and forget it; no error when it isn't there. Returns when it has ended."""
 
     def reports(self) -> list[QueryReport]:
-        """Every query of this project, those included that ended and were not stopped by `stop`."""
+        """Every query of this project, those included that ended and were not stopped by `stop`.
+        Raises ExecutorGoneError."""
 
     def counted(self) -> Mapping[Address, Counters]:
         """The `rows` and `batches` of every query that was hosted here, over all of its runs; they never go

@@ -76,7 +76,7 @@ class Hosting:
 
     def drop_instance(self, id_: InstanceId) -> None:
         self.instances.ensure(id_)
-        hosted = sorted(str(a) for a, one in self.catalog.hosted().items() if one.instance == id_)
+        hosted = sorted(str(a) for a, entry in self.catalog.hosted().items() if entry.instance == id_)
         if hosted:
             raise InstanceInUseError(f"Instance {id_} still has {', '.join(hosted[:5])}: drop them first.")
         self.instances.drop(id_)
@@ -95,7 +95,7 @@ class Hosting:
         self, collections: Sequence[tuple[GlobalId, CollectionDescription]]
     ) -> None:
         self.instances.require()
-        places = [one.query.place for _, one in collections]
+        places = [collection.query.place for _, collection in collections]
         try:
             await asyncio.to_thread(self.storage.migrate, places)
         except (OSError, StorageError) as problem:  # each query's own check will say so
@@ -186,7 +186,7 @@ class Hosting:
 
     def append(self, commands: Sequence[AppendCommand]) -> Future[None]:
         self.instances.require()
-        planned = [(self.catalog.collection(one.id).description, one) for one in commands]
+        planned = [(self.catalog.collection(command.id).description, command) for command in commands]
         for description, _ in planned:
             if description.query.type != LOCAL:
                 raise StorageError(

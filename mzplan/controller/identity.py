@@ -50,9 +50,11 @@ class RunningIds:
         """Whether the checkpoint that this would start from is still in use at another address. `starting`:
         the ids of which a start is under way: it may take hours before there is a report of it."""
         id_ = command.description.id
-        return any(one == id_ for address, one in starting.items() if address != command.address) or any(
+        return any(
+            query_id == id_ for address, query_id in starting.items() if address != command.address
+        ) or any(
             self._ids.get(report.name) == id_
-            for address, there in reports.items()
+            for address, running in reports.items()
             if address != command.address
-            for report in there
+            for report in running
         )

@@ -18,6 +18,7 @@ from mzplan.model.diagnostics import MzplanError, sentence
 from mzplan.model.times import seconds
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.source_columns import collection_kind
 
 log = logging.getLogger("mzplan.storage")
 
@@ -41,7 +42,7 @@ class Surveyed:
 
 def max_hold(source: Description) -> str | None:
     """For how long a sink that does not read on holds the collection of a source: `30d`; None for ever."""
-    limit = resource_kind("source", source.type).with_defaults(source.body).get("max_hold")
+    limit = collection_kind(source.type).with_defaults(source.body).get("max_hold")
     return str(limit) if limit is not None else None
 
 

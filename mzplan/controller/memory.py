@@ -112,7 +112,7 @@ class InMemoryExecutor:
                 run_id=str(uuid.uuid4()),
                 active=True,
                 triggered=self.triggers_at_once,
-                backfilled=max((one.serial for one in description.errands), default=0),
+                backfilled=max((errand.serial for errand in description.errands), default=0),
             )
 
     def stop(self, name: QueryName) -> None:
@@ -231,7 +231,7 @@ class InMemoryStorage:
                 self._write(place, given)
 
     def _ensure_same(self, place: Place, first: Step, steps: Sequence[list[Row]]) -> None:
-        if any(rows != there for rows, there in zip(steps, self._steps[place][first:], strict=False)):
+        if any(rows != stored for rows, stored in zip(steps, self._steps[place][first:], strict=False)):
             raise StorageError(f"The append of this key was made as step {first}, and had other rows.")
 
     def _write(self, place: Place, given: Mapping[str, list[list[Row]]]) -> None:

@@ -80,7 +80,7 @@ class QueryState:
 
     @property
     def condition(self) -> Condition:
-        """As the last round has found it."""
+        """The condition of the query as of the last round."""
         return self.decision.condition if self.decision is not None else "starting"
 
     @property
@@ -173,7 +173,7 @@ def _error(query: QueryState, failed: Verdict | None) -> tuple[str | None, str |
 def _backfilled(memory: Memory) -> int:
     """The newest errand that was done when the description was accepted: each is done before a start."""
     accepted = memory.accepted.errands if memory.accepted is not None else ()
-    return max((one.serial for one in accepted), default=0)
+    return max((errand.serial for errand in accepted), default=0)
 
 
 def _past_step(record: StepRecord) -> PastStep:

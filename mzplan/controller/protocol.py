@@ -95,7 +95,7 @@ class StorageController(Protocol):
         nothing."""
 
     def drop_sources_unvalidated(self, ids: Sequence[GlobalId]) -> None:
-        """The same; ids that nobody knows are ignored."""
+        """As drop_sources, but ids that nobody knows are ignored."""
 
     # --- exports
 
@@ -123,7 +123,7 @@ class StorageController(Protocol):
         """As drop_sources; the collection's since is no longer held by them."""
 
     def drop_sinks_unvalidated(self, ids: Sequence[GlobalId]) -> None:
-        """The same; ids that nobody knows are ignored."""
+        """As drop_sinks, but ids that nobody knows are ignored."""
 
     # --- data and frontiers
 

@@ -39,7 +39,7 @@ from mzplan.controller.runs import Runs
 from mzplan.controller.secrets_used import SecretsInUse
 from mzplan.controller.terms import Step
 from mzplan.controller.work import LONG, Attempts, Done, Lane, Switcher, WorkPool
-from mzplan.model.address import Address
+from mzplan.model.address import KINDS, Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import sentence
 from mzplan.model.event import EventKind
@@ -90,6 +90,7 @@ class Queries:
         self._accepted_changed = False
         self._outdated: set[Address] = set()  # under way, with what is another now: values of secrets, a body
         self._wanted: dict[Address, Description] = {}  # in the last round
+        self._failed: set[Address] = set()  # noted as that, and not as healed since
 
     def desired(self) -> dict[Address, Desired]:
         """What is to run on this instance."""
@@ -120,18 +121,18 @@ class Queries:
             {*wanted, *reports, *self.memories}, key=lambda a: self._turn(a, wanted.get(a))
         ):
             memory = self.memories.get(address) or Memory()
-            here = reports.get(address, [])
+            own_reports = reports.get(address, [])
             desired = wanted.get(address)
-            decision = self.switcher.running_ids.strangers(address, desired, here, memory)
+            decision = self.switcher.running_ids.strangers(address, desired, own_reports, memory)
             if decision is None:
-                decision = self._decide(address, desired, here, memory, now)
+                decision = self._decide(address, desired, own_reports, memory, now)
             decision = _as_committed(decision, desired)
             if isinstance(decision.command, Switch) and (
                 self.switcher.running_ids.is_elsewhere(decision.command, reports, self._starting)
                 or self.claims.is_going(decision.command.description)
             ):
                 decision = replace(decision, command=None, condition="starting")
-            lane = self._lane(decision, here)
+            lane = self._lane(decision, own_reports)
             if address in self.under_way or (lane is not None and lane.is_full()):
                 # What the command in flight will find is not known yet, or there is one too many: report, but
                 # don't act or remember.
@@ -142,11 +143,8 @@ class Queries:
             else:
                 self.memories[address] = decision.memory
                 self._note_failure(address, memory, decision.memory)
-                if (
-                    memory.verdict is not None
-                    and decision.condition == "running"
-                    and not decision.memory.verdict
-                ):
+                if address in self._failed and decision.memory.healthy_since is not None:
+                    self._failed.remove(address)
                     self.notes.note("healed", address)
                 # Of another resource that had this name: to be forgotten in the store, too.
                 self._accepted_changed |= memory.accepted is not None and decision.memory.accepted is None
@@ -157,15 +155,15 @@ class Queries:
         self._write_accepted(wanted)
         return decisions
 
-    def _turn(self, address: Address, desired: Desired | None) -> tuple[bool, bool, int, Address]:
+    def _turn(self, address: Address, desired: Desired | None) -> tuple[bool, int, int, Address]:
         """By which queries are started one after the other. Last those that have failed as they are wanted
-        now: many that fail slowly must not keep others from their first attempt. Sources first: a sink may
-        wait for its source to come up with a new column. Then those that were behind most, which have the
+        now: many that fail slowly must not keep others from their first attempt. Sources first: who reads
+        one may wait for it to come up with a new column. Then those that were behind most, which have the
         most to do."""
         has_failed, memory = False, self.memories.get(address)
         if memory is not None and desired is not None:
             has_failed = memory.failures > 0 and memory.target == key_of(desired.description)
-        return (has_failed, address.kind != "source", -self.behind.get(address, 0), address)
+        return (has_failed, KINDS.index(address.kind), -self.behind.get(address, 0), address)
 
     def _lane(self, decision: Decision, reports: list[QueryReport]) -> Lane | None:
         """Where the next step is done; None for one that takes no time."""
@@ -191,7 +189,7 @@ class Queries:
         if desired is None:
             return decide(address, None, reports, memory, now, self.pace)
         holds = (gate.hold(desired.description, memory.accepted) for gate in self.gates)
-        held = next((one for one in holds if one is not None), None)
+        held = next((hold for hold in holds if hold is not None), None)
         if held is None:
             decision = decide(address, desired, reports, memory, now, self.pace, self._taken_over())
             return self._with_cause(decision, desired, memory)
@@ -211,8 +209,8 @@ class Queries:
         if not isinstance(switch, Switch) or switch.cause.cause == "retry":
             return decision
         causes = (gate.cause(desired.description, memory.accepted) for gate in self.gates)
-        found = next((one for one in causes if one is not None), None)
-        return decision if found is None else replace(decision, command=replace(switch, cause=found))
+        stated = next((cause for cause in causes if cause is not None), None)
+        return decision if stated is None else replace(decision, command=replace(switch, cause=stated))
 
     def _taken_over(self) -> Cause:
         return self.taken_over or Cause(cause="runner")
@@ -223,19 +221,20 @@ class Queries:
             self.forgive(changed)
 
     def forgive(self, references: Set[str]) -> None:
-        """These references have other values now: what has failed, and uses one, is tried again at once, as
-        if it had not. A start that is under way may still have the former values."""
+        """Take note that these references have other values now: a query that has failed and uses one of them
+        is tried again at once, as if it had not failed. A start that is under way may still have the former
+        values."""
         text = f"another value of {', '.join(sorted(references))}"
         self.notes.note("secret", detail=text)
         called = Cause(cause="secret", detail=text)
-        for address, one in self.desired().items():
-            if not self.secrets_in_use.references_of(address, one.description).isdisjoint(references):
+        for address, desired in self.desired().items():
+            if not self.secrets_in_use.references_of(address, desired.description).isdisjoint(references):
                 self._try_again(address, called)
 
     def _look_at_descriptions(self, wanted: Mapping[Address, Desired]) -> None:
         """What is described in another way is tried again at once, as if it had not failed, and judged by
         that attempt. Its digest may be the same: a setting of validation may be what mends it."""
-        now = {address: one.description for address, one in wanted.items()}
+        now = {address: desired.description for address, desired in wanted.items()}
         for address, description in now.items():
             before = self._wanted.get(address)
             if before is not None and before is not description and before != description:
@@ -250,6 +249,14 @@ class Queries:
                 self._outdate(address)
                 called = Cause(cause="retry", detail=f"{connection} answers again")
                 self.memories[address] = replace(memory, retry_at=0.0, called=called)
+
+    def try_failed_again(self) -> None:
+        """Somebody applies what is committed, and may have mended what it failed of. Not what was given up:
+        that says what it waits for."""
+        called = Cause(cause="retry", detail="an apply asks for it")
+        for address, memory in list(self.memories.items()):
+            if memory.verdict is not None and not math.isinf(memory.retry_at):
+                self._try_again(address, called)
 
     def _try_again(self, address: Address, called: Cause | None) -> None:
         """At once, if it has failed."""
@@ -276,6 +283,7 @@ class Queries:
                 self._accepted_changed = True
             case Drop():
                 dropped = self.memories.pop(command.address, Memory())
+                self._failed.discard(command.address)
                 self._accepted_changed |= dropped.accepted is not None
             case Stop() | Switch():
                 self.runs.commanded(command)
@@ -307,6 +315,7 @@ class Queries:
             log.error("%s: [%s] %s%s", address, after.error_code, after.error, attempt)
             kind: EventKind = "refused" if after.verdict == "rejected" else "failed"
             self.notes.note(kind, address, code=after.error_code or "", detail=f"{after.error}{attempt}")
+            self._failed.add(address)
 
     def _remember(self, address: Address, switch: Switch, done: Done) -> None:
         memory = self.memories.get(address) or Memory()
@@ -354,8 +363,8 @@ def has_errands(description: Description, memory: Memory, reports: Sequence[Quer
     """Whether a start may have something to do first: it returns when that is done. True where that is not
     known. A description that was accepted has done all of its own. Of a query that runs, the newest errand
     that it has done counts only if it is one of these (see ResourceState.has_done)."""
-    own, accepted = {one.serial for one in description.errands}, memory.accepted
+    own, accepted = {errand.serial for errand in description.errands}, memory.accepted
     known = accepted.errands if accepted is not None and accepted.place == description.place else ()
     same = [report for report in reports if report.name.generation == description.generation]
-    newest = max((one.backfilled for one in same if one.backfilled in own), default=0)
-    return any(one.serial > newest and one not in known for one in description.errands)
+    newest = max((report.backfilled for report in same if report.backfilled in own), default=0)
+    return any(errand.serial > newest and errand not in known for errand in description.errands)

@@ -45,7 +45,8 @@ class Pace:
         return self.budget is not None and failures >= self.budget
 
     def delay(self, failures: int) -> float:
-        """The same without a budget: what ran before is gone back to however often."""
+        """Seconds to wait after so many failures, without regard to the budget: there is no limit to how
+        often a query goes back to what ran before."""
         return min(self.last, self.first * 2.0 ** max(0, min(failures, 16) - 1))
 
 

@@ -66,7 +66,7 @@ class Runs:
 
     def look(self, reports: Sequence[QueryReport], under_way: Collection[Address]) -> tuple[QueryReport, ...]:
         """The reports of a round, each with the cause of its run."""
-        now = {one.run_id: one for one in reports}
+        now = {report.run_id: report for report in reports}
         ended, begun = self._known.keys() - now.keys(), now.keys() - self._known.keys()
         for run_id in ended:
             self._ended(self._known[run_id])
@@ -80,8 +80,8 @@ class Runs:
             self._causes = {name: c for name, c in self._causes.items() if name.address in under_way}
         self._known = now
         return tuple(
-            replace(one, started_because=cause) if (cause := self._of_run.get(one.run_id)) else one
-            for one in reports
+            replace(report, started_because=cause) if (cause := self._of_run.get(report.run_id)) else report
+            for report in reports
         )
 
     def _ended(self, run: QueryReport) -> None:

@@ -102,10 +102,14 @@ class SecretsUsed:
         wanted = {reference for references in running.values() for reference in references}
         return {r: d for r, d in sorted({**self._known, **noted}.items()) if r in wanted}
 
-    def references(self) -> set[str]:
-        """All that queries were started with."""
+    def prints(self) -> dict[str, set[bytes]]:
+        """By reference, all values that queries were started with."""
+        in_use: dict[str, set[bytes]] = {}
         with self._lock:
-            return {reference for start in self._used.values() for reference in start.prints}
+            for start in self._used.values():
+                for reference, used in start.prints.items():
+                    in_use.setdefault(reference, set()).add(used)
+        return in_use
 
     def rotated(
         self, running: Mapping[Address, Collection[str]], looks: Mapping[str, _Look]
@@ -141,23 +145,28 @@ class SecretsWatch:
     def found(self) -> Mapping[str, _Look]:
         return dict(self._sampler.found)
 
-    def look(self, references: Collection[str]) -> Set[str]:
-        """Look at those that are due. Returns those whose value has changed since the last call."""
-        watched = {one: one for one in references if self._secrets.is_watched(one)}
+    def look(self, in_use: Mapping[str, Set[bytes]]) -> Set[str]:
+        """Read the references that are due. Returns those whose value has changed since the last call, and
+        that a query was started with another value of; `in_use` (see SecretsUsed.prints): what an apply has
+        restarted them for is no news."""
+        watched = {reference: reference for reference in in_use if self._secrets.is_watched(reference)}
         self._sampler.look(watched, lambda _: EVERY)
         looks = self.found
         changed = set()
         for reference, look in looks.items():
-            if look.print is not None and self._prints.get(reference, look.print) != look.print:
+            is_new = look.print is not None and self._prints.get(reference, look.print) != look.print
+            if is_new and in_use.get(reference, set()) != {look.print}:
                 log.info("%s has another value: plan and drift show what runs with the old one", reference)
                 changed.add(reference)
-        self._prints = {r: now for r, one in looks.items() if (now := one.print or self._prints.get(r))}
-        self._tell({r: one.problem for r, one in looks.items() if one.problem is not None})
+        self._prints = {r: now for r, look in looks.items() if (now := look.print or self._prints.get(r))}
+        self._tell({r: look.problem for r, look in looks.items() if look.problem is not None})
         return changed
 
     def unread(self, references: Collection[str]) -> str | None:
-        """Why the first of these that can't be read can't; None where all can."""
-        problem = next((self.problems[one] for one in sorted(references) if one in self.problems), None)
+        """Why the first reference that can't be read can't be read; None if all can."""
+        problem = next(
+            (self.problems[reference] for reference in sorted(references) if reference in self.problems), None
+        )
         return f"{problem.summary}: {problem.detail} Fix: {problem.hint}" if problem is not None else None
 
     def _look_at(self, reference: str) -> _Look:
@@ -191,14 +200,18 @@ class SecretsInUse:
 
     def changed(self) -> Set[str]:
         """The references whose values have changed since the last call."""
-        return self._watch.look(self.used.references())
+        return self._watch.look(self.used.prints())
 
     def of(self, wanted: Mapping[Address, Desired]) -> tuple[dict[str, str], tuple[str, ...]]:
         """Digests of the secrets' values that the queries run with, by reference; and the references that
         have another value by now."""
         for address in self._references.keys() - wanted.keys():
             del self._references[address]
-        used = {a: self.references_of(a, one.description) for a, one in wanted.items() if not one.paused}
+        used = {
+            a: self.references_of(a, desired.description)
+            for a, desired in wanted.items()
+            if not desired.paused
+        }
         return self.used.digests(used), self.used.rotated(used, self._watch.found)
 
     def unread(self, address: Address, description: Description) -> str | None:

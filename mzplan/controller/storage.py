@@ -76,7 +76,7 @@ class Storage(Protocol):
 
 
 def appended_columns(query: Description) -> tuple[Column, ...]:
-    """Those of the steps of a local source."""
+    """The columns of the rows in the steps of a local source."""
     columns, keys = columns_of(query.type, query.body), keys_of(query.type, query.body)
     return change_columns(columns, keys) if keys else columns
 
@@ -92,7 +92,7 @@ def planned_steps(command: AppendCommand, current: Step, keyed: bool) -> list[li
     if command.upper <= current or first < current:
         raise InvalidUppersError(command.id, min(first, command.upper - 1), current)
     steps: list[list[Row]] = [[] for _ in range(command.upper - current)]
-    for update in sorted(command.updates, key=lambda one: one.diff) if keyed else command.updates:
+    for update in sorted(command.updates, key=lambda update: update.diff) if keyed else command.updates:
         if update.diff != 1 and not (keyed and update.diff == -1):
             why = "a row of a key is there once" if keyed else "without a key, rows only come"
             raise StorageError(f"An update of {command.id} has the diff {update.diff}: {why}.")

@@ -53,8 +53,8 @@ class InvalidUppersError(StorageError):
     `decided`: whether `current` is the upper, or only the first step that it may be."""
 
     def __init__(self, id_: GlobalId, expected: Step, current: Step, *, decided: bool = True):
-        is_ = "is" if decided else "is decided when what others have appended is read, and is at least"
-        super().__init__(f"The upper of {id_} {is_} {current}, not {expected}: nothing was written.")
+        verb = "is" if decided else "is decided when what others have appended is read, and is at least"
+        super().__init__(f"The upper of {id_} {verb} {current}, not {expected}: nothing was written.")
         self.id, self.expected, self.current = id_, expected, current
 
 

@@ -52,9 +52,10 @@ class Sampler(Generic[K, D, R]):
         self.found: dict[K, R] = {}
 
     def look(self, wanted: Mapping[K, D], every: Callable[[K], float]) -> None:
-        """Have those asked that were not for so many seconds, and forget those that are not wanted."""
+        """Have each wanted key asked whose last question is at least `every(key)` seconds ago, and forget
+        keys that are not wanted."""
         now = self._clock()
-        self._working = [one for one in self._working if not one.done()]
+        self._working = [future for future in self._working if not future.done()]
         with self._lock:
             for gone in [key for known in (self._asked, self.found) for key in known if key not in wanted]:
                 self._asked.pop(gone, None)
@@ -81,11 +82,11 @@ class Sampler(Generic[K, D, R]):
             with self._lock:
                 if not self._due:
                     return
-                key, what = self._due.popleft()
+                key, subject = self._due.popleft()
                 self._asked[key] = now
                 self._at_work.add(key)
             try:
-                answer = self._ask(what)
+                answer = self._ask(subject)
             except Exception as problem:  # a defect of a connector must not end the runner
                 log.warning("%s: it could not be looked at: %s", key, type(problem).__name__)
                 with self._lock:
@@ -132,7 +133,7 @@ class ConnectionWatch:
         for address, description in queries.items():  # once for each description: a thousand take their time
             if address not in self._used or self._used[address][0] is not description:
                 self._used[address] = (description, tuple(_connections(description.connections)))
-        wanted = {one.address: one for _, used in self._used.values() for one in used}
+        wanted = {connection.address: connection for _, used in self._used.values() for connection in used}
         self._forget_what_was_otherwise(wanted, digests)
         self._sampler.look(wanted, lambda _: REACHED_EVERY)
         now = round(time.time(), 1)
@@ -152,7 +153,10 @@ class ConnectionWatch:
         if not healed:
             return {}
         return {
-            a: one.address for a, (_, used) in self._used.items() for one in used if one.address in healed
+            a: connection.address
+            for a, (_, used) in self._used.items()
+            for connection in used
+            if connection.address in healed
         }
 
     def _forget_what_was_otherwise(
@@ -172,18 +176,21 @@ class ConnectionWatch:
     def fault(self, query: Address) -> Fault | None:
         """The innermost connection at fault: behind a tunnel that is down, nothing answers."""
         _, used = self._used.get(query, (None, ()))
-        return next((self._faults[one.address] for one in used if one.address in self._faults), None)
+        return next(
+            (self._faults[connection.address] for connection in used if connection.address in self._faults),
+            None,
+        )
 
 
 def _connections(used: Mapping[str, InlinedConnection]) -> Iterator[InlinedConnection]:
     """All that are used, at any depth: what a connection needs before itself."""
-    for _, one in sorted(used.items()):
-        yield from _connections(one.connections)
-        yield one
+    for _, connection in sorted(used.items()):
+        yield from _connections(connection.connections)
+        yield connection
 
 
 def _first_error(diagnostics: tuple[Diagnostic, ...]) -> Diagnostic | None:
-    return next((one for one in diagnostics if one.severity == "error"), None)
+    return next((diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"), None)
 
 
 class UpstreamWatch:
@@ -228,7 +235,7 @@ class UpstreamWatch:
         if now - self._looked[due] >= self._every:
             self._looked[due] = now
             self._looks[due] += 1
-            whole = due.kind == "source" or self._looks[due] % SINKS == 0
+            whole = due.has_collection or self._looks[due] % SINKS == 0
             self._under_way = (due, self._pool.submit(self._look_at, running[due], whole), whole)
 
     def _take_in(self, address: Address, check: Future[tuple[Diagnostic, ...]], whole: bool) -> None:

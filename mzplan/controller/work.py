@@ -66,7 +66,7 @@ class Lane:
         self._working: list[Future[Any]] = []  # those that had not ended at the last look
 
     def is_full(self) -> bool:
-        self._working = [one for one in self._working if not one.done()]
+        self._working = [future for future in self._working if not future.done()]
         return len(self._working) >= self.most
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
@@ -204,4 +204,4 @@ class Switcher:
             why = f"It ran on instance {before} before, and this one must see the same warehouse"
         else:
             return ()
-        return tuple(replace(one, detail=f"{one.detail} {why}.") for one in missing)
+        return tuple(replace(diagnostic, detail=f"{diagnostic.detail} {why}.") for diagnostic in missing)

@@ -23,6 +23,8 @@ _SIMPLE = {
     "DATE": "date32",
 }
 
+_DECIMAL_DIGITS, _MOST_DIGITS = 38, 76  # of Spark's decimals, and of Arrow's
+
 
 class FitError(ValueError):
     """Records don't fit the columns. `column` and `row` (from 0, in the batch) say where, as far as known."""
@@ -35,7 +37,7 @@ class FitError(ValueError):
 
 def columns_of_config(config: Mapping[str, Any]) -> tuple[Column, ...]:
     """The columns in an endpoint's configuration: `{"columns": [{"name", "type", "nullable"}]}`."""
-    return tuple(Column(one["name"], one["type"], one["nullable"]) for one in config["columns"])
+    return tuple(Column(column["name"], column["type"], column["nullable"]) for column in config["columns"])
 
 
 def arrow_schema(columns: Sequence[Column]) -> Schema:
@@ -91,12 +93,12 @@ def fit(batch: RecordBatch, columns: Sequence[Column]) -> RecordBatch:
     """
     import pyarrow as pa
 
-    there: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for index, name in enumerate(batch.schema.names):
-        there.setdefault(name.lower(), index)
+        positions.setdefault(name.lower(), index)
     arrays = []
     for column in columns:
-        index = there.get(column.name.lower(), -1)
+        index = positions.get(column.name.lower(), -1)
         wanted = arrow_type(column.type)
         missing = index < 0
         array = pa.nulls(batch.num_rows, wanted) if missing else _cast(batch.column(index), wanted, column)
@@ -105,13 +107,34 @@ def fit(batch: RecordBatch, columns: Sequence[Column]) -> RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 
+def exactly(array: Any, wanted: DataType) -> Any:
+    """The array cast to a type. Arrow itself makes other numbers of decimals with too many digits, and
+    crashes at some exponents, which texts may not have here. Raises pa.ArrowInvalid for what does not fit,
+    pa.ArrowNotImplementedError."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_decimal(wanted):
+        return array.cast(wanted)
+    if pa.types.is_decimal(array.type):
+        array = array.cast(pa.decimal256(_MOST_DIGITS, wanted.scale))
+    elif pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        whole, places = wanted.precision - wanted.scale, wanted.scale
+        fits = pc.match_substring_regex(array, rf"\A-?0*[0-9]{{0,{whole}}}(\.[0-9]{{0,{places}}}0*)?\z")
+        if pc.any(pc.invert(fits)).as_py():
+            raise pa.ArrowInvalid(f"not all are of type {wanted}")
+        if pc.less(_DECIMAL_DIGITS, pc.max(pc.binary_length(array))).as_py():
+            array = pc.replace_substring_regex(array, rf"(\.[0-9]{{{places}}})0+\z", r"\1")
+    return array.cast(wanted)
+
+
 def _cast(array: Any, wanted: DataType, column: Column) -> Any:
     import pyarrow as pa
 
     if array.type == wanted:
         return array
     try:
-        return array.cast(wanted)
+        return exactly(array, wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         row = next(_unfit(array, wanted), None)
         raise FitError(f"{column.name} is not a {column.type} ({array.type})", column.name, row) from None
@@ -123,7 +146,7 @@ def _unfit(array: Any, wanted: DataType) -> Iterator[int]:
 
     def fits(part: Any) -> bool:
         try:
-            part.cast(wanted)
+            exactly(part, wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return False
         return True

@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from mzplan.endpoints.interface import Step, StepError, checked_step
-from mzplan.warehouse.folder import Folder, open_folder
+from mzplan.warehouse.folder import Folder, decoding, open_folder
 
 _DIGITS = 20
 _START = "start.json"
@@ -22,6 +22,7 @@ class StepLog:
 
     def __init__(self, storage: str):
         self._folder: Folder = open_folder(storage)
+        self._storage = storage
 
     def steps(self) -> range:
         """The steps that are noted and not expired."""
@@ -33,47 +34,52 @@ class StepLog:
 
     def note(self, step: Step) -> dict[str, Any]:
         """What was noted of a step. Raises StepError when that is not to be had."""
-        data = self._folder.read(_name(checked_step(step))) if step in self.steps() else None
-        if data is None:
-            there = self.steps()
+        note = self._read(_name(checked_step(step))) if step in self.steps() else None
+        if note is None:
+            steps = self.steps()
             raise StepError(
-                f"step {step} is not in the log, which has {there.start} to {there.stop} (excluded)"
+                f"step {step} is not in the log, which has {steps.start} to {steps.stop} (excluded)"
             )
-        return dict(json.loads(data))
+        return note
 
     def newest(self) -> dict[str, Any] | None:
         """What was noted of the newest step, also if it has expired; None when none was ever noted."""
         numbers = [step for step in map(_step_of, self._folder.names()) if step is not None]
-        data = self._folder.read(_name(max(numbers))) if numbers else None
-        return dict(json.loads(data)) if data is not None else None
+        return self._read(_name(max(numbers))) if numbers else None
 
     def append(self, step: Step, note: dict[str, Any]) -> None:
         """Note the next step, durably. One that is noted already stays as it is.
 
         Raises StepError for a gap."""
-        there = self.steps()
-        if step in there:
+        steps = self.steps()
+        if step in steps:
             return
-        if step != there.stop:
-            raise StepError(f"step {step} can't be noted: the next one is {there.stop}")
+        if step != steps.stop:
+            raise StepError(f"step {step} can't be noted: the next one is {steps.stop}")
         self._folder.write(_name(step), json.dumps(note, sort_keys=True).encode())
 
     def expire(self, step: Step) -> None:
         """Forget the notes before a step, but the newest: it carries the count on. Raises StepError for more
         than all."""
-        there = self.steps()
-        if step > there.stop:
-            raise StepError(f"can't expire steps before {step}: the newest is {there.stop - 1}")
-        if step <= there.start:
+        steps = self.steps()
+        if step > steps.stop:
+            raise StepError(f"can't expire steps before {step}: the newest is {steps.stop - 1}")
+        if step <= steps.start:
             return
         self._folder.write(_START, json.dumps({"start": step}).encode())
         for old in map(_step_of, self._folder.names()):
-            if old is not None and old < min(step, there.stop - 1):
+            if old is not None and old < min(step, steps.stop - 1):
                 self._folder.delete(_name(old))
 
     def _start(self, names: list[str]) -> Step:
-        data = self._folder.read(_START) if _START in names else None
-        return int(json.loads(data)["start"]) if data is not None else 0
+        data = self._read(_START) if _START in names else None
+        with decoding(f"{self._storage}/{_START}"):
+            return checked_step(data["start"]) if data is not None else 0
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        data = self._folder.read(name)
+        with decoding(f"{self._storage}/{name}"):
+            return dict(json.loads(data)) if data is not None else None
 
 
 def _name(step: Step) -> str:

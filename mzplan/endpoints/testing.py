@@ -181,11 +181,11 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
             endpoint = subject.endpoint()
             _next(subject, endpoint, rows(0, 3))
             subject.feed(rows(3, 4))
-            there = endpoint.steps()
+            before = endpoint.steps()
             for again in (endpoint, subject.endpoint()):
                 again.commit(0)
                 again.commit(0)
-                assert again.steps() == there
+                assert again.steps() == before
                 assert read_step(again, 0) == rows(0, 3)
 
         def test_an_empty_step(self, tmp_path: Path) -> None:
@@ -203,9 +203,9 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
             subject.feed(rows(0, 3))
-            there = endpoint.steps()
+            before = endpoint.steps()
             _refused(RuntimeError, lambda: endpoint.read(0, Recorder(fails_after=0)))
-            assert endpoint.steps() == there
+            assert endpoint.steps() == before
             recorder = Recorder()
             endpoint.read(0, recorder)
             endpoint.commit(0)
@@ -239,10 +239,10 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
             for step in (2, 2, 1):
                 endpoint.expire(step)
                 for again in (endpoint, subject.endpoint()):
-                    there = again.steps()
-                    assert there.start <= 2 and there.stop == 4
+                    steps = again.steps()
+                    assert steps.start <= 2 and steps.stop == 4
                     assert [read_step(again, s) for s in (2, 3)] == [rows(2, 3), rows(3, 4)]
-                    if there.start > 0:
+                    if steps.start > 0:
                         _refused(StepError, partial(again.read, 0, Recorder()))
 
         def test_the_count_goes_on_when_all_has_expired(self, tmp_path: Path) -> None:
@@ -320,12 +320,12 @@ def output_contract(make: Callable[[Path], OutputSubject]) -> type:
         def test_nothing_is_appended_to_other_records(self, tmp_path: Path, caplog: Any) -> None:
             subject = make(tmp_path)
             write_step(subject.endpoint(), 0, [{"id": i, "name": f"name {i}"} for i in (1, 3, 5)])
-            there = list(subject.contents())
+            contents = list(subject.contents())
             for compare in ("warn", "off"):
                 write_step(subject.endpoint(compare), 0, rows(1, 6), 2)
-                assert subject.contents() == there
+                assert subject.contents() == contents
             write_step(subject.endpoint("fail"), 1, rows(6, 8))
-            assert subject.contents() == [*there, *rows(6, 8)]
+            assert subject.contents() == [*contents, *rows(6, 8)]
 
         def test_fewer_records_are_reported(self, tmp_path: Path, caplog: Any) -> None:
             subject = make(tmp_path)

@@ -59,8 +59,8 @@ class UnfitError(OSError):
 
 
 def kind_of(mode: int) -> str:
-    """What it is instead of a regular file, in words; "" for one."""
-    return "" if stat.S_ISREG(mode) else next((what for is_it, what in _KINDS if is_it(mode)), "no file")
+    """What a file of this mode is instead of a regular file, in words; "" for a regular file."""
+    return "" if stat.S_ISREG(mode) else next((kind for is_kind, kind in _KINDS if is_kind(mode)), "no file")
 
 
 @contextmanager

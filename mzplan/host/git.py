@@ -56,21 +56,23 @@ def find_revision(directory: str, own: Iterable[str] = ()) -> GitRevision | None
 
 
 def _program() -> str | None:
-    """git, but none that lies in a folder which depends on where we are."""
-    found = shutil.which("git")
-    return found if found is not None and Path(found).is_absolute() else None
+    """The path of git; None if there is none, or if its path depends on the working directory."""
+    path = shutil.which("git")
+    return path if path is not None and Path(path).is_absolute() else None
 
 
 def _checkout(directory: Path) -> Path | None:
-    return next((one for one in (directory, *directory.parents) if os.path.lexists(one / ".git")), None)
+    return next(
+        (folder for folder in (directory, *directory.parents) if os.path.lexists(folder / ".git")), None
+    )
 
 
 def _git_directory(top: Path) -> Path:
     """`.git`, or the folder that a file of this name points to (a linked work tree, a submodule)."""
-    there = top / ".git"
-    if not there.is_file():
-        return there
-    name = _small(there).removeprefix("gitdir:").strip()
+    dot_git = top / ".git"
+    if not dot_git.is_file():
+        return dot_git
+    name = _small(dot_git).removeprefix("gitdir:").strip()
     return (top / name).resolve()
 
 
@@ -139,11 +141,11 @@ class _Borrowed:
 
 
 def _settings(config: Path, asking: _Asking) -> str:
-    """Those settings of a repository that say how its files lie on the disk."""
+    """The settings of a repository that say how its files lie on the disk, as text of a configuration."""
     listed = asking.text("config", "--file", str(config), "--no-includes", "--null", "--list")
-    found = [one.partition("\n") for one in listed.split("\0")]
+    entries = [entry.partition("\n") for entry in listed.split("\0")]
     lines = ["[core]\n\tbare = false\n\trepositoryformatversion = 1\n"]
-    for name, _, value in found:
+    for name, _, value in entries:
         if _HARMLESS.fullmatch(name) and value.isalnum():
             section, _, key = name.partition(".")
             lines.append(f"[{section}]\n\t{key} = {value}\n")
@@ -156,7 +158,7 @@ def _is_clean(borrowed: _Borrowed, top: Path, own: Iterable[str]) -> bool | None
     inside = [str(path.relative_to(top)) for path in map(Path, own) if path.is_relative_to(top)]
     without = [f":(exclude,top,literal){name}" for name in inside if name != "."]
     try:
-        found = borrowed.ask(
+        status = borrowed.ask(
             "status",
             "--porcelain",
             "--untracked-files=normal",
@@ -168,4 +170,4 @@ def _is_clean(borrowed: _Borrowed, top: Path, own: Iterable[str]) -> bool | None
         )
     except subprocess.SubprocessError:
         return None
-    return not found.strip()
+    return not status.strip()

@@ -107,11 +107,11 @@ class GuardedFolder:
         return True
 
     def entries(self, name: str = "") -> list[os.DirEntry[str]]:
-        """What is in a folder, by name; nothing where it is not there. Of an entry, only the name and what it
-        is can be asked."""
+        """The entries of a folder, sorted by name; none if there is no such folder. Only the name and the
+        type of an entry can be asked."""
         try:
-            with self.folder(name) as handle, os.scandir(handle) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
+            with self.folder(name) as handle, os.scandir(handle) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
                 for entry in entries:
                     entry.is_symlink()  # asked now, where the file system does not list it: the handle goes
                 return entries
@@ -166,18 +166,22 @@ class GuardedFolder:
         """Before somebody else reads a folder by its path: UnfitError where a link, or what is no file, is in
         it, or a file of more than `most` bytes that holds no rows. `deep`: in its folders, too."""
         inner = []
-        with contextlib.suppress(FileNotFoundError), self.folder(name) as handle, os.scandir(handle) as found:
-            for entry in found:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            self.folder(name) as handle,
+            os.scandir(handle) as listing,
+        ):
+            for entry in listing:
                 try:
-                    there = entry.stat(follow_symlinks=False)
+                    status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue  # what a writer has renamed or removed meanwhile
                 at = f"{name}/{entry.name}".lstrip("/")
-                if stat.S_ISDIR(there.st_mode):
+                if stat.S_ISDIR(status.st_mode):
                     inner.append(at)
-                elif not stat.S_ISREG(there.st_mode):
-                    raise UnfitError(there.st_mode, str(self.path(at)))
-                elif not entry.name.endswith(_ROWS) and there.st_size > most:
+                elif not stat.S_ISREG(status.st_mode):
+                    raise UnfitError(status.st_mode, str(self.path(at)))
+                elif not entry.name.endswith(_ROWS) and status.st_size > most:
                     raise UnfitError.large(str(self.path(at)), most)
         for folder in inner if deep else ():
             self.ensure_plain(folder, deep=True, most=most)

@@ -25,14 +25,14 @@ def journal_path(directory: str) -> Path:
 def why_foreign(directory: str) -> str:
     """Why the folder is not this user's own, in a few words; "" where it is, or where there is none."""
     try:
-        found = (Path(directory) / FOLDER).lstat()
+        status = (Path(directory) / FOLDER).lstat()
     except FileNotFoundError:
         return ""
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         return "it is a link"
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         return "it is no folder"
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         return "it belongs to another user"
     return ""
 

@@ -1,4 +1,4 @@
-"""Which hosts are this machine, and how libpq is told what a connection may do without TLS."""
+"""Which hosts and names are this machine, and how libpq is told what a connection may do without TLS."""
 
 from __future__ import annotations
 
@@ -8,16 +8,37 @@ CERTAIN = ("require", "verify-ca", "verify-full")  # modes of libpq that never g
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody can be between here and a host: this machine, by name or address, or a socket's path."""
-    name = host.strip("[]").rstrip(".").lower()
-    if name == "localhost" or name.endswith(".localhost") or host.startswith(("/", "@")):
-        return True
+    """Whether nobody can be between here and a host: this machine, by name or address, or a socket's path; of
+    several, as libpq takes them, all. Other names, `db.localhost` too, may be asked of a server of names."""
     import ipaddress
 
+    for part in host.split(","):
+        name = part.strip("[]").lower()
+        if name == "localhost" or part.startswith(("/", "@")):
+            continue
+        try:
+            if not ipaddress.ip_address(name).is_loopback:
+                return False
+        except ValueError:
+            return False
+    return True
+
+
+def is_named(header: str, own: str, *, by_address: bool) -> bool:
+    """Whether a request's Host header names a server of this machine, or `own` ("": nothing more);
+    `by_address`: also by any address in figures. A page elsewhere that has its own name lead here (DNS
+    rebinding) sends that name; an address in figures can't be made to lead elsewhere."""
+    import ipaddress
+
+    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdecimal() else header
+    name = name.removeprefix("[").removesuffix("]").lower().rstrip(".")
+    if name == "localhost" or (own and name == own.lower()):
+        return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        address = ipaddress.ip_address(name)
     except ValueError:
         return False
+    return address.is_loopback or by_address
 
 
 def libpq_security(mode: str, ca: str | None, cleartext_login: str) -> dict[str, str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -17,6 +18,8 @@ from pathlib import Path
 
 from mzplan.model.diagnostics import MzplanError, error
 
+_LOOK_EVERY = 3.0  # seconds: a look at a thousand files takes 2 ms
+_LOADED = (".py", ".zip", ".jar", ".so")
 _CORE = re.compile(r"spark-core_[\d.]+-(\d+\.\d+\.\d+.*)\.jar")
 # kafka-clients and lz4-java are newer than what Spark's connector asks for: CVE-2025-27817, -27818,
 # CVE-2026-35554; CVE-2025-12183, -66566.
@@ -104,7 +107,7 @@ class SparkLine:
     tested: tuple[str, ...] = ()
 
     def fitting(self, packages: Iterable[str]) -> tuple[str, ...]:
-        """The same packages, in the versions that go with this line."""
+        """The packages in the versions that go with this line."""
         return tuple(self._fitting(package) for package in packages)
 
     def _fitting(self, package: str) -> str:
@@ -176,10 +179,10 @@ OLDEST, NEWEST = LINES[0], LINES[-1]
 def line_of(spark: str) -> SparkLine:
     """The line of a release of Spark ("4.2.0"). Raises MzplanError MZ240 where there is none."""
     name = ".".join(spark.split(".")[:2])
-    found = next((line for line in LINES if line.spark == name), None)
-    if found is None:
+    spark_line = next((line for line in LINES if line.spark == name), None)
+    if spark_line is None:
         raise _unsupported(spark)
-    return found
+    return spark_line
 
 
 def installed_spark() -> str | None:
@@ -191,8 +194,8 @@ def installed_spark() -> str | None:
     home = os.environ.get("SPARK_HOME")
     jars = Path(home) / "jars" if home else _package() / "jars"
     for jar in sorted(jars.glob("spark-core_*.jar")):
-        if found := _CORE.fullmatch(jar.name):
-            return found[1]
+        if match := _CORE.fullmatch(jar.name):
+            return match[1]
     try:
         return version("pyspark")
     except PackageNotFoundError:
@@ -200,34 +203,51 @@ def installed_spark() -> str | None:
 
 
 def _package() -> Path:
-    found = find_spec("pyspark")
-    return Path(found.origin).parent if found is not None and found.origin else Path("/nowhere")
+    spec = find_spec("pyspark")
+    return Path(spec.origin).parent if spec is not None and spec.origin else Path("/nowhere")
 
 
 class Installation:
-    """PySpark's package as it lies on the disk when this is made."""
+    """The files that Spark's processes load, as they lie on the disk when this is made: PySpark's modules and
+    archives, the jars, and what pip has recorded of them. What Python compiles beside them is none of it."""
 
-    def __init__(self) -> None:
-        self._file = _package() / "version.py"
-        self._mark = self._now()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._marks = {path: _mark(path) for path in _loaded()}
+        self._looked_at = clock()
+        self._is_changed = False
 
-    def replaced_by(self) -> str | None:
-        """The release of another installation that was put in its place, "none" where it was only removed;
-        None as long as it is there."""
-        return None if self._now() == self._mark else installed_spark() or "none"
+    def replaced_by(self, *, at_once: bool = False) -> str | None:
+        """The release that is there where some of it was replaced or changed, "none" where it was only
+        removed; None as long as it is there. Looks every few seconds, or `at_once`."""
+        now = self._clock()
+        if at_once or now - self._looked_at >= _LOOK_EVERY:
+            self._looked_at = now
+            self._is_changed = any(_mark(path) != mark for path, mark in self._marks.items())
+        return (installed_spark() or "none") if self._is_changed else None
 
-    def _now(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._file.stat()
-        except OSError:
-            return None
-        return (found.st_ino, found.st_mtime_ns, found.st_size)
+
+def _loaded() -> Iterator[Path]:
+    package, home = _package(), os.environ.get("SPARK_HOME")
+    yield from package.parent.glob("pyspark-*.dist-info/RECORD")
+    for root in (package, *((Path(home, "jars"), Path(home, "python")) if home else ())):
+        for folder, below, names in os.walk(root):
+            below[:] = [name for name in below if name != "__pycache__"]
+            yield from (Path(folder, name) for name in names if name.endswith(_LOADED))
+
+
+def _mark(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def installed_line() -> SparkLine:
     """The line of installed_spark. Raises MzplanError MZ240."""
-    found = installed_spark()
-    return line_of(found) if found is not None else NEWEST
+    release = installed_spark()
+    return line_of(release) if release is not None else NEWEST
 
 
 def _unsupported(spark: str) -> MzplanError:

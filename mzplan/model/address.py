@@ -6,8 +6,12 @@ import re
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-Kind = Literal["connection", "source", "sink"]
+Kind = Literal["connection", "source", "view", "sink"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+COLLECTIONS: tuple[Kind, ...] = ("source", "view")
+"""The kinds of queries that write a collection, which others read by their name."""
+READERS: tuple[Kind, ...] = ("view", "sink")
+"""The kinds of queries that read one."""
 
 # `\Z`, not `$`: `$` would let a trailing newline through.
 NAME_PATTERN = r"^[a-z][a-z0-9_]*\Z"
@@ -17,7 +21,7 @@ ID = re.compile(r"[0-9A-Za-z_-]{1,64}")  # a folder's name: it must never lead a
 
 
 Place: TypeAlias = tuple[str, int]
-"""The storage of one generation of a source or sink, its checkpoint and collection: (id, generation)."""
+"""The storage of one generation of a query, its checkpoint and collection: (id, generation)."""
 
 
 class Address(NamedTuple):
@@ -32,13 +36,24 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind}.{self.name}"
 
+    @property
+    def has_collection(self) -> bool:
+        """Whether it is a query that writes a collection."""
+        return self.kind in COLLECTIONS
+
+    @property
+    def reads_collection(self) -> bool:
+        """Whether it is a query that reads one."""
+        return self.kind in READERS
+
     @classmethod
     def parse(cls, text: str) -> Address:
         """`"source.orders"` → Address. Raises ValueError, with how to write it, for anything else."""
         kind, dot, name = text.partition(".")
         if not dot or kind not in KINDS or not NAME.match(name) or len(name) > MAX_NAME:
             shown = text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
-            raise ValueError(f"{shown!r} is not an address: write connection.NAME, source.NAME or sink.NAME")
+            kinds = [f"{known}.NAME" for known in KINDS]
+            raise ValueError(f"{shown!r} is not an address: write {', '.join(kinds[:-1])} or {kinds[-1]}")
         return cls(kind, name)
 
 

@@ -52,8 +52,8 @@ def decode(type_: Any, value: Any, name: str = "", /, **known: Any) -> Any:
 def encode(value: object) -> dict[str, Any]:
     """The JSON of a dataclass: its fields in their order, those of mappings in that of their keys."""
     type_: Any = type(value)
-    found: dict[str, Any] = _codec(type_).written(value)
-    return found
+    document: dict[str, Any] = _codec(type_).written(value)
+    return document
 
 
 class _Codec(NamedTuple):
@@ -166,8 +166,8 @@ def _mapping(key_type: Any, value_type: Any) -> _Codec:
         read_key, read_value = keys.read, values.read
         if own is not None:
             make = _object(value_type).make
-            found = ((read_key(text, text), text, inner) for text, inner in value.items())
-            return {key: make(inner, text, {own: key}) for key, text, inner in found}
+            entries = ((read_key(text, text), text, inner) for text, inner in value.items())
+            return {key: make(inner, text, {own: key}) for key, text, inner in entries}
         if key_type is str:
             return {text: read_value(inner, text) for text, inner in value.items()}
         return {read_key(text, text): read_value(inner, text) for text, inner in value.items()}
@@ -211,12 +211,12 @@ class _Object:
     @cached_property
     def _fields(self) -> list[_Field]:
         hints = get_type_hints(self._type, include_extras=True)
-        found = []
+        own_fields = []
         for name, (how, default) in _declared(self._type).items():
             if not how.key and how.derived is None:
                 optional = how.optional or how.sparse or default is None
-                found.append(_Field(name, how.name or name, *_codec(hints[name]), optional, how.sparse))
-        return found
+                own_fields.append(_Field(name, how.name or name, *_codec(hints[name]), optional, how.sparse))
+        return own_fields
 
     @cached_property
     def _derived(self) -> list[tuple[str, Derive]]:
@@ -231,12 +231,12 @@ class _Object:
         if type(value) is not dict:
             raise ValueError(f"{name} is not a mapping" if name else "it is not what it should be")
         try:
-            for attribute, there, read, _, optional, _ in self._fields:
-                if there in value:
+            for attribute, key, read, _, optional, _ in self._fields:
+                if key in value:
                     if attribute not in known:
-                        known[attribute] = read(value[there], there)
+                        known[attribute] = read(value[key], key)
                 elif not optional and attribute not in known:
-                    raise ValueError(f"{there} is missing")
+                    raise ValueError(f"{key} is missing")
         except ValueError as problem:
             raise ValueError(f"{name}: {problem}" if name else str(problem)) from None
         for attribute, derive in self._derived:
@@ -244,12 +244,12 @@ class _Object:
         return self._type(**known)
 
     def write(self, value: Any) -> dict[str, Any]:
-        found = {}
-        for attribute, there, _, write, _, sparse in self._fields:
+        document = {}
+        for attribute, key, _, write, _, sparse in self._fields:
             inner = getattr(value, attribute)
             if inner or not sparse:
-                found[there] = inner if write is None else write(inner)
-        return found
+                document[key] = inner if write is None else write(inner)
+        return document
 
 
 _object = cache(_Object)
@@ -265,10 +265,10 @@ def parse_json(data: bytes) -> Any:
         raise ValueError("it is empty")
     try:
         hook = None if len(data) > _CAREFUL else _once
-        found = json.loads(data.decode(), parse_constant=_no_number, object_pairs_hook=hook)
+        content = json.loads(data.decode(), parse_constant=_no_number, object_pairs_hook=hook)
         if b"\\ud" in data or b"\\uD" in data:  # half of a pair is no character, and could not be written
-            json.dumps(found, ensure_ascii=False).encode()
-        return found
+            json.dumps(content, ensure_ascii=False).encode()
+        return content
     except UnicodeEncodeError:
         raise ValueError("it holds half a character") from None
     except UnicodeDecodeError:
@@ -286,8 +286,8 @@ def _no_number(name: str) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         keys = [key for key, _ in pairs]
         raise ValueError(f"it holds {next(k for k in keys if keys.count(k) > 1)!r} twice")
-    return found
+    return mapping

@@ -64,10 +64,10 @@ class Diagnostic:
     exit_code: ExitCode = field(default=ExitCode.ERROR, compare=False, metadata=OPTIONAL)
 
     def to_json(self) -> dict[str, Any]:
-        """As commands show it: the exit code is their own."""
-        found = encode(self)
-        del found["exit_code"]
-        return found
+        """The diagnostic as commands show it, without its exit code: a command has one of its own."""
+        document = encode(self)
+        del document["exit_code"]
+        return document
 
 
 def sentence(problem: Diagnostic) -> str:
@@ -85,11 +85,11 @@ class MzplanError(Exception):
     """
 
     def __init__(self, diagnostics: Diagnostic | Iterable[Diagnostic], exit_code: ExitCode | None = None):
-        found = [diagnostics] if isinstance(diagnostics, Diagnostic) else list(diagnostics)
-        self.diagnostics: tuple[Diagnostic, ...] = tuple(found)
-        errors = [d for d in found if d.severity == "error"] or found
+        listed = [diagnostics] if isinstance(diagnostics, Diagnostic) else list(diagnostics)
+        self.diagnostics: tuple[Diagnostic, ...] = tuple(listed)
+        errors = [d for d in listed if d.severity == "error"] or listed
         self.exit_code: ExitCode = exit_code if exit_code is not None else errors[0].exit_code
-        super().__init__("; ".join(f"[{d.code}] {d.summary}" for d in found))
+        super().__init__("; ".join(f"[{d.code}] {d.summary}" for d in listed))
 
 
 def error(  # a short name: errors are written in many places, and each should read as one sentence

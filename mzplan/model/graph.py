@@ -88,16 +88,16 @@ class DependencyGraph:
         return graph
 
     def dependencies(self, address: Address) -> tuple[Address, ...]:
-        """What it refers to itself, in the order of its references."""
+        """What the address refers to directly, in the order of its references."""
         return self._dependencies.get(address, ())
 
     def dependents(self, address: Address) -> list[Address]:
-        """What refers to it itself, sorted."""
+        """What refers to the address directly, sorted."""
         return list(self._graph.successors(address)) if address in self._graph else []
 
     def reach(self, addresses: Iterable[Address]) -> set[Address]:
-        """Everything that depends on any of them, at any depth; they themselves are not in it, unless
-        one depends on another."""
+        """Everything that depends on any of the addresses, at any depth. The addresses themselves are left
+        out, unless one depends on another."""
         if not (start := list(addresses)):
             return set()
         import networkx
@@ -105,7 +105,7 @@ class DependencyGraph:
         return {user for _, user in networkx.edge_bfs(self._graph, start)}
 
     def requirements(self, addresses: Iterable[Address]) -> set[Address]:
-        """Everything that any of them depends on, at any depth."""
+        """Everything that any of the addresses depends on, at any depth."""
         if not (start := list(addresses)):
             return set()
         import networkx
@@ -126,7 +126,9 @@ class DependencyGraph:
         needed = self._graph.subgraph(chosen | self.requirements(chosen))
         generations = networkx.topological_generations(needed)
         return [
-            address for found in generations for address in sorted(chosen.intersection(found), key=natural)
+            address
+            for generation in generations
+            for address in sorted(chosen.intersection(generation), key=natural)
         ]
 
     def cycles(self) -> list[tuple[Address, ...]]:
@@ -138,7 +140,7 @@ class DependencyGraph:
             return []
         import networkx
 
-        found = []
+        cycles = []
         for group in networkx.strongly_connected_components(self._graph):
             first = min(group)
             if len(group) == 1 and first not in self._dependencies.get(first, ()):
@@ -146,8 +148,8 @@ class DependencyGraph:
             edges = networkx.find_cycle(self._graph.subgraph(group).reverse(), first)
             nodes = [edge[0] for edge in edges]
             start = nodes.index(min(nodes))
-            found.append(tuple(nodes[start:] + nodes[:start]))
-        return sorted(found)
+            cycles.append(tuple(nodes[start:] + nodes[:start]))
+        return sorted(cycles)
 
     def _has_cycle(self) -> bool:
         try:
@@ -172,6 +174,6 @@ class DependencyGraph:
         included: why it is reached."""
         import networkx
 
-        found: dict[Address, list[Address]] = networkx.single_source_shortest_path(self._graph, cause)
-        found.pop(cause, None)
-        return found
+        chains: dict[Address, list[Address]] = networkx.single_source_shortest_path(self._graph, cause)
+        chains.pop(cause, None)
+        return chains

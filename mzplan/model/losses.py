@@ -41,14 +41,16 @@ def as_warning(address: Address, loss: Loss) -> Diagnostic:
 
 
 def losses_of(found: Iterable[Diagnostic]) -> dict[Address, str]:
-    """The losses among them, by source, in one line each: how much, and what."""
-    lost = [one for one in found if one.code == CODE]
-    wheres = [one.detail.partition("\n")[0].removesuffix(".") for one in lost]
+    """By source, the losses among the diagnostics, each in one line: how much was lost, and which records."""
+    lost = [diagnostic for diagnostic in found if diagnostic.code == CODE]
+    wheres = [loss.detail.partition("\n")[0].removesuffix(".") for loss in lost]
     return {
-        one.address: f"{one.summary}: {where}" for one, where in zip(lost, wheres, strict=True) if one.address
+        loss.address: f"{loss.summary}: {where}"
+        for loss, where in zip(lost, wheres, strict=True)
+        if loss.address
     }
 
 
 def as_refusal(warned: Diagnostic) -> Diagnostic:
-    """The same where nobody has allowed it."""
+    """The error for a loss that nobody has allowed."""
     return replace(warned, severity="error", exit_code=ExitCode.REFUSED)

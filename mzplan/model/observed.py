@@ -62,12 +62,12 @@ class LettersReplayed:
 
     @property
     def stays(self) -> int:
-        """How many stay."""
+        """The number of dead letters that stay."""
         return sum(number for _, number in self.stay)
 
     @property
     def read(self) -> int:
-        """How many were read."""
+        """The number of dead letters that were read."""
         return self.rows + self.before + self.stays
 
 
@@ -111,14 +111,14 @@ class RunFacts:
 
 
 MEASURES: Mapping[str, Measure] = {
-    one.name: one.metadata["measure"] for one in fields(RunFacts) if "measure" in one.metadata
+    fact.name: fact.metadata["measure"] for fact in fields(RunFacts) if "measure" in fact.metadata
 }
 
 
 def facts_of(run: RunFacts) -> dict[str, Any]:
     """The fields of RunFacts, with measures as exact as they are stored."""
-    found = {one.name: getattr(run, one.name) for one in fields(RunFacts)}
-    return found | {name: round(found[name], DIGITS) for name in MEASURES if found[name] is not None}
+    facts = {fact.name: getattr(run, fact.name) for fact in fields(RunFacts)}
+    return facts | {name: round(facts[name], DIGITS) for name in MEASURES if facts[name] is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

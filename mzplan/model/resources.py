@@ -30,13 +30,14 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """A declared connection, source or sink.
+    """A declared connection, source, view or sink.
 
     `body` is normalised: variables filled in, values equal to their default left out, keys sorted;
     connections appear by name and secrets as references, exactly as they will stand in the state.
     `references` maps the property that refers (`"connection"`, `"from"`) to what it refers to. `assumed`: by
     path, what is in the body although the file says nothing of it (`x-assumed`). `template`: where
-    the `for_each` is that makes it, as `sources.shop` ("": it is written out).
+    the `for_each` is that makes it, as `sources.shop` ("": it is written out). `through`: the views by whose
+    names its file says what it reads, and whose SQL is in its body (`materialize: false`).
     """
 
     address: Address
@@ -46,6 +47,7 @@ class Resource:
     path: str | None = None  # the file that declares it; the exact range is looked up when needed
     assumed: Mapping[tuple[str, ...], Any] = field(default_factory=dict)
     template: str = ""
+    through: tuple[str, ...] = ()
 
     @property
     def instance(self) -> str:
@@ -181,9 +183,9 @@ def _edited(body: Mapping[str, Any], path: tuple[str, ...], edit: PropertyEdit) 
     if edit.remove and key not in result:
         return result
     inner = result.get(key)
-    found = _edited(inner if isinstance(inner, Mapping) else {}, below, edit)
-    if found or not edit.remove:
-        result[key] = found
+    edited = _edited(inner if isinstance(inner, Mapping) else {}, below, edit)
+    if edited or not edit.remove:
+        result[key] = edited
     else:
         del result[key]
     return result

@@ -118,8 +118,8 @@ class Replay:
             return f"of its dead letters where {self.where}" if self.where else "of its dead letters"
         steps = "of all steps" if self.is_whole else f"of the steps from {self.first} on"
         if self.last is not None:
-            one = self.first == self.last
-            steps = f"of step {self.first}" if one else f"of steps {self.first} to {self.last}"
+            single = self.first == self.last
+            steps = f"of step {self.first}" if single else f"of steps {self.first} to {self.last}"
         return f"{steps}, rows that are missing" if self.missing else steps
 
 
@@ -159,7 +159,7 @@ class ResourceState:
     type: str
     body: Annotated[Body, _read_body]
     dependencies: tuple[Address, ...] = field(
-        default=(), metadata=stored(derived=lambda found: needed_by(found.get("references", {})))
+        default=(), metadata=stored(derived=lambda known: needed_by(known.get("references", {})))
     )
     references: Mapping[str, Address] = field(default_factory=dict, metadata=OPTIONAL)
     generation: Positive = field(default=1, metadata=OPTIONAL)
@@ -174,13 +174,13 @@ class ResourceState:
 
     @property
     def own_backfills(self) -> tuple[Backfill, ...]:
-        """Those of this generation; an earlier one has taken its own with it."""
-        return tuple(one for one in self.backfills if one.generation == self.generation)
+        """The backfills of this generation; those of an earlier one ended with it."""
+        return tuple(backfill for backfill in self.backfills if backfill.generation == self.generation)
 
     @property
     def own_replays(self) -> tuple[Replay, ...]:
-        """Those of this generation."""
-        return tuple(one for one in self.replays if one.generation == self.generation)
+        """The replays of this generation."""
+        return tuple(replay for replay in self.replays if replay.generation == self.generation)
 
     @property
     def errands(self) -> tuple[Errand, ...]:
@@ -188,23 +188,23 @@ class ResourceState:
         return (*self.own_backfills, *self.own_replays)
 
     def has_done(self, errand: Errand, seen: Observation | None) -> bool | None:
-        """Whether one of its errands is done, as far as an observation shows it; None where it does not."""
+        """Whether the query has done one of its errands; None if the observation does not show it."""
         if seen is None or seen.generation != self.generation:
             return None
         if seen.digest == self.digest:
             return True
         # They are done in the order of their serials. That says nothing where the newest one that is done
         # is none of them: a rollback has brought back older ones, which may have been given up.
-        own = {one.serial for one in self.errands}
+        own = {own_errand.serial for own_errand in self.errands}
         return seen.backfilled in own and errand.serial <= seen.backfilled
 
     def open_errands(self, seen: Observation | None) -> tuple[Errand, ...]:
-        """Those that are not done yet, by an observation."""
-        return tuple(one for one in self.errands if self.has_done(one, seen) is False)
+        """The errands that are not done yet, according to an observation."""
+        return tuple(errand for errand in self.errands if self.has_done(errand, seen) is False)
 
     @property
     def declared(self) -> Resource:
-        """As files that say what is committed would declare it."""
+        """The resource as files would declare it that say what is committed."""
         return Resource(address=self.address, type=self.type, body=self.body, references=self.references)
 
     @property
@@ -257,8 +257,8 @@ class State:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceStatus:
     """One instance for `status`: its lease and the serial its runner has taken in. `is_dry`: its queries are
-    only said to run. `starts`: its runner leads, and is not ready. `opening_since`, `opened_in`, `versions`,
-    `replaced`: see Status."""
+    only said to run. `is_embedded`: its runner is started by `up`. `starts`: its runner leads, and is not
+    ready. `opening_since`, `opened_in`, `versions`, `replaced`: see Status."""
 
     name: str
     epoch: int
@@ -266,6 +266,7 @@ class InstanceStatus:
     heartbeat: float | None
     serial: int
     is_dry: bool = False
+    is_embedded: bool = True
     starts: bool = False
     opening_since: float | None = None
     opened_in: float | None = None
@@ -287,7 +288,8 @@ class QueryStatus:
 
     @property
     def condition(self) -> Condition:
-        """What no runner has reported yet is paused (if so committed) or stopped."""
+        """The observed condition; `paused` (if so committed) or `stopped` for a query that no runner has
+        reported yet."""
         if self.observation is not None:
             return self.observation.health
         return "paused" if self.resource.paused else "stopped"

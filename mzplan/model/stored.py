@@ -62,7 +62,7 @@ def integer_from(least: int, most: float = MOST) -> Read:
 
 
 def missing_or_not(noun: str, value: object) -> str:
-    """What a value is that is not such a thing."""
+    """How an error calls a value that is not of the expected kind."""
     return "missing" if value is None else f"not {noun}"
 
 

@@ -10,9 +10,10 @@ DURATION_FORM = re.compile(r"([0-9]+)(ms|s|m|h|d)")
 
 
 def seconds(duration: str) -> float:
-    """`"500ms"` → 0.5, `"7d"` → 604800.0; 0.0 for what is no duration (a schema has refused that before)."""
-    found = DURATION_FORM.fullmatch(duration)
-    return float(found[1]) * _UNITS[found[2]] if found else 0.0
+    """`"500ms"` → 0.5, `"7d"` → 604800.0; 0.0 for anything but a duration (a schema has refused that
+    before)."""
+    match = DURATION_FORM.fullmatch(duration)
+    return float(match[1]) * _UNITS[match[2]] if match else 0.0
 
 
 def milliseconds(duration: str) -> int:
@@ -38,17 +39,17 @@ def instant(text: str) -> int | None:
     rounded up, so that "at or after" stays true; what is before, 0. None for anything but a time with its
     zone, and for one that is in the year 10000 in UTC, which nothing here could show."""
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    if found.tzinfo is None:
+    if moment.tzinfo is None:
         return None
-    milliseconds = max(0, -((_EPOCH - found) // _MILLISECOND))
+    milliseconds = max(0, -((_EPOCH - moment) // _MILLISECOND))
     return milliseconds if milliseconds <= _LAST else None
 
 
 def instant_text(milliseconds: int) -> str:
     """The inverse, in UTC: `"1970-01-01T00:00:01Z"`, with a fraction only where there is one."""
-    found = _EPOCH + timedelta(milliseconds=milliseconds)
-    text = found.isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds")
+    moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    text = moment.isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds")
     return text.replace("+00:00", "Z")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from itertools import islice
 
 _UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
@@ -80,13 +80,15 @@ def one_line(text: str, most: int = MAX_LINE) -> str:
 
 _MAX_CELLS = 200_000  # of edit-distance tables for one word, so that 100,000 names stay quick
 _MAX_LENGTH = 200
+_MAX_NAMES = 200_000  # that are looked at: a server may name as many as it likes
 
 
 def nearest(word: object, candidates: Iterable[str]) -> str | None:
     """The candidate that `word` was probably meant to be, or None when nothing is near.
 
     Near is: the same but for case and separators, or at most a third of the letters changed
-    (a swap of neighbours counts once).
+    (a swap of neighbours counts once). Names may be a server's: nothing of them is kept, and those of more
+    than _MAX_LENGTH characters are near to nothing.
     """
     if not isinstance(word, str) or not word or len(word) > _MAX_LENGTH:
         return None
@@ -94,7 +96,9 @@ def nearest(word: object, candidates: Iterable[str]) -> str | None:
     best: str | None = None
     best_distance = max(1, len(wanted) // 3) + 1
     cells, letters = 0, set(wanted)
-    for candidate in candidates:
+    for candidate in islice(candidates, _MAX_NAMES):
+        if len(candidate) > _MAX_LENGTH:
+            continue
         plain = _plain(candidate)
         if plain == wanted:
             return candidate
@@ -112,11 +116,10 @@ def nearest(word: object, candidates: Iterable[str]) -> str | None:
 
 def did_you_mean(word: object, candidates: Iterable[str], show: Callable[[str], str] = str) -> str:
     """`did you mean kafka?`, the word written by `show`; "" when nothing is near."""
-    found = nearest(word, candidates)
-    return f"did you mean {show(found)}?" if found is not None else ""
+    near = nearest(word, candidates)
+    return f"did you mean {show(near)}?" if near is not None else ""
 
 
-@lru_cache(maxsize=100_000)
 def _plain(word: str) -> str:
     return word.casefold().replace("-", "").replace("_", "").replace(" ", "")
 

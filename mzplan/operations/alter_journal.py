@@ -48,7 +48,7 @@ LOCK_WAIT = 2.0  # seconds that a command waits for another one that edits
 
 
 class _BusyError(Exception):
-    """Somebody else edits."""
+    """Another command is editing."""
 
 
 @contextlib.contextmanager
@@ -211,20 +211,20 @@ def _path_of(directory: str, file: EditedFile) -> Path:
 
 
 def _due(directory: str, journal: Journal) -> list[tuple[Path, EditedFile]]:
-    """The files that are the old ones, not yet the new ones. Raises MZ076 where one is neither, OSError where
-    one can't be read."""
-    found = []
+    """The files that still have their old content, each with its path. Raises MZ076 for a file that has
+    neither its old nor its new content, OSError for one that can't be read."""
+    due = []
     for file in journal.files:
         path = _path_of(directory, file)
         try:
-            there = digest_of(read_regular(path))
+            digest = digest_of(read_regular(path))
         except FileNotFoundError:
-            there = ""
-        if there not in (file.before, file.after_digest):
+            digest = ""
+        if digest not in (file.before, file.after_digest):
             raise _changed(journal, file, journal_path(directory))
-        if there == file.before:
-            found.append((path, file))
-    return found
+        if digest == file.before:
+            due.append((path, file))
+    return due
 
 
 def _journal_of(
@@ -295,7 +295,8 @@ def _changed(journal: Journal, file: EditedFile, path: Path) -> MzplanError:
 
 
 def _elsewhere(journal: Journal, path: Path) -> MzplanError:
-    """Only the store that the edit was to be committed in says whether it was."""
+    """The error for the edit of another environment: only the store it was to be committed in knows
+    whether it was."""
     which = f" --env {shlex.quote(journal.environment)}" if journal.environment else ""
     return error(
         "MZ076",

@@ -7,7 +7,7 @@ state or the new one, and a runner that converges to it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,14 +21,14 @@ from mzplan.model.losses import as_refusal, losses_of
 from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
-from mzplan.model.state import State
+from mzplan.model.state import ResourceState, State
 from mzplan.operations.commits import record_of, record_outcome
 from mzplan.operations.follower import OutcomeFollower, resumed_queries
 from mzplan.operations.planning import plan_configuration, validate
 from mzplan.operations.project import Outcome, Workbench, committing, locked, read_state
 from mzplan.operations.status import find_drift
 from mzplan.plan.leads import losing
-from mzplan.schema.description import describe, packages_of, references_of
+from mzplan.schema.description import as_description, describe, packages_of, references_of
 from mzplan.secrets.command_guards import AsWritten
 from mzplan.secrets.policy import Guard, Handed
 from mzplan.store.backends.backend import CommittedError, UnknownWriteError
@@ -62,7 +62,8 @@ class CommitRequest:
     """What a command wants to commit. `planned`: makes its plan of the state, under the lock. `approve`:
     raises where the plan is not approved. `around`: surrounds the commit of a state with what must be done
     together with it, or not at all. `redefines`: queries may be defined in another way than they are
-    committed, so that somebody has to validate that first."""
+    committed, so that somebody has to validate that first. Where they can't, only what the plan touches is
+    followed and judged, and what a command is `asked_for`, though it may be so already."""
 
     command: str
     planned: Callable[[State], Plan]
@@ -70,12 +71,14 @@ class CommitRequest:
     options: ApplyOptions
     around: Callable[[State], AbstractContextManager[None]] = lambda new: nullcontext()
     redefines: bool = True
+    asked_for: Collection[Address] = ()  # known once `planned` has returned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """The result of an apply: its plan, and the outcome of each query. `resumed`: what is seen of those that
-    a changed connection has restarted. `lost`: the instances that have no runner, which would go on."""
+    a changed connection has restarted. `lost`: the instances that have no runner, which would go on. `whole`:
+    whether every query was followed."""
 
     plan: Plan
     serial: int
@@ -85,6 +88,7 @@ class Applied:
     notes: tuple[Diagnostic, ...] = ()
     resumed: Mapping[Address, Observation] = field(default_factory=dict)
     lost: tuple[Instance, ...] = ()
+    whole: bool = True
 
     @property
     def exit_code(self) -> ExitCode:
@@ -163,11 +167,12 @@ def carry_out(work: Workbench, request: CommitRequest) -> Applied:
             # Before anybody is asked: what is checked out then is what was planned.
             record = record_of(work.project, request.command, plan, request.options.message)
             request.approve(plan)
-            state = _commit(work, request, plan, state, record)
-        kept = _kept(request, plan, state, _handed(state))
-        taken = _hand_over(work, state, _touched(plan, state), kept)
+            state, kept = _commit(work, request, plan, state, record)
+        else:
+            kept = _kept(request, plan, state, _handed(state))
+        taken = _hand_over(work, state, _touched(plan, state), replace(kept, again=request.redefines))
         failpoint(Failpoint.APPLY_WOKEN)
-    applied = _follow(work, plan, state, statuses, taken, request.options.wait)
+    applied = _follow(work, request, plan, state, statuses, taken)
     if committed:
         record_outcome(store, work.reporter, state, applied.outcomes)
     return applied
@@ -206,8 +211,11 @@ def refuse(plan: Plan, allow_replace: bool, allow_loss: bool = False) -> None:
         raise MzplanError(refused)
 
 
-def _commit(work: Workbench, request: CommitRequest, plan: Plan, state: State, record: CommitRecord) -> State:
-    """Validate live, then commit. The caller holds the lock."""
+def _commit(
+    work: Workbench, request: CommitRequest, plan: Plan, state: State, record: CommitRecord
+) -> tuple[State, Handed]:
+    """Validate live, then commit. The caller holds the lock. Returns the new state, and what runners keep of
+    this process's values."""
     from mzplan.operations.validation import ensure_validated, reach_changed
     from mzplan.plan import apply_changes
     from mzplan.plan.canaries import without_passed
@@ -219,27 +227,29 @@ def _commit(work: Workbench, request: CommitRequest, plan: Plan, state: State, r
     needed, touched, handed = _instances_used(new), _touched(plan, new), _handed(new)
     for name in sorted(needed, key=natural):  # also those that `_follow` starts after the commit
         work.runners.require(_instance(new, name))
-    if options.live is None and request.redefines:
-        ensure_validated(work.store, plan, new)
+    if not options.live and request.redefines:
+        ensure_validated(work, plan, new, refuses=options.live is None)
     # No Spark is started just to find nothing to stop.
-    with _started(work, new, sorted(needed & touched, key=natural)):
-        found: Sequence[Diagnostic] = ()
+    with _started(work, new, sorted(needed & touched, key=natural)) as started:
+        findings: Sequence[Diagnostic] = ()
         if options.live is not False:
             # The plan was approved: where secrets go is its user's decision, unless a policy says otherwise.
             own = options.chosen or AsWritten()
-            found = reach_changed(work, plan, new, handed, here=own if options.live else None, own=own)
-            if any(d.severity == "error" for d in found):
-                raise MzplanError(found)
-            for notice in found:
+            here, also = own if options.live else None, _rotated(work, plan, new, started)
+            findings = reach_changed(work, plan, new, handed, here=here, own=own, also=also)
+            if any(d.severity == "error" for d in findings):
+                raise MzplanError(findings)
+            for notice in findings:
                 work.reporter.stage(f"{notice.severity}: {notice.summary}")
-        if lost := losses_of((*plan.diagnostics, *found)):
+        if lost := losses_of((*plan.diagnostics, *findings)):
             new = replace(new, commit=replace(record, losses=lost))
         failpoint(Failpoint.APPLY_VALIDATED)
         # Before the commit, as a runner may see that before it hears of it; taken over only with this very
         # state.
-        kept = replace(_kept(request, plan, new, handed), state=digest_of_state(new))
+        kept = _kept(request, plan, new, handed)
+        waits = replace(kept, state=digest_of_state(new))
         for name in sorted(needed | touched, key=natural):
-            work.runners.wake(_instance(new, name), kept)
+            work.runners.wake(_instance(new, name), waits)
         with (
             limiting(store, new.serial, options.parallelism),
             request.around(new),
@@ -247,25 +257,39 @@ def _commit(work: Workbench, request: CommitRequest, plan: Plan, state: State, r
         ):
             store.commit(new, state)
     failpoint(Failpoint.APPLY_COMMITTED)
-    return new
+    return new, kept
 
 
 @contextmanager
-def _started(work: Workbench, new: State, instances: Sequence[str]) -> Iterator[None]:
-    """With the runners of these instances, started where none leads. Where `new` is not committed then, what
-    was started is stopped again: its process has the values of what was refused."""
+def _started(work: Workbench, new: State, instances: Sequence[str]) -> Iterator[Sequence[Instance]]:
+    """With the runners of these instances, started where none leads: gives those that were started. Where
+    `new` is not committed then, they are stopped again: their processes have the values of what was refused.
+    """
     started: list[Instance] = []
     try:
         for instance in (_instance(new, name) for name in instances):
-            if work.runners.ensure(instance, packages_of(new.resources)):
+            if work.runners.ensure(instance, packages_of(new.resources), trial=new.serial):
                 started.append(instance)
-        yield
+        yield started
     except BaseException as problem:
         if not isinstance(problem, CommittedError | UnknownWriteError):
             for instance in started:
                 with suppress(MzplanError):  # what was refused is what to say
                     work.runners.stop(instance)
         raise
+
+
+def _rotated(work: Workbench, plan: Plan, new: State, started: Sequence[Instance]) -> list[ResourceState]:
+    """What a plan leaves as it is, and the runners of these instances, which this command has started, will
+    run with other values of secrets than before: its own."""
+    if not started:
+        return []
+    from mzplan.operations.rotation import find_rotations
+
+    names, changed = {instance.name for instance in started}, {change.address for change in plan.changes}
+    rotated = find_rotations(work.directory, new, work.store.read_statuses()).queries
+    queries = [new.resources[address] for address in rotated if address not in changed]
+    return [query for query in queries if query.instance in names]
 
 
 def _hand_over(
@@ -285,18 +309,22 @@ def _hand_over(
 
 def _follow(
     work: Workbench,
+    request: CommitRequest,
     plan: Plan,
     state: State,
     statuses: Mapping[str, Status],
     taken: Mapping[str, tuple[int, int]],
-    wait: float,
 ) -> Applied:
-    """Wait for what the plan touched, and for whatever else has not converged yet: `wait` seconds in all."""
-    began = time.monotonic()
+    """Wait for what the plan touched and, where the request redefines, for whatever else has not converged
+    yet: the options' `wait` in all."""
+    began, wait = time.monotonic(), request.options.wait
     until = began + wait
     before = {a: o.run_id for s in statuses.values() for a, o in s.observations.items()}
     touched = {c.address for c in plan.changes if c.address.kind != "connection"} | set(plan.goes_on)
     needed = _instances_used(state)
+    if not request.redefines:
+        touched |= set(request.asked_for)
+        needed = {state.resources[a].instance for a in touched if a in state.resources}
     left = {c.before.instance for c in plan.changes if c.before is not None and c.address in touched}
     outcomes: dict[Address, Outcome] = {}
     lost: list[Instance] = []
@@ -307,7 +335,9 @@ def _follow(
         elif instance.type != "dry" and work.store.leases.leader(name) is None:
             continue  # nothing runs there, and nothing is to run
         work.runners.settle(instance, until - time.monotonic())
-        follower = OutcomeFollower(work.store, state, name, touched, taken.get(name, (0, 0)))
+        follower = OutcomeFollower(
+            work.store, state, name, touched, taken.get(name, (0, 0)), others=request.redefines
+        )
         outcomes |= follower.follow(wait, work.reporter, partial(_ended, work, instance, until), began)
         lost += [instance] if follower.is_lost else []
     with work.reporter.working("counting what was read since"):
@@ -320,6 +350,7 @@ def _follow(
         before=before,
         resumed=resumed,
         lost=tuple(lost),
+        whole=request.redefines,
     )
 
 
@@ -347,19 +378,31 @@ def _instances_used(state: State) -> set[str]:
 def _touched(plan: Plan, new: State) -> set[str]:
     """The instances on which something starts or stops."""
     changed = [c for c in plan.changes if c.address.kind != "connection"]
-    found = {resource.instance for c in changed for resource in (c.before, c.after) if resource is not None}
-    return found | {new.resources[a].instance for a in plan.goes_on if a in new.resources}
+    instances = {
+        resource.instance for c in changed for resource in (c.before, c.after) if resource is not None
+    }
+    return instances | {new.resources[a].instance for a in plan.goes_on if a in new.resources}
 
 
 def _kept(request: CommitRequest, plan: Plan, state: State, handed: Handed) -> Handed:
-    """Of the values that this process has, those that runners take over: all of a command that may say
-    something new, and else those that were validated with what it starts."""
-    if request.redefines:
-        return handed
-    from mzplan.operations.validation import queries_to_validate
+    """Of the values that this process has, those that runners take over: those that were validated, and of a
+    command that may say something new also those of all that is to run. A value that only paused queries use
+    is validated when they are resumed."""
+    from mzplan.operations.rotation import users_of_secrets
+    from mzplan.operations.validation import changed_alone, queries_to_validate
 
-    started = [describe(query, state.resources) for query in queries_to_validate(plan, state)]
-    references = {reference for description in started for reference in references_of(description)}
+    queries, alone = queries_to_validate(plan, state), changed_alone(plan, state)
+    validated = [
+        *(describe(query, state.resources) for query in queries),
+        *(as_description(state.resources[address], state.resources) for address in alone),
+    ]
+    references = {reference for description in validated for reference in references_of(description)}
+    if request.redefines:
+        references |= {
+            reference
+            for reference, addresses in users_of_secrets(state).items()
+            if not all(state.resources[address].paused for address in addresses)
+        }
     values = {name: value for name, value in handed.values.items() if f"${{env:{name}}}" in references}
     return replace(handed, values=values)
 

@@ -74,21 +74,23 @@ def check_here(
 
     secrets, connectors = GuardedSecrets(directory, guard).proposed(), Connectors()
     place = local_path(absolute(directory, warehouse))
-    here = str(place) if place is not None and place.is_dir() else None
+    local_warehouse = str(place) if place is not None and place.is_dir() else None
 
     def check(description: Description) -> tuple[Diagnostic, ...]:
-        found = check_description(description, secrets, connectors, directory=directory, warehouse=here)
-        return found.diagnostics
+        report = check_description(
+            description, secrets, connectors, directory=directory, warehouse=local_warehouse
+        )
+        return report.diagnostics
 
-    return _each([(one.address, partial(check, one)) for one in descriptions])
+    return _each([(description.address, partial(check, description)) for description in descriptions])
 
 
 def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]) -> list[Diagnostic]:
-    """The findings of the checks, in order of the resources; AT_ONCE run in parallel."""
+    """The findings of all checks, in the order of the checks; AT_ONCE of them run in parallel."""
     todo: SimpleQueue[int] = SimpleQueue()
     for number in range(len(checks)):
         todo.put(number)
-    found: list[tuple[Diagnostic, ...]] = [()] * len(checks)
+    findings: list[tuple[Diagnostic, ...]] = [()] * len(checks)
 
     def work() -> None:
         while True:
@@ -99,11 +101,11 @@ def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]
             address, check = checks[number]
             try:
                 with missing_extras_reported():
-                    found[number] = check()
+                    findings[number] = check()
             except MzplanError as problem:
-                found[number] = problem.diagnostics
+                findings[number] = problem.diagnostics
             except Exception as problem:
-                found[number] = (_broken(address, problem),)
+                findings[number] = (_broken(address, problem),)
 
     # Daemons: an interrupted command does not wait for a server that does not answer.
     threads = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, len(checks)))]
@@ -111,7 +113,7 @@ def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]
         thread.start()
     for thread in threads:
         thread.join()
-    return [diagnostic for each in found for diagnostic in each]
+    return [diagnostic for each in findings for diagnostic in each]
 
 
 def _broken(address: Address, problem: Exception) -> Diagnostic:
@@ -125,12 +127,14 @@ def _broken(address: Address, problem: Exception) -> Diagnostic:
 
 
 def by_cause(found: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """One cause, one diagnostic: those that differ only in their query become one that names all of them. A
-    package that is missing here is of no query at all."""
+    """One diagnostic for each cause: those that differ only in their query become one that names all of
+    these queries. A package that is missing here belongs to no query."""
     causes: dict[tuple[str, ...], list[Diagnostic]] = {}
-    for one in found:
-        detail = "" if one.code == MISSING else one.detail
-        causes.setdefault((one.severity, one.code, one.summary, detail, one.hint), []).append(one)
+    for diagnostic in found:
+        detail = "" if diagnostic.code == MISSING else diagnostic.detail
+        causes.setdefault(
+            (diagnostic.severity, diagnostic.code, diagnostic.summary, detail, diagnostic.hint), []
+        ).append(diagnostic)
     return [_together(alike) for alike in causes.values()]
 
 
@@ -138,7 +142,9 @@ def _together(alike: Sequence[Diagnostic]) -> Diagnostic:
     first = alike[0]
     if first.code == MISSING:
         return replace(first, address=None)
-    addresses = tuple(sorted({one.address for one in alike if one.address is not None}, key=natural))
+    addresses = tuple(
+        sorted({diagnostic.address for diagnostic in alike if diagnostic.address is not None}, key=natural)
+    )
     if len(addresses) < 2:
         return first
     shown = ", ".join(map(str, addresses[:SHOWN])) + (" …" if len(addresses) > SHOWN else "")

@@ -36,7 +36,7 @@ def entry_of(store: Store, serial: int) -> HistoryEntry:
 
 def changes_of(store: Store, serial: int) -> Plan:
     """What a serial has changed of the one before it, as a plan (to be shown). Raises MZ038."""
-    earlier = [one for one in store.serials() if one < serial]
+    earlier = [number for number in store.serials() if number < serial]
     after = committed_state(store, serial)
     before = store.read_serial(earlier[-1]) if earlier else None
     return plan_between(before or State(project=after.project, lineage=after.lineage), after)
@@ -50,20 +50,20 @@ def changes_between(store: Store, one: int, other: int) -> Plan:
 def committed_state(store: Store, serial: int) -> State:
     """A serial, current or earlier. Raises MZ038 (exit 7) where there is none."""
     current = store.read_state()
-    found = current if current.serial == serial and current.lineage else store.read_serial(serial)
-    if found is None:
+    state = current if current.serial == serial and current.lineage else store.read_serial(serial)
+    if state is None:
         raise no_serial(store, serial, current.serial)
-    return found
+    return state
 
 
 def no_serial(store: Store, serial: int, current: int = 0) -> MzplanError:
     """MZ038 (exit 7): no such serial. `current`: the newest, if that can be read."""
-    there = [one for one in (*store.serials(), current) if one > 0]
+    serials = [number for number in (*store.serials(), current) if number > 0]
     return error(
         "MZ038",
         f"There is no serial {serial} in the history",
         f"The history of {store.backend.describe()} has: "
-        + (f"{there[0]} to {there[-1]}." if there else "none."),
+        + (f"{serials[0]} to {serials[-1]}." if serials else "none."),
         "name one of these; `mzplan history` lists them.",
         exit_code=ExitCode.REFUSED,
     )
@@ -99,15 +99,15 @@ def record_outcome(
 ) -> None:
     """Record how a commit has ended, once. `outcomes`: None where the command waits for nobody. That it can't
     be written is reported, and fails nothing: the commit is what it is."""
-    found = outcomes or {}
-    left = {a: _still_open(o) for a, o in found.items() if o.status != "applied"}
+    by_address = outcomes or {}
+    left = {a: _still_open(o) for a, o in by_address.items() if o.status != "applied"}
     outcome = CommitOutcome(
         lineage=state.lineage,
         serial=state.serial,
         time=_now(),
-        status="committed" if outcomes is None else _worst(o.status for o in found.values()),
-        seconds=round(max((o.seconds for o in found.values()), default=0.0), 3),
-        converged=len(found) - len(left),
+        status="committed" if outcomes is None else _worst(o.status for o in by_address.values()),
+        seconds=round(max((o.seconds for o in by_address.values()), default=0.0), 3),
+        converged=len(by_address) - len(left),
         open=left,
     )
     try:

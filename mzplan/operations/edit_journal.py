@@ -56,12 +56,12 @@ class Journal(EditedFile):
     @classmethod
     def decode(cls, data: bytes) -> Journal:
         """The inverse. Raises ValueError."""
-        found = parse_json(data)
-        if not isinstance(found, dict) or found.pop("checksum", None) != _checksum(found):
+        content = parse_json(data)
+        if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
             raise ValueError("its checksum is not that of its content")
-        if found.get("format_version") != FORMAT_VERSION:
+        if content.get("format_version") != FORMAT_VERSION:
             raise ValueError("it is of another version of mzplan")
-        journal = decode(cls, found)
+        journal = decode(cls, content)
         if not all(file.is_whole for file in journal.files):
             raise ValueError("the new content is not what its digest says")
         return journal

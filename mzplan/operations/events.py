@@ -44,15 +44,16 @@ class EventFilter:
     kinds: Collection[EventKind] = ()
 
     def passes(self, event: Event) -> bool:
-        """Whether it is shown."""
+        """Whether the filter shows an event."""
         if self.addresses is not None and event.address not in self.addresses:
             return False
         return seconds_of(event) >= self.since and (not self.kinds or event.kind in self.kinds)
 
     def may_pass(self, line: bytes) -> bool:
-        """The same of a line that is not decoded yet; False only where it does not."""
+        """Whether a line that is not decoded yet may hold an event that passes; False only if it surely
+        does not."""
         if self.addresses is not None and len(self.addresses) <= 20:
-            return any(_mentions(line, one) for one in self.addresses)
+            return any(_mentions(line, address) for address in self.addresses)
         return True
 
 
@@ -77,25 +78,27 @@ NOTHING = EventList(events=())
 def read_events(store: Store, wanted: EventFilter) -> EventList:
     """The events, the oldest first."""
     reader = EventReader(store.backend)
-    found = [one for one in reader.newest_first(wanted.may_pass, wanted.since) if wanted.passes(one.event)]
-    listed = _listed(store, _in_order(reversed(found)))
+    newest = [
+        logged for logged in reader.newest_first(wanted.may_pass, wanted.since) if wanted.passes(logged.event)
+    ]
+    listed = _listed(store, _in_order(reversed(newest)))
     return replace(listed, unreadable=reader.unreadable, left_out=tuple(reader.left_out))
 
 
 def follow_events(store: Store, wanted: EventFilter, wait: Callable[[], bool]) -> Iterator[EventList]:
-    """What comes from now on, whenever there is something; ends when `wait` returns False."""
+    """New events from now on, in batches as they come; ends when `wait` returns False."""
     reader = EventReader(store.backend)
     list(reader.fresh())  # what is there already
     while wait():
-        if found := [one for one in reader.fresh() if wanted.passes(one.event)]:
-            yield _listed(store, _in_order(found))
+        if fresh := [logged for logged in reader.fresh() if wanted.passes(logged.event)]:
+            yield _listed(store, _in_order(fresh))
 
 
 def latest_events(store: Store, address: Address, most: int, since: float) -> EventList:
     """The newest events of a query, the newest first."""
     wanted = EventFilter(addresses=[address], since=since)
-    found = EventReader(store.backend).newest_first(wanted.may_pass, since)
-    newest = tuple(islice((one for one in found if wanted.passes(one.event)), most))
+    events = EventReader(store.backend).newest_first(wanted.may_pass, since)
+    newest = tuple(islice((logged for logged in events if wanted.passes(logged.event)), most))
     return _listed(store, newest)
 
 
@@ -113,18 +116,21 @@ def events_of_serial(store: Store, serial: int, commit: CommitRecord | None) -> 
         of_it = event.serial == serial if cause is None else cause.serial == serial
         return of_it and event.kind in _DONE and since <= seconds_of(event) < until
 
-    found = [
-        one for one in reader.newest_first(lambda line: named in line, since, until) if is_of_it(one.event)
+    events = [
+        logged
+        for logged in reader.newest_first(lambda line: named in line, since, until)
+        if is_of_it(logged.event)
     ]
-    return _listed(store, _in_order(reversed(found)))
+    return _listed(store, _in_order(reversed(events)))
 
 
 def _listed(store: Store, events: tuple[LoggedEvent, ...]) -> EventList:
-    """Events with what a serial has done in the history's words, for whoever can write to the store could
-    write others; of the newest serials, and of the others as the log says."""
+    """The events, each with its cause in the words of the history: whoever can write to the store could
+    put others into the log. If that takes too long, the oldest serials keep what the log says, marked as
+    such."""
     serials = held_serials(store)
-    causes = (one.event.cause for one in events)
-    named = {one.serial for one in causes if one is not None and _is_committed(one)} & serials
+    causes = (logged.event.cause for logged in events)
+    named = {cause.serial for cause in causes if cause is not None and _is_committed(cause)} & serials
     states: dict[int, State] = {}
     until = time.monotonic() + _CHECKING
     for serial in sorted(named, reverse=True):
@@ -139,10 +145,10 @@ def _listed(store: Store, events: tuple[LoggedEvent, ...]) -> EventList:
             return logged
         state = states.get(cause.serial)
         if state is None:
-            said = replace(cause, detail=f"as the log says, {cause.detail}")
+            stated = replace(cause, detail=f"as the log says, {cause.detail}")
         else:
-            said, _ = _as_committed(state, event.address, cause)
-        return replace(logged, event=replace(event, cause=said))
+            stated, _ = _as_committed(state, event.address, cause)
+        return replace(logged, event=replace(event, cause=stated))
 
     return EventList(events=tuple(map(by_history, events)), serials=serials)
 
@@ -153,8 +159,8 @@ def held_serials(store: Store) -> frozenset[int]:
 
 
 def _in_order(found: Iterable[LoggedEvent]) -> tuple[LoggedEvent, ...]:
-    """By time; what was at once stays as it was written."""
-    return tuple(sorted(found, key=lambda one: seconds_of(one.event)))
+    """The events, sorted by time; events of the same time stay in the order in which they were written."""
+    return tuple(sorted(found, key=lambda logged: seconds_of(logged.event)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,16 +191,16 @@ class Explanation:
 def explain(store: Store, address: Address, at: float | None = None) -> Explanation:
     """Why a query last started or stopped, at the latest at a time (seconds since the epoch)."""
     reader = EventReader(store.backend)
-    found = _around(reader, address, at)
+    events = _around(reader, address, at)
     left_out = tuple(reader.left_out)
-    past = [one for one in found if at is None or seconds_of(one.event) <= at]
+    past = [logged for logged in events if at is None or seconds_of(logged.event) <= at]
     last = next((n for n in range(len(past) - 1, -1, -1) if _is_of_a_run(past, n, address)), None)
     if last is None and at is None and (running := _of_status(store, address)) is not None:
         past, last = [running], 0
     if last is None:
         return Explanation(address=address, left_out=left_out)
     event = past[last].event
-    before = [one.event for one in past[:last] if one.event.address == address]
+    before = [logged.event for logged in past[:last] if logged.event.address == address]
     cause, commit, is_held = _checked(store, address, event.cause)
     ran, was_killed = _ran(past[: last + 1], address)
     is_held = is_held and (commit is None or seconds_of(event) >= (instant(commit.time) or 0) / 1000 - _SKEW)
@@ -205,26 +211,27 @@ def explain(store: Store, address: Address, at: float | None = None) -> Explanat
         commit=commit,
         is_held=is_held,
         is_checked=is_held and (_is_committed(event.cause) or _is_observed(store, address, past[last])),
-        is_first=event.kind == "started" and not any(one.kind == "started" for one in before),
+        is_first=event.kind == "started" and not any(earlier.kind == "started" for earlier in before),
         ran=ran,
         was_killed=was_killed,
-        after=tuple(one for one in past[last + 1 :] if one.event.address == address),
+        after=tuple(logged for logged in past[last + 1 :] if logged.event.address == address),
         left_out=left_out,
     )
 
 
 def _around(reader: EventReader, address: Address, at: float | None) -> list[LoggedEvent]:
-    """The events of a query and of runners up to a time: enough to explain the last one."""
-    found: list[LoggedEvent] = []
+    """The events of a query and of runners up to a time, as many as explain the last one; the oldest
+    first."""
+    events: list[LoggedEvent] = []
     starts = 0
-    for one in reader.newest_first(lambda line: _mentions(line, address) or b'"runner-' in line):
-        event = one.event
+    for logged in reader.newest_first(lambda line: _mentions(line, address) or b'"runner-' in line):
+        event = logged.event
         if (event.address is None or event.address == address) and (at is None or seconds_of(event) <= at):
-            found.append(one)
+            events.append(logged)
             starts += event.kind == "started"
-        if starts > 2 or len(found) >= MOST:
+        if starts > 2 or len(events) >= MOST:
             break
-    return list(_in_order(reversed(found)))
+    return list(_in_order(reversed(events)))
 
 
 def _of_status(store: Store, address: Address) -> LoggedEvent | None:
@@ -252,7 +259,7 @@ def _is_of_a_run(found: list[LoggedEvent], number: int, address: Address) -> boo
         return event.kind in _OF_A_RUN
     if event.kind != "runner-ended":
         return False
-    bounds = (one for one in reversed(found[:number]) if _bounds(one, address, instance))
+    bounds = (logged for logged in reversed(found[:number]) if _bounds(logged, address, instance))
     last = next(bounds, None)
     return last is not None and last.event.kind == "started" and last.instance == instance
 
@@ -268,11 +275,11 @@ def _bounds(logged: LoggedEvent, address: Address, instance: str) -> bool:
 def _ran(past: list[LoggedEvent], address: Address) -> tuple[float | None, bool]:
     """How long the query had run before its last event, which has started or stopped it; and whether that is
     the most that it can be, for its runner was killed meanwhile, and nobody knows when."""
-    own = [n for n, one in enumerate(past[:-1]) if one.event.address == address]
+    own = [n for n, logged in enumerate(past[:-1]) if logged.event.address == address]
     start = next((n for n in reversed(own) if past[n].event.kind == "started"), None)
     if start is None:
         return None, False
-    ends = (one for one in past[start + 1 :] if _bounds(one, address, past[start].instance))
+    ends = (logged for logged in past[start + 1 :] if _bounds(logged, address, past[start].instance))
     end = next(ends, past[-1]).event
     return max(0.0, seconds_of(end) - seconds_of(past[start].event)), end.kind == "runner-began"
 
@@ -297,19 +304,20 @@ def _is_observed(store: Store, address: Address, logged: LoggedEvent) -> bool:
 def _checked(
     store: Store, address: Address, cause: Cause | None
 ) -> tuple[Cause | None, CommitRecord | None, bool]:
-    """A cause as the history has it, with the record of its commit, and whether the history bears it out."""
+    """A cause in the words of the history, the record of its commit, and whether the history confirms the
+    cause."""
     if cause is None or not cause.serial:
         return cause, None, True
     try:
         state = committed_state(store, cause.serial)
     except MzplanError:
         return cause, None, False
-    said, is_held = _as_committed(state, address, cause)
-    return said, state.commit, is_held
+    stated, is_held = _as_committed(state, address, cause)
+    return stated, state.commit, is_held
 
 
 def _as_committed(state: State, address: Address, cause: Cause) -> tuple[Cause, bool]:
-    """A cause as the state of its serial has it, and whether that bears it out."""
+    """A cause in the words of its serial's state, and whether that state confirms it."""
     record = state.resources.get(address)
     because = record.because if record is not None else None
     if cause.cause not in _COMMITTED:

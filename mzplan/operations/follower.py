@@ -26,8 +26,9 @@ class OutcomeFollower:
     """Follows the status of one instance until each of its queries is as the state requires.
 
     `touched`: the queries of the plan. Others that have not converged yet are awaited too (an earlier apply
-    may have been killed), but their old failures are not this command's outcome. `taken`: an epoch of the
-    runner, and the `handed` of its status from which on it uses what was handed over.
+    may have been killed), but their old failures are not this command's outcome; without `others` they are
+    neither awaited nor told. `taken`: an epoch of the runner, and the `handed` of its status from which on it
+    uses what was handed over.
     """
 
     def __init__(
@@ -37,6 +38,8 @@ class OutcomeFollower:
         instance: str,
         touched: set[Address],
         taken: tuple[int, int] = (0, 0),
+        *,
+        others: bool = True,
     ):
         self.store = store
         self.taken = taken
@@ -50,7 +53,9 @@ class OutcomeFollower:
         self.wanted: dict[Address, ResourceState | None] = {
             address: resource
             for address, resource in state.resources.items()
-            if address.kind != "connection" and resource.instance == instance
+            if address.kind != "connection"
+            and resource.instance == instance
+            and (others or address in touched)
         }
         for address in touched - state.resources.keys():
             self.wanted[address] = None
@@ -91,7 +96,7 @@ class OutcomeFollower:
             opening = self._announce(status, opening, progress)
             if not waiting:
                 break
-            progress.waiting(waiting, seconds)
+            progress.waiting(self._told(waiting, status), seconds)
             if leads:
                 leaderless = None
             elif leaderless is None:
@@ -104,6 +109,13 @@ class OutcomeFollower:
                 break
             time.sleep(self.store.backend.look)
         return {a: o for a, o in outcomes.items() if a in self.touched or o.status != "applied"}
+
+    def _told(self, waiting: Mapping[Address, str], status: Status | None) -> Mapping[Address, str]:
+        """Those that progress names: until a status has taken in this serial, nobody knows of a query that
+        the plan leaves alone whether it has converged, so only the plan's own are named."""
+        if status is not None and status.serial >= self.state.serial:
+            return waiting
+        return {address: why for address, why in waiting.items() if address in self.touched} or waiting
 
     def _announce(self, status: Status | None, opening: bool, progress: Reporter) -> bool:
         """Say when Spark is ready, if it was not. Whether it still opens, as far as is known."""
@@ -193,18 +205,18 @@ class OutcomeFollower:
             code, reason = first.code, sentence(replace(first, detail=""))
         elif lost:
             code, reason = "MZ060", f"no runner of instance {self.instance} is alive"
-        found = {}
+        outcomes = {}
         # Without a runner none of them runs, whether it was touched or not.
         own = [address for address in waiting if address in self.touched] if self.is_lost else []
         for address in own or waiting:
             condition = waiting[address]
             notable = condition not in ("starting", "stopping", "to be started", "in the first batch")
             detail = f"{condition}: {reason}" if notable else reason
-            found[address] = Outcome(
+            outcomes[address] = Outcome(
                 address=address, status="pending", seconds=seconds, reason=detail, code=code
             )
-            progress.outcome(found[address])
-        return found
+            progress.outcome(outcomes[address])
+        return outcomes
 
 
 def _long(since: float | None, seconds: float) -> bool:
@@ -254,9 +266,9 @@ def resumed_queries(
     before: Mapping[Address, str | None],
     until: float,
 ) -> dict[Address, Observation]:
-    """What runners tell of the queries that came up again after a connection changed. Waits a moment for what
-    is not counted yet, or not read: what waits is measured now and then, and may have been read since; but
-    not past `until`, in seconds, monotonic."""
+    """By address, the observations of queries that came up again after a connection changed. Waits a
+    moment for rows that are not counted or not read yet: the lag is measured only now and then, and may be
+    read by now. Does not wait past `until` (seconds, monotonic)."""
     if not any(change.address.kind == "connection" for change in plan.changes):
         return {}
     wanted = {
@@ -268,23 +280,27 @@ def resumed_queries(
     statuses = [NewestStatus(store, name) for name in instances]
     until = min(until, time.monotonic() + PATIENCE)
     while True:
-        found = _observed(statuses, wanted)
-        complete = all(one.run_rows is not None and one.lag == 0 for one in found.values())
+        observed = _observed(statuses, wanted)
+        complete = all(
+            observation.run_rows is not None and observation.lag == 0 for observation in observed.values()
+        )
         if complete or time.monotonic() >= until:
-            return found
+            return observed
         time.sleep(store.backend.look)
 
 
 def _observed(
     statuses: Sequence[NewestStatus], wanted: Mapping[Address, str | None]
 ) -> dict[Address, Observation]:
-    found: dict[Address, Observation] = {}
+    observed: dict[Address, Observation] = {}
     for newest in statuses:
         status = newest.read()
         seen = status.observations if status is not None else {}
-        found |= {
-            address: one
-            for address, one in seen.items()
-            if one.resumed is not None and one.run_id is not None and wanted.get(address) == one.run_id
+        observed |= {
+            address: observation
+            for address, observation in seen.items()
+            if observation.resumed is not None
+            and observation.run_id is not None
+            and wanted.get(address) == observation.run_id
         }
-    return found
+    return observed

@@ -51,8 +51,8 @@ def read_logs(
     used = {r.instance for r in (every if queries is None else queries)}
     names = sorted(used or project.settings.instances, key=natural)
     places = {name: runtime_file(project.settings, name, "log") for name in names}
-    there = {name: place for name, place in places.items() if place.is_file()}
-    if not there:
+    existing = {name: place for name, place in places.items() if place.is_file()}
+    if not existing:
         instances = {**project.settings.instances, **state.instances}
         dry = [name for name in names if name in instances and instances[name].type == "dry"]
         if dry == names:
@@ -60,7 +60,7 @@ def read_logs(
         leases = {name: lease for name in names if (lease := project.store.leases.read(name)) is not None}
         raise _elsewhere(names, leases) if leases else _never(names)
     wanted = mention(*(query.address for query in queries)) if queries is not None else None
-    for name, place in there.items():
+    for name, place in existing.items():
         for entry in entries(name, place):
             if since is not None and (entry.at is None or entry.at < since):
                 continue
@@ -70,7 +70,7 @@ def read_logs(
 
 def mention(*addresses: Address) -> re.Pattern[str]:
     """Where a text speaks of any of these addresses, and of none that only begins like it."""
-    return re.compile(rf"(?<![\w.])(?:{'|'.join(re.escape(str(one)) for one in addresses)})(?![\w])")
+    return re.compile(rf"(?<![\w.])(?:{'|'.join(re.escape(str(address)) for address in addresses)})(?![\w])")
 
 
 def entries(instance: str, place: Path) -> Iterator[LogEntry]:
@@ -93,15 +93,15 @@ def entries(instance: str, place: Path) -> Iterator[LogEntry]:
 def _lines(place: Path, opened: contextlib.ExitStack) -> Iterator[str]:
     """The lines of `x.log.3`, `x.log.2`, `x.log.1` and `x.log`. Opened from the newest: one that is set aside
     meanwhile comes twice, and is read once."""
-    found: dict[tuple[int, int], Iterable[str]] = {}
+    files: dict[tuple[int, int], Iterable[str]] = {}
     for name in (place.name, *(f"{place.name}.{number}" for number in range(1, 10))):
         try:
             file = opened.enter_context(place.with_name(name).open(encoding="utf-8", errors="replace"))
         except FileNotFoundError:
             continue
-        there = os.fstat(file.fileno())
-        found.setdefault((there.st_dev, there.st_ino), file)
-    for lines in reversed(found.values()):
+        stat = os.fstat(file.fileno())
+        files.setdefault((stat.st_dev, stat.st_ino), file)
+    for lines in reversed(files.values()):
         yield from lines
 
 
@@ -120,13 +120,13 @@ def _begun(instance: str, line: str, before: LogEntry | None) -> LogEntry | None
         )
     if line.startswith('{"time"'):
         try:
-            found = json.loads(line)
+            fields = json.loads(line)
             return LogEntry(
                 instance=instance,
-                at=datetime.fromisoformat(found["time"]).timestamp(),
-                level=str(found["level"]),
-                logger=str(found["logger"]),
-                message=str(found["message"]),
+                at=datetime.fromisoformat(fields["time"]).timestamp(),
+                level=str(fields["level"]),
+                logger=str(fields["logger"]),
+                message=str(fields["message"]),
                 text=line,
             )
         except (ValueError, KeyError, TypeError):

@@ -38,15 +38,15 @@ def validate_each(
     """The static checks of each environment (`open_one` gives its project). Raises MzplanError with every
     problem once; one that is not a problem of all names those whose it is."""
     configurations: dict[str, Configuration] = {}
-    found: dict[Diagnostic, list[str]] = {}
+    problems: dict[Diagnostic, list[str]] = {}
     for name in environments:
         try:
             configurations[name] = validate(open_one(name), reporter)
         except MzplanError as problem:
             for diagnostic in problem.diagnostics:
-                found.setdefault(diagnostic, []).append(name)
-    if found:
-        raise MzplanError([_of_some(d, names, len(environments)) for d, names in found.items()])
+                problems.setdefault(diagnostic, []).append(name)
+    if problems:
+        raise MzplanError([_of_some(d, names, len(environments)) for d, names in problems.items()])
     return configurations
 
 
@@ -74,13 +74,13 @@ def validate_live(
     state = read_state(work.store, work.reporter)
     wanted = apply_changes(state, build_plan(configuration, state), allow_loss=True)
     queries = [r for r in wanted.resources.values() if r.address in configuration.resources and r.digest]
-    here = guard_to_look(work.project, state, chosen, "error")
-    found = reach(work, wanted, queries, here=here)
-    found += reach_alone(work, wanted, unused(wanted), here=here)
-    found = by_cause(found)
-    if any(d.severity == "error" for d in found):
-        raise MzplanError(found)
-    return configuration, reached(wanted, queries), tuple(found)
+    guard = guard_to_look(work.project, state, chosen, "error")
+    findings = reach(work, wanted, queries, here=guard)
+    findings += reach_alone(work, wanted, unused(wanted), here=guard)
+    findings = by_cause(findings)
+    if any(d.severity == "error" for d in findings):
+        raise MzplanError(findings)
+    return configuration, reached(wanted, queries), tuple(findings)
 
 
 def make_plan(
@@ -107,8 +107,8 @@ def validated(
     plan: Plan,
     chosen: Guard | None = None,
 ) -> Plan:
-    """The plan with what its live validation finds (from here, where no runner is alive). One with errors is
-    left as it is."""
+    """The plan with the findings of its live validation (from this process where no runner is alive). A
+    plan with errors is left as it is."""
     from mzplan.operations.checks_here import guard_to_look
     from mzplan.operations.validation import reach_changed
     from mzplan.plan import apply_changes
@@ -116,11 +116,15 @@ def validated(
     if any(d.severity == "error" for d in plan.diagnostics):
         return plan
     new = apply_changes(state, plan, allow_loss=True)  # a plan shows what is lost: apply refuses it
-    here = guard_to_look(work.project, state, chosen, "warning")
-    found = reach_changed(work, plan, new, here=here)
-    counted = {one.address for one in found if one.code == LOSS}
-    kept = (one for one in plan.diagnostics if one.code != LOSS or one.address not in counted)
-    return replace(plan, diagnostics=(*kept, *found))
+    guard = guard_to_look(work.project, state, chosen, "warning")
+    findings = reach_changed(work, plan, new, here=guard)
+    counted = {diagnostic.address for diagnostic in findings if diagnostic.code == LOSS}
+    kept = (
+        diagnostic
+        for diagnostic in plan.diagnostics
+        if diagnostic.code != LOSS or diagnostic.address not in counted
+    )
+    return replace(plan, diagnostics=(*kept, *findings))
 
 
 def plan_configuration(
@@ -181,9 +185,9 @@ def version_notices(project: Project, state: State, statuses: Mapping[str, Statu
             continue
         from mzplan.host.spark_lines import installed_spark
 
-        here = installed_spark()
-        if here is not None and here != status.versions.spark:
-            yield _notice(name, f"will run Spark {here}, which is installed here", str(status.versions))
+        installed = installed_spark()
+        if installed is not None and installed != status.versions.spark:
+            yield _notice(name, f"will run Spark {installed}, which is installed here", str(status.versions))
 
 
 def _replaced(instance: str, status: Status) -> Diagnostic:
@@ -253,9 +257,9 @@ def _lines(stored: list[ResourceState], project: Project, warehouse: str) -> Ite
     place, until = absolute(project.settings.directory, warehouse), time.monotonic() + _LOOK
     for record in stored[:MAX_LISTED]:
         folders = {"checkpoint": Checkpoint.of(place, record.id, record.generation).folder}
-        if record.address.kind == "source":
+        if record.address.has_collection:
             folders = {"collection": collection_path(place, record.id, record.generation), **folders}
-        shown = (f"{what}{_size(folder, until)}" for what, folder in folders.items())
+        shown = (f"{kind}{_size(folder, until)}" for kind, folder in folders.items())
         yield f"{record.address}: {' and '.join(shown)} ({record.id}, generation {record.generation})"
     if len(stored) > MAX_LISTED:
         yield f"and of {len(stored) - MAX_LISTED} more"
@@ -270,7 +274,7 @@ def _size(folder: str, until: float) -> str:
     if local is None or time.monotonic() > until or not local.parents[2].is_dir():
         return ""
     try:
-        found = stored_in(folder)
+        stored = stored_in(folder)
     except OSError:  # a runner is at work in it
         return ""
-    return f" of {size(found.bytes)}" if found is not None else " (nothing yet)"
+    return f" of {size(stored.bytes)}" if stored is not None else " (nothing yet)"

@@ -56,11 +56,16 @@ class Runners(Protocol):
         installed here. Starts nothing."""
 
     def ensure(
-        self, instance: Instance, packages: Mapping[str, tuple[str, ...]] = ..., wait: float = ...
+        self,
+        instance: Instance,
+        packages: Mapping[str, tuple[str, ...]] = ...,
+        wait: float = ...,
+        trial: int | None = ...,
     ) -> bool:
         """Start the embedded runner of an instance unless one leads, its Spark with these jars (see
         schema.description.packages_of), and wait at most so many seconds until it leads, and hears. Whether
-        it was started. Does nothing for other types."""
+        it was started. Does nothing for other types. `trial`: the serial that this process is to commit; the
+        runner ends where this process ends without, however it ends."""
 
     def start_again(self, instance: Instance, wait: float) -> bool:
         """Start once more, but only once, a runner that `ensure` has started and that has ended without a
@@ -124,10 +129,10 @@ class Project:
     def configuration(self, edited: Mapping[str, bytes] = _AS_WRITTEN) -> Configuration:
         """The configuration of the files. `edited`: by real path, contents that replace those on the disk.
         Raises MzplanError with every mistake."""
-        found = self.files(edited)
-        if found.configuration is None:
-            raise MzplanError(found.mistakes)
-        return found.configuration
+        files = self.files(edited)
+        if files.configuration is None:
+            raise MzplanError(files.mistakes)
+        return files.configuration
 
     def files(self, edited: Mapping[str, bytes] = _AS_WRITTEN) -> FilesRead:
         """What the files give, as far as they can be read; `edited` as of `configuration`."""
@@ -192,10 +197,10 @@ def open_project(
 
         if settings.state_config:  # it is written there
             raise problem
-        (found,) = problem.diagnostics
+        (diagnostic,) = problem.diagnostics
         own = ("environments", settings.environment, "state", "path")
-        located = locate_setting(directory, found, own)
-        raise MzplanError(located if located.range else locate_setting(directory, found, own[2:]))
+        located = locate_setting(directory, diagnostic, own)
+        raise MzplanError(located if located.range else locate_setting(directory, diagnostic, own[2:]))
     return Project(
         settings=settings,
         variables=variables or {},

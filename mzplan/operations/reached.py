@@ -44,7 +44,7 @@ def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]
     connections = [a for a in sorted(state.resources, key=natural) if a.kind == "connection"]
     through: dict[Address, set[Address]] = {a: set() for a in connections}
     left_out: dict[Address, dict[Address, str]] = {a: {} for a in connections}
-    for query in sorted(queries, key=lambda one: natural(one.address)):
+    for query in sorted(queries, key=lambda resource: natural(resource.address)):
         instance = state.instances.get(query.instance)
         for connection in _connections(describe(query, state.resources).connections):
             if instance is not None and instance.type == "dry":
@@ -69,11 +69,11 @@ def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]
 
 def nothing_reached(connections: Sequence[Reach]) -> Diagnostic:
     """MZ143, where none of the connections was reached: so nobody knows whether they are valid."""
-    names = [str(one.address) for one in connections]
+    names = [str(connection.address) for connection in connections]
     lines = []
-    for one in connections:
-        lines.append(f"{one.address} was not reached, {one.why}.")
-        lines += [f"{query}: {why}" for query, why in sorted(one.left_out.items(), key=natural_item)]
+    for connection in connections:
+        lines.append(f"{connection.address} was not reached, {connection.why}.")
+        lines += [f"{query}: {why}" for query, why in sorted(connection.left_out.items(), key=natural_item)]
     return Diagnostic(
         code="MZ143",
         summary=f"Nothing of {names[0] if len(names) == 1 else 'the connections'} could be reached",
@@ -87,17 +87,17 @@ def nothing_reached(connections: Sequence[Reach]) -> Diagnostic:
 
 def users_of(state: State, connection: Address) -> list[ResourceState]:
     """The queries that use a connection through connections alone, not through a collection."""
-    found = {connection}
+    addresses = {connection}
     grew = True
     while grew:
         using = {
             r.address
             for r in state.resources.values()
-            if any(target.kind == "connection" and target in found for target in r.references.values())
+            if any(target.kind == "connection" and target in addresses for target in r.references.values())
         }
-        grew = not using <= found
-        found |= using
-    return [state.resources[a] for a in sorted(found, key=natural) if a.kind != "connection"]
+        grew = not using <= addresses
+        addresses |= using
+    return [state.resources[a] for a in sorted(addresses, key=natural) if a.kind != "connection"]
 
 
 def _connections(inlined: Mapping[str, InlinedConnection]) -> Iterator[Address]:

@@ -46,7 +46,7 @@ def find_rotations(directory: str, state: State, statuses: Mapping[str, Status])
     and nothing else where none has changed. Whoever writes a status names references in it: only those that
     stand in the committed state, in queries of its instance, are resolved."""
     secrets = Secrets(directory)
-    committed = _users(state)
+    committed = users_of_secrets(state)
     unresolved: set[str] = set()
     queries: dict[Address, set[str]] = {}
     for instance, status in statuses.items():
@@ -75,17 +75,18 @@ def find_rotations(directory: str, state: State, statuses: Mapping[str, Status])
                 queries.setdefault(address, set()).add(reference)
     return Rotations(
         queries={
-            address: tuple(sorted(found, key=natural))
-            for address, found in sorted(queries.items(), key=natural_item)
+            address: tuple(sorted(references, key=natural))
+            for address, references in sorted(queries.items(), key=natural_item)
         },
         unresolved=tuple(sorted(unresolved)),
     )
 
 
-def _users(state: State) -> dict[str, set[Address]]:
-    """By reference, where one may stand: the queries that use it, through their connections at any depth."""
+def users_of_secrets(state: State) -> dict[str, set[Address]]:
+    """By secret reference, the queries that use it, through their connections at any depth. Only
+    references that stand where one may."""
     graph = DependencyGraph.of(state.resources)
-    found: dict[str, set[Address]] = {}
+    users: dict[str, set[Address]] = {}
     below = [
         (address, used)
         for address, resource in state.resources.items()
@@ -95,7 +96,7 @@ def _users(state: State) -> dict[str, set[Address]]:
         address, used = below.pop()
         if address.kind != "connection":
             for reference in used:
-                found.setdefault(reference, set()).add(address)  # not the sinks that read its collection
+                users.setdefault(reference, set()).add(address)  # not the sinks that read its collection
             continue
         below += [(user, used) for user in graph.dependents(address)]
-    return found
+    return users

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import takewhile
 
-from mzplan.model.address import Address, is_glob, natural
+from mzplan.model.address import KINDS, Address, is_glob, natural
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.observed import Condition
 from mzplan.model.state import ResourceState, State
@@ -40,11 +40,11 @@ class Selection:
 
     @property
     def chose_nothing(self) -> str:
-        """What is said where no query is left."""
+        """The message for a selection that leaves no query."""
         return f"No query of the state is chosen by: {self}"
 
     def __str__(self) -> str:
-        """As it is typed."""
+        """The selection as it is typed on a command line."""
         options = [
             *(f"--connection {name}" for name in self.connections),
             *(f"--label {key}={value}" for key, value in self.labels),
@@ -62,16 +62,16 @@ def choose(selection: Selection, state: State, conditions: Conditions) -> list[R
     """The committed queries that are selected, each once, by address. Raises MzplanError MZ070 (usage) for an
     address, a glob or a connection that names nothing; that nothing is left after narrowing is no error."""
     queries = {a: r for a, r in state.resources.items() if a.kind != "connection"}
-    found = set(queries)
+    addresses = set(queries)
     if selection.named:
-        found = {address for one in selection.named for address in _named(one, queries, state)}
+        addresses = {address for named in selection.named for address in _named(named, queries, state)}
     if selection.connections:
-        found &= {user for name in selection.connections for user in _users(name, state)}
-    found = {a for a in found if _has(queries[a].body.get("labels"), selection.labels)}
-    if selection.conditions and found:
+        addresses &= {user for name in selection.connections for user in _users(name, state)}
+    addresses = {a for a in addresses if _has(queries[a].body.get("labels"), selection.labels)}
+    if selection.conditions and addresses:
         seen = conditions()
-        found = {address for address in found if seen.get(address) in selection.conditions}
-    return [queries[address] for address in sorted(found, key=natural)]
+        addresses = {address for address in addresses if seen.get(address) in selection.conditions}
+    return [queries[address] for address in sorted(addresses, key=natural)]
 
 
 def _named(one: Address | str, queries: Collection[Address], state: State) -> list[Address]:
@@ -79,12 +79,12 @@ def _named(one: Address | str, queries: Collection[Address], state: State) -> li
         if one not in queries:
             raise unknown_address(one, state)
         return [one]
-    if found := [address for address in queries if fnmatchcase(str(address), one)]:
-        return found
+    if matching := [address for address in queries if fnmatchcase(str(address), one)]:
+        return matching
     near = next(_near(one, sorted(map(str, queries))), None)
     raise error(
         "MZ070",
-        f"No source or sink of the state matches {one!r}",
+        f"No query of the state matches {one!r}",
         f"The state has {count(len(state.resources), 'resource')}.",
         f"did you mean {near!r}?" if near else "`mzplan status` lists the queries.",
         exit_code=ExitCode.USAGE,
@@ -96,10 +96,10 @@ def _near(glob: str, addresses: list[str]) -> Iterator[str]:
     stem = "".join(takewhile(lambda letter: not is_glob(letter), glob))
     lengths = (len(stem), len(stem) + 1, len(stem) - 1)  # a letter was wrong, left out, or too many
     beginnings = (address[:length] for length in lengths if length > 0 for address in addresses)
-    for kind in ("source.", "sink.", "*."):
+    for kind in (*(f"{query}." for query in KINDS if query != "connection"), "*."):
         yield from _matching(kind + glob, addresses)
-    if found := nearest(stem, dict.fromkeys(beginnings)):
-        yield from _matching(found + glob[len(stem) :], addresses)
+    if corrected := nearest(stem, dict.fromkeys(beginnings)):
+        yield from _matching(corrected + glob[len(stem) :], addresses)
 
 
 def _matching(glob: str, addresses: list[str]) -> list[str]:
@@ -114,5 +114,5 @@ def _users(name: str, state: State) -> list[Address]:
 
 
 def _has(labels: object, wanted: tuple[tuple[str, str], ...]) -> bool:
-    found = labels if isinstance(labels, dict) else {}
-    return all(key in found and label_value(found[key]) == value for key, value in wanted)
+    given = labels if isinstance(labels, dict) else {}
+    return all(key in given and label_value(given[key]) == value for key, value in wanted)

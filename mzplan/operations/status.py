@@ -73,6 +73,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 heartbeat=lease.heartbeat if lease else None,
                 serial=status.serial if status else 0,
                 is_dry=is_dry,
+                is_embedded=instances[name].type == "embedded",
                 starts=is_new or bool(leads and status and status.opening_since is not None),
                 opening_since=status.opening_since if status and alive[name] else None,
                 opened_in=status.opened_in if status else None,
@@ -80,7 +81,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 replaced=status.replaced if status and alive[name] else "",
             )
         )
-    heartbeats = {one.name: one.heartbeat for one in shown}
+    heartbeats = {instance.name: instance.heartbeat for instance in shown}
     queries = []
     for address, resource in sorted(state.resources.items(), key=natural_item):
         if address.kind == "connection":
@@ -236,9 +237,8 @@ def _missing_storage(project: Project, state: State, statuses: Mapping[str, Stat
             record = state.resources.get(address)
             if record is None or seen.step < 0 or seen.generation != record.generation:
                 continue
-            written = state.resources[record.references["from"]] if address.kind == "sink" else record
-            of = (written.address, written.id, written.generation)
-            for gone in missing_storage(warehouse, address, record.place, of):
+            source = state.resources[record.references["from"]] if address.reads_collection else record
+            for gone in missing_storage(warehouse, address, record.place, (source.address, *source.place)):
                 kind = LOST[gone.code]
-                if kind == "checkpoint-missing" or address.kind == "source":
+                if kind == "checkpoint-missing" or address.has_collection:
                     yield DriftItem(address=str(address), kind=kind, detail=f"{gone.summary}. {gone.detail}")

@@ -6,6 +6,7 @@ A live runner of the instance validates: it has the network, the secrets and the
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -44,42 +45,59 @@ def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
     return [new.resources[address] for address in (*changed, *going_on)]
 
 
-def ensure_validated(store: Store, plan: Plan, new: State) -> None:
-    """Raise MZ149 (exit 7) where nobody would validate a plan before it is committed: no runner of the
-    queries' cluster is alive, or of any cluster for connections that nothing uses. It is about connections of
-    a type that is validated by default."""
-    unvalidated: dict[str, list[ResourceState]] = {}
+def _without_validation(store: Store, plan: Plan, new: State) -> list[tuple[str, Sequence[Reach]]]:
+    """Where nobody would validate a plan before it is committed, as no runner of the queries' cluster is
+    alive, or of any cluster for connections that nothing uses: the instance, and the connections of a type
+    that is validated by default, each with the queries that reach it."""
+    by_instance: dict[str, list[ResourceState]] = {}
     for query in queries_to_validate(plan, new):
         instance = new.instances.get(query.instance)
         if instance is not None and instance.type == "cluster":
-            unvalidated.setdefault(query.instance, []).append(query)
-    found = []
-    for name, queries in sorted(unvalidated.items(), key=natural_item):
+            by_instance.setdefault(query.instance, []).append(query)
+    unvalidated: list[tuple[str, Sequence[Reach]]] = []
+    for name, queries in sorted(by_instance.items(), key=natural_item):
         if store.leases.leader(name) is None:
             by_connection = [
-                one
-                for one in reached(new, queries)
-                if one.queries and resource_kind("connection", new.resources[one.address].type).validates_live
+                connection
+                for connection in reached(new, queries)
+                if connection.queries
+                and resource_kind("connection", new.resources[connection.address].type).validates_live
             ]
-            found += [_unvalidated(name, by_connection)] if by_connection else []
-    alone = _reached_alone(_changed_alone(plan, new, asked=False), new)
-    clusters = [one.name for one in new.instances.values() if one.type == "cluster"]
+            unvalidated += [(name, by_connection)] if by_connection else []
+    alone = _reached_alone(changed_alone(plan, new), new)
+    clusters = [instance.name for instance in new.instances.values() if instance.type == "cluster"]
     if alone and clusters and not _runs_here(new) and _live_runner(store, new) is None:
-        found.append(_unvalidated(clusters[0], [Reach(address=address, queries=()) for address in alone]))
-    if found:
-        raise MzplanError(found)
+        unvalidated.append((clusters[0], [Reach(address=address, queries=()) for address in alone]))
+    return unvalidated
+
+
+def ensure_validated(work: Workbench, plan: Plan, new: State, *, refuses: bool) -> None:
+    """Raise MZ149 (exit 7) for what nobody would validate before it is committed; or, where its user wants it
+    committed all the same, say what that is."""
+    unvalidated = _without_validation(work.store, plan, new)
+    if unvalidated and refuses:
+        raise MzplanError([_unvalidated(name, connections) for name, connections in unvalidated])
+    for name, connections in unvalidated:
+        work.reporter.stage(
+            f"notice: Not validated before it is committed, as no runner of instance {name} is alive: "
+            + "; ".join(_with_queries(connections))
+        )
+
+
+def _with_queries(connections: Sequence[Reach]) -> list[str]:
+    return [
+        f"{connection.address}, for {', '.join(map(str, connection.queries)) or 'nothing that runs'}"
+        for connection in connections
+    ]
 
 
 def _unvalidated(instance: str, connections: Sequence[Reach]) -> Diagnostic:
-    lines = [
-        f"{one.address}, for {', '.join(map(str, one.queries)) or 'nothing that runs'}" for one in connections
-    ]
     return Diagnostic(
         code="MZ149",
         summary=f"No runner of instance {instance} is alive to validate this before it is committed",
-        detail="\n".join(["Nothing was changed. What is not validated:", *lines]),
-        hint=f"start the runner (mzplan run --instance {instance}) and run this again; --live validates from "
-        "here; with --no-live the runner does once it is there, before it stops anything.",
+        detail="\n".join(["Nothing was changed. What is not validated:", *_with_queries(connections)]),
+        hint=f"start the runner (mzplan run --instance {shlex.quote(instance)}) and run this again; --live "
+        "validates from here; with --no-live the runner does once it is there, before it stops anything.",
         exit_code=ExitCode.REFUSED,
     )
 
@@ -102,7 +120,7 @@ def reach(
     by_instance: dict[str, list[ResourceState]] = {}
     for query in queries:
         by_instance.setdefault(query.instance, []).append(query)
-    found: list[Diagnostic] = []
+    findings: list[Diagnostic] = []
     for name, resources in sorted(by_instance.items(), key=natural_item):
         instance = state.instances.get(name) or Instance(name=name, type="embedded")
         if instance.type == "dry":
@@ -117,21 +135,35 @@ def reach(
             work.reporter.detail(f"its runner is process {lease.pid} on {lease.host}, epoch {lease.epoch}")
             with work.reporter.working(f"the runner of instance {name} validates {number}"):
                 asking = f"Validating {number} on instance {name}"
-                answers = _by_runner(work, asking, instance, descriptions, handed)
-            left = [d for d in descriptions if here is not None and _is_left_out(d.address, answers)]
-            found += [one for one in answers if one.address not in {d.address for d in left}]
-            if left and here is not None:
-                work.reporter.detail(
-                    f"{len(left)} of them from here: the runner sends secrets where it is committed"
-                )
-                found += check_here(left, work.directory, state.warehouse, here)
+                findings += _by_runner_first(work, asking, instance, descriptions, handed, state, here)
         elif here is not None:
             work.reporter.stage(f"Validating {number} from here: no runner of instance {name} is alive")
             with work.reporter.working(f"validating {number} from here"):
-                found += check_here(descriptions, work.directory, state.warehouse, here)
+                findings += check_here(descriptions, work.directory, state.warehouse, here)
         else:
             work.reporter.detail(f"no runner of instance {name} is alive: it will validate before it acts")
-    return found
+    return findings
+
+
+def _by_runner_first(
+    work: Workbench,
+    asking: str,
+    instance: Instance,
+    descriptions: tuple[Description, ...],
+    handed: Handed,
+    state: State,
+    here: Guard | None,
+) -> list[Diagnostic]:
+    """The findings of a live runner; and, with `here`, of this process for what the runner would send no
+    secret for."""
+    answers = _by_runner(work, asking, instance, descriptions, handed)
+    left = [d for d in descriptions if here is not None and _is_left_out(d.address, answers)]
+    if here is None or not left:
+        return answers
+    work.reporter.detail(f"{len(left)} of them from here: the runner sends secrets where it is committed")
+    addresses = {description.address for description in left}
+    answered = [answer for answer in answers if answer.address not in addresses]
+    return answered + check_here(left, work.directory, state.warehouse, here)
 
 
 def _by_runner(
@@ -208,22 +240,23 @@ def reach_changed(
     *,
     here: Guard | None,
     own: Guard | None = None,
+    also: Sequence[ResourceState] = (),
 ) -> list[Diagnostic]:
-    """Validate what a plan changes, as it will be in the state `new`: its queries, and connections that
-    nothing uses. `own`: which secrets of these this process may send in the place of a runner that it would
-    start."""
-    queries = queries_to_validate(plan, new)
+    """Validate what a plan changes, as it will be in the state `new`: its queries, connections that nothing
+    uses, and `also` these queries. `own`: which secrets of the connections this process may send in the place
+    of a runner that it would start."""
+    queries = [*queries_to_validate(plan, new), *also]
     looks = here is not None
     unreached = (
         [_dry(name, new) for name in sorted({q.instance for q in queries}, key=natural)] if looks else []
     )
-    found = [notice for notice in unreached if notice is not None]
-    found += reach(work, new, queries, handed, here=here)
-    alone = _changed_alone(plan, new, looks)
+    findings = [notice for notice in unreached if notice is not None]
+    findings += reach(work, new, queries, handed, here=here)
+    alone = changed_alone(plan, new, looks)
     if here is None and _runs_here(new) and _live_runner(work.store, new) is None:
         here = own  # a runner of this machine has the same network and values: none is started for this
-    found += reach_alone(work, new, alone, handed, here=here)
-    return by_cause(found)
+    findings += reach_alone(work, new, alone, handed, here=here)
+    return by_cause(findings)
 
 
 def _dry(name: str, state: State) -> Diagnostic | None:
@@ -239,7 +272,7 @@ def _dry(name: str, state: State) -> Diagnostic | None:
     )
 
 
-def _changed_alone(plan: Plan, new: State, asked: bool) -> list[Address]:
+def changed_alone(plan: Plan, new: State, asked: bool = False) -> list[Address]:
     """The connections that a plan creates or changes, itself or below them, and that nothing uses which is
     validated with it (no query, or paused ones alone): those of a type that is validated by default, and all
     where it was asked for."""
@@ -277,13 +310,13 @@ def reach_alone(
     names = ", ".join(map(str, able))
     use = "Nothing uses" if set(able) <= set(unused(state)) else "Only paused queries use"
     asked = tuple(as_description(state.resources[address], state.resources) for address in able)
-    if here is not None:
-        work.reporter.stage(f"{use} {names}: reaching it from here")
-        return check_here(asked, work.directory, state.warehouse, here)
     runner = _live_runner(work.store, state)
     if runner is not None:
         asking = f"{use} {names}: the runner of instance {runner.name} reaches it"
-        return _by_runner(work, asking, runner, asked, handed or values_here(state))
+        return _by_runner_first(work, asking, runner, asked, handed or values_here(state), state, here)
+    if here is not None:
+        work.reporter.stage(f"{use} {names}: reaching it from here")
+        return check_here(asked, work.directory, state.warehouse, here)
     work.reporter.stage(
         f"notice: {use[0].lower()}{use[1:]} {names}, and every instance is dry: not validated (--live looks)"
     )
@@ -291,7 +324,7 @@ def reach_alone(
 
 
 def _reached_alone(connections: Iterable[Address], state: State) -> list[Address]:
-    """Those of connections that have something to reach by themselves."""
+    """The connections that have something to reach by themselves."""
     from mzplan.connectors.checks import is_reached_alone
 
     return [address for address in connections if is_reached_alone(state.resources[address].type)]
@@ -299,13 +332,13 @@ def _reached_alone(connections: Iterable[Address], state: State) -> list[Address
 
 def _live_runner(store: Store, state: State) -> Instance | None:
     """An instance that has a runner, and is not dry."""
-    able = (one for one in state.instances.values() if one.type != "dry")
-    return next((one for one in able if store.leases.leader(one.name) is not None), None)
+    able = (instance for instance in state.instances.values() if instance.type != "dry")
+    return next((instance for instance in able if store.leases.leader(instance.name) is not None), None)
 
 
 def _runs_here(state: State) -> bool:
     """Whether a runner of this machine would be started for what the state holds."""
-    return not state.instances or any(one.type == "embedded" for one in state.instances.values())
+    return not state.instances or any(instance.type == "embedded" for instance in state.instances.values())
 
 
 def values_here(state: State) -> Handed:

@@ -99,7 +99,7 @@ def _impacted(plan: Plan, state: State) -> Iterator[_Query]:
         if change.before is None:
             yield _Query(after, tuple(after.references.values()), "create")
         else:
-            follows = tuple(a for a in change.triggered_by if a.kind == "source")
+            follows = tuple(a for a in change.triggered_by if a.has_collection)
             yield _Query(after, follows, "replace" if change.effect == "replace" else "restart")
     left = {a for a in plan.goes_on if a in state.resources and a not in touched}
     for address in DependencyGraph.of(state.resources).order(left):
@@ -125,15 +125,15 @@ def _groups(resource: ResourceState) -> Iterator[Group]:
 def held_back(
     state: State, statuses: Mapping[str, Status], targets: Collection[Address] = ()
 ) -> tuple[Address, ...]:
-    """The canaries that have failed, and the queries that they hold back: the next apply lets them go on.
-    With `targets`, only these."""
-    found: set[Address] = set()
+    """The canaries that have failed and the queries that they hold back; the next apply lets all of these
+    go on. `targets`: only those among them; by default all."""
+    held: set[Address] = set()
     for canary in state.canaries:
         verdict = verdict_of(canary, state, statuses)
         if verdict is not None and not verdict.passed:
-            found |= {canary.address, *canary.holds}
-    found &= state.resources.keys()
-    return tuple(sorted(found & set(targets) if targets else found, key=natural))
+            held |= {canary.address, *canary.holds}
+    held &= state.resources.keys()
+    return tuple(sorted(held & set(targets) if targets else held, key=natural))
 
 
 def going_on(
@@ -189,14 +189,14 @@ def _starts_anew(change: Change) -> bool:
 
 
 def _merged(canaries: Iterable[Canary]) -> list[Canary]:
-    found: dict[Address, Canary] = {}
+    merged: dict[Address, Canary] = {}
     for canary in canaries:
-        earlier = found.get(canary.address)
+        earlier = merged.get(canary.address)
         holds = (
             canary.holds if earlier is None else tuple(sorted({*earlier.holds, *canary.holds}, key=natural))
         )
-        found[canary.address] = dataclasses.replace(canary, holds=holds)
-    return [found[address] for address in sorted(found, key=natural)]
+        merged[canary.address] = dataclasses.replace(canary, holds=holds)
+    return [merged[address] for address in sorted(merged, key=natural)]
 
 
 def without_passed(state: State, statuses: Mapping[str, Status]) -> State:

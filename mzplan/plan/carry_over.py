@@ -23,8 +23,8 @@ FROM_COLLECTION = "from-collection"
 
 
 def predecessor_of(before: ResourceState, after: ResourceState) -> Predecessor | None:
-    """The generation that a replaced source begins with the rows of, where its files ask for that and it can;
-    None where it reads its upstream from the start."""
+    """The generation whose rows a replaced source begins with, if its files ask for that and the source
+    can do it; None if it reads its upstream from the start."""
     asked = after.body.get("lifecycle", {}).get("replace") == FROM_COLLECTION
     if not asked or not can_carry_over(before, after):
         return None
@@ -36,8 +36,9 @@ def predecessor_of(before: ResourceState, after: ResourceState) -> Predecessor |
 
 
 def can_carry_over(before: ResourceState, after: ResourceState) -> bool:
-    """Whether only its columns or its key replace a source, of a type whose schema offers this. One that gets
-    a key, or loses it, reads its upstream in another way."""
+    """Whether a change of its columns or its key is all that replaces the source, and the schema of its
+    type offers a carry-over. A source that gains or loses its key can't: it reads its upstream in another
+    way."""
     kind = resource_kind(after.address.kind, after.type)
     if before.type != after.type or not _is_offered(kind) or bool(_keys(before)) != bool(_keys(after)):
         return False
@@ -46,12 +47,12 @@ def can_carry_over(before: ResourceState, after: ResourceState) -> bool:
     body: Body = copy.deepcopy(dict(before.body))
     for path in (*kind.column_paths, *([kind.key_path] if kind.key_path is not None else [])):
         body = _with(body, path, _at(after.body, path))
-    return all(one.effect in ("in-place", "restart") for one in compare_bodies(kind, body, after.body))
+    return all(field.effect in ("in-place", "restart") for field in compare_bodies(kind, body, after.body))
 
 
 def sinks_go_on(change: Change) -> bool:
-    """Whether the sinks of a replaced source go on behind the rows that its new generation begins with: they
-    have written these. Not where the key is another one, for then other rows are the latest of a key."""
+    """Whether the sinks of a replaced source go on behind the rows that its new generation begins with:
+    they have written those rows. Not if the key changed, because then other rows are the latest of a key."""
     before, after = change.before, change.after
     if before is None or after is None or after.predecessor is None or after.place == before.place:
         return False
@@ -97,13 +98,14 @@ def _source_notice(change: Change) -> Diagnostic:
 
 
 def _is_proposed(change: Change) -> bool:
-    """Whether a source that is replaced for its own columns or key says nothing of how."""
+    """Whether a source is replaced because its own columns or key change, and does not say how
+    (`replace`)."""
     before, after = change.before, change.after
     if change.action != "replace" or before is None or after is None:
         return False
     says = "replace" in after.body.get("lifecycle", {})
-    own = [one for one in change.fields if one.effect == "replace"]
-    leads_on = not any(one.path in after.references for one in own)
+    own = [field for field in change.fields if field.effect == "replace"]
+    leads_on = not any(field.path in after.references for field in own)
     return bool(own) and leads_on and not says and can_carry_over(before, after)
 
 
@@ -142,7 +144,11 @@ def _at(body: Body, path: tuple[str, ...]) -> Any:
 
 
 def _with(body: Body, path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """The body with another value at a path; None takes it out, and what is empty then."""
+    """The body with another value at a path. None removes the value, and each mapping that this leaves
+    empty."""
     name, *rest = path
-    inner = _with(body.get(name, {}), tuple(rest), value) if rest else value
-    return {key: one for key, one in body.items() if key != name} | ({name: inner} if inner else {})
+    below = body.get(name)  # of a state that was edited by hand, anything
+    inner = _with(below if isinstance(below, Mapping) else {}, tuple(rest), value) if rest else value
+    return {key: inner_value for key, inner_value in body.items() if key != name} | (
+        {name: inner} if inner else {}
+    )

@@ -103,7 +103,7 @@ def ways_to(
 ) -> dict[Address, tuple[Address, ...]]:
     """For each wanted connection that the resource uses only through other connections, one of the shortest
     paths to it: the connections in between, the resource's own first."""
-    found: dict[Address, tuple[Address, ...]] = {}
+    ways: dict[Address, tuple[Address, ...]] = {}
     seen: set[Address] = set()
     level: list[tuple[Address, tuple[Address, ...]]] = [
         (address, ())
@@ -117,11 +117,11 @@ def ways_to(
                 continue
             seen.add(address)
             if way and wanted(address):
-                found[address] = way
+                ways[address] = way
             nested = sorted(set(world[address].references.values()), key=natural)
-            below += [(one, (*way, address)) for one in nested]
+            below += [(target, (*way, address)) for target in nested]
         level = below
-    return found
+    return ways
 
 
 def weigh_references(
@@ -216,9 +216,9 @@ def _listed(names: list[str]) -> str:
 
 
 def errand_reason(before: ResourceState, after: ResourceState) -> str:
-    """Why a query restarts whose errands have changed."""
+    """Why a query restarts when its errands have changed."""
     then: tuple[Errand, ...] = (*before.backfills, *before.replays)
     now: tuple[Errand, ...] = (*after.backfills, *after.replays)
-    if new := [one for one in now if one not in then]:
-        return "; ".join(f"a {one.word} {one}" for one in new)
-    return "; ".join(f"the {one.word} {one} is given up" for one in then if one not in now)
+    if new := [errand for errand in now if errand not in then]:
+        return "; ".join(f"a {errand.word} {errand}" for errand in new)
+    return "; ".join(f"the {errand.word} {errand} is given up" for errand in then if errand not in now)

@@ -130,7 +130,7 @@ def _edit(old: Any, new: Any) -> EditKind:
 
 def differing_leaves(before: Body, after: Body) -> list[tuple[Path, Any, Any]]:
     """The leaves that differ, by key and by index, sorted by path. An empty object or list is a leaf."""
-    found = _deep_diff()(
+    reports = _deep_diff()(
         dict(before),
         dict(after),
         view="tree",
@@ -139,7 +139,7 @@ def differing_leaves(before: Body, after: Body) -> list[tuple[Path, Any, Any]]:
         ignore_private_variables=False,  # a key that begins with __ is like any other
     )
     leaves: list[tuple[Path, Any, Any]] = []
-    for report, levels in found.items():
+    for report, levels in reports.items():
         for level in levels:
             path = tuple(level.path(output_format="list"))
             if report.endswith("_item_added"):
@@ -244,7 +244,7 @@ def settings_changes(
 
 def _leaves(settings: RunnerSettings, instances: Instances) -> dict[str, Any]:
     retries, events = settings.retries, settings.run_events
-    found: dict[str, Any] = {
+    leaves: dict[str, Any] = {
         "retain_dropped": shortest(settings.retain_dropped),
         "retries.first": shortest(retries.first),
         "retries.last": shortest(retries.last),
@@ -256,8 +256,8 @@ def _leaves(settings: RunnerSettings, instances: Instances) -> dict[str, Any]:
         "lineage.namespace": events.namespace or None,
     }
     for name, instance in instances.items():
-        found[f"instances.{name}.type"] = instance.type
+        leaves[f"instances.{name}.type"] = instance.type
     for name, place in settings.metrics.items():
-        found[f"instances.{name}.metrics.host"] = place.host
-        found[f"instances.{name}.metrics.port"] = place.port
-    return found
+        leaves[f"instances.{name}.metrics.host"] = place.host
+        leaves[f"instances.{name}.metrics.port"] = place.port
+    return leaves

@@ -97,7 +97,7 @@ def check_known(addresses: Iterable[Address], known: Iterable[Address], option: 
 
 
 def settled(resource: Resource, before: ResourceState | None) -> Resource:
-    """The resource without the assumed values that its committed record has gone without."""
+    """The resource without those assumed values that its committed record does not have."""
     without = _gone_without(resource, before)
     if not without:
         return resource
@@ -106,13 +106,13 @@ def settled(resource: Resource, before: ResourceState | None) -> Resource:
 
 
 def all_settled(wanted: Wanted, committed: Committed) -> Wanted:
-    """All of a configuration, settled with what is committed."""
-    found = {a: settled(r, _before(r, committed)) for a, r in wanted.items() if r.assumed}
-    return {**wanted, **found} if found else wanted
+    """All resources of a configuration, each settled with its committed record."""
+    newly_settled = {a: settled(r, _before(r, committed)) for a, r in wanted.items() if r.assumed}
+    return {**wanted, **newly_settled} if newly_settled else wanted
 
 
 def check_assumed(wanted: Wanted, committed: Committed) -> Iterator[Diagnostic]:
-    """MZ116 for each resource that goes on without values that it would be given today."""
+    """MZ116 for each resource that keeps running without values that a new one would be given today."""
     for address, resource in wanted.items():
         if not resource.assumed:
             continue

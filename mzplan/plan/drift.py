@@ -48,7 +48,7 @@ def drift_between(
     old values of secrets, and the references to those. `now`: seconds since the epoch, to find stalled
     queries.
     """
-    found = list(_foreign(state, statuses))
+    drift = list(_foreign(state, statuses))
     for resource in state.resources.values():
         if not resource.digest:
             continue  # a connection runs nothing
@@ -63,46 +63,47 @@ def drift_between(
             kind, detail = _unreachable(resource, seen)
         if runs and resource.address in rotated:
             detail_of = f"it runs with an old value of {', '.join(rotated[resource.address])}"
-            found.append(DriftItem(address=str(resource.address), kind="secret-rotated", detail=detail_of))
+            drift.append(DriftItem(address=str(resource.address), kind="secret-rotated", detail=detail_of))
         if kind:
-            found.append(DriftItem(address=str(resource.address), kind=kind, detail=detail))
-    return tuple(sorted(found, key=lambda item: (natural(item.address), item.kind)))
+            drift.append(DriftItem(address=str(resource.address), kind=kind, detail=detail))
+    return tuple(sorted(drift, key=lambda item: (natural(item.address), item.kind)))
 
 
 def started_because(changes: Iterable[Change], statuses: Mapping[str, Status]) -> dict[Address, Cause]:
-    """Why each query runs that these changes are of, where its runner says so."""
-    found = {}
+    """By address, why each query runs that these changes touch, if its runner says so."""
+    causes = {}
     for change in changes:
         record = change.before
         status = statuses.get(record.instance) if record is not None else None
         seen = status.observations.get(record.address) if record is not None and status else None
         if seen is not None and seen.started_because is not None:
-            found[change.address] = seen.started_because
-    return found
+            causes[change.address] = seen.started_because
+    return causes
 
 
 def drift_of_instance(state: State, status: Status, now: float) -> tuple[DriftItem, ...]:
-    """The same for the queries of one instance, as its runner sees it; none while it takes the state in.
-    Whether a secret has another value by now is not looked at: that is slow."""
+    """The drift of one instance's queries, as its runner sees it; empty until the runner has taken in the
+    state's serial. Does not look whether a secret has another value by now: that is slow."""
     if status.serial != state.serial:
         return ()
     name = status.instance
-    own = {address: one for address, one in state.resources.items() if one.instance == name}
+    own = {address: resource for address, resource in state.resources.items() if resource.instance == name}
     return drift_between(replace(state, resources=own), {name: status}, {name: True}, now=now)
 
 
 def edits_by_hand(state: State) -> tuple[DriftItem, ...]:
-    """The edits in the file of this state, whose checksum does not match."""
-    found = []
+    """The edits made by hand in a state file whose checksum does not match: one for each record whose
+    digest does not fit its content, or one for the whole file."""
+    edits = []
     for address, record in sorted(state.resources.items(), key=natural_item):
         same_version = record.digest.startswith(f"{DIGEST_VERSION}:")
         if same_version and digest_of(record, state.resources) != record.digest:
             detail = "its committed record, or that of what it uses, was edited by hand"
-            found.append(DriftItem(address=str(address), kind="unmanaged-change", detail=detail))
-    if not found:
+            edits.append(DriftItem(address=str(address), kind="unmanaged-change", detail=detail))
+    if not edits:
         detail = "the file was edited by hand: its checksum does not fit its content"
-        found.append(DriftItem(address="state", kind="unmanaged-change", detail=detail))
-    return tuple(found)
+        edits.append(DriftItem(address="state", kind="unmanaged-change", detail=detail))
+    return tuple(edits)
 
 
 def _foreign(state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem]:
@@ -149,7 +150,8 @@ def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, 
 
 
 def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> tuple[str, str]:
-    """A query that has input, and has finished no micro-batch for long. One without input reports that."""
+    """The drift of a query that has input and has not finished a micro-batch for a long time. A query
+    without input reports that itself."""
     if seen is None or seen.condition not in ("running", "starting") or seen.quiet_since is None:
         return "", ""
     quiet = now - seen.quiet_since
@@ -162,7 +164,7 @@ def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> t
 
 
 def _unreachable(resource: ResourceState, seen: Observation | None) -> tuple[str, str]:
-    """A query that is to run, and has nothing else in its way than a connection."""
+    """The drift of a query that is to run, and that only a connection keeps from it."""
     if seen is None or seen.at_fault is None or seen.held or resource.paused:
         return "", ""
     return "connection-unreachable", f"{seen.at_fault}: {seen.fault}"
@@ -174,7 +176,7 @@ def find_pending(state: State, statuses: Mapping[str, Status]) -> tuple[Pending,
     Its cost grows with the observations, not with the state. A query that no runner has reported is not
     among them.
     """
-    found = []
+    pending_queries = []
     for status in statuses.values():
         for address, observation in status.observations.items():
             resource = state.resources.get(address)
@@ -183,8 +185,8 @@ def find_pending(state: State, statuses: Mapping[str, Status]) -> tuple[Pending,
             reason = _why_pending(resource, observation)
             if reason:
                 condition = "held" if observation.held else observation.condition
-                found.append(Pending(address=address, condition=condition, reason=reason))
-    return tuple(sorted(found, key=lambda pending: natural(pending.address)))
+                pending_queries.append(Pending(address=address, condition=condition, reason=reason))
+    return tuple(sorted(pending_queries, key=lambda pending: natural(pending.address)))
 
 
 def _why_pending(resource: ResourceState, seen: Observation) -> str:
@@ -203,7 +205,7 @@ def _why_pending(resource: ResourceState, seen: Observation) -> str:
 
 
 def _errands(resource: ResourceState, seen: Observation) -> str:
-    return "; ".join(f"the {one.word} {one} is not done yet" for one in resource.open_errands(seen))
+    return "; ".join(f"the {errand.word} {errand} is not done yet" for errand in resource.open_errands(seen))
 
 
 def _error(seen: Observation) -> str:

@@ -21,7 +21,7 @@ def left_of(record: ResourceState, statuses: Mapping[str, Status]) -> tuple[Erra
     """The errands of a query that are not known to be done."""
     status = statuses.get(record.instance)
     seen = status.observations.get(record.address) if status is not None else None
-    return tuple(one for one in record.errands if not record.has_done(one, seen))
+    return tuple(errand for errand in record.errands if not record.has_done(errand, seen))
 
 
 def plan_errands(
@@ -31,11 +31,11 @@ def plan_errands(
     statuses: Mapping[str, Status],
     notices: tuple[Diagnostic, ...] = (),
 ) -> Plan:
-    """Let a query have these errands, in the place of all that it had; it restarts for them."""
+    """A plan that gives a query these errands in place of all that it had; the query restarts for them."""
     after = dataclasses.replace(
         before,
-        backfills=tuple(one for one in errands if isinstance(one, Backfill)),
-        replays=tuple(one for one in errands if isinstance(one, Replay)),
+        backfills=tuple(errand for errand in errands if isinstance(errand, Backfill)),
+        replays=tuple(errand for errand in errands if isinstance(errand, Replay)),
         restart_token=before.restart_token + 1,
     )
     after = dataclasses.replace(after, digest=digest_of(after, state.resources))

@@ -56,7 +56,7 @@ def read_plan(path: str | Path) -> Plan:
         raise error(
             "MZ070",
             f"There is no plan file {path}",
-            hint=f"make it: mzplan plan --out {path}",
+            hint=f"make it: mzplan plan --out {shlex.quote(str(path))}",
             exit_code=ExitCode.USAGE,
         ) from None
     except OSError as problem:
@@ -108,12 +108,12 @@ def ensure_digest(plan: Plan, digest: str | None) -> None:
     """Raises MzplanError MZ036 (exit 5) for a plan with another digest than this one, if one is given."""
     if digest is None:
         return
-    found = digest_of_plan(plan)
-    if found != digest:
+    actual = digest_of_plan(plan)
+    if actual != digest:
         raise error(
             "MZ036",
             "The plan is not the one that was reviewed",
-            f"Its digest is {found}, and not {digest}. Nothing was changed.",
+            f"Its digest is {actual}, and not {digest}. Nothing was changed.",
             "plan again, and review that.",
             exit_code=ExitCode.STALE,
         )
@@ -123,13 +123,13 @@ def ensure_environment(plan: Plan, environment: str) -> None:
     """Raises MzplanError MZ247 (exit 5) for a plan that was not made for this environment ("": for none)."""
     if plan.environment == environment:
         return
-    made, here = (
+    planned, current = (
         f"environment {name!r}" if name else "no environment" for name in (plan.environment, environment)
     )
     raise error(
         "MZ247",
         "The plan was made for another environment",
-        f"It is for {made}, and this is {here}. Nothing was changed.",
+        f"It is for {planned}, and this is {current}. Nothing was changed.",
         f"name the plan's: mzplan --env {shlex.quote(plan.environment)} apply … Or plan again, for this one."
         if plan.environment
         else "plan again: mzplan plan --out FILE",
@@ -194,7 +194,7 @@ def _record_from_json(address: Address, content: Any) -> ResourceState | None:
     if content is None:
         return None
     known = {"id": ""} if decode(Fields, content, str(address)).get("id") == "" else {}  # not committed yet
-    found = decode(ResourceState, content, str(address), address=address, **known)
-    if not is_type(address.kind, found.type):
+    record = decode(ResourceState, content, str(address), address=address, **known)
+    if not is_type(address.kind, record.type):
         raise ValueError(f"{address} is of a type that this mzplan does not know")
-    return found
+    return record

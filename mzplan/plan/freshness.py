@@ -59,27 +59,27 @@ def ensure_fresh(plan: Plan, state: State, then: State | None = None) -> Plan:
 
 def ensure_declared(plan: Plan, configuration: Configuration) -> None:
     """Raises MzplanError MZ036 (exit 5) when the files no longer declare what the plan would commit."""
-    found = []
+    differences = []
     for change in plan.changes:
         wanted, after = configuration.resources.get(change.address), change.after
         wanted = settled(wanted, change.before) if wanted is not None else None
         if after is None:
             if wanted is not None:
-                found.append(f"{change.address} is declared again")
+                differences.append(f"{change.address} is declared again")
         elif wanted is None:
-            found.append(f"{change.address} is no longer declared")
+            differences.append(f"{change.address} is no longer declared")
         elif wanted.type != after.type or not same_body(wanted.body, after.body):
             now = dataclasses.replace(after, type=wanted.type, body=wanted.body)
-            found.append(f"{change.address} is declared otherwise ({_fields(after, now)})")
+            differences.append(f"{change.address} is declared otherwise ({_fields(after, now)})")
     if plan.instances_changed:
-        found += [
+        differences += [
             f"instance {name} is declared otherwise"
             for name in sorted(plan.instances.keys() | configuration.instances.keys(), key=natural)
             if plan.instances.get(name) != configuration.instances.get(name)
         ]
     if plan.settings is not None and plan.settings != configuration.settings:
-        found.append("what mzplan.yaml says of runners was changed")
-    refuse_stale(found, "The files have changed since the plan was made")
+        differences.append("what mzplan.yaml says of runners was changed")
+    refuse_stale(differences, "The files have changed since the plan was made")
 
 
 def ensure_as_observed(plan: Plan, drift: Iterable[DriftItem]) -> None:
@@ -87,33 +87,33 @@ def ensure_as_observed(plan: Plan, drift: Iterable[DriftItem]) -> None:
     the reviewed plan did not show."""
     touched = {str(change.address) for change in plan.changes}
     known = {(item.address, item.kind) for item in plan.drift}
-    found = [
+    drifted = [
         f"{item.address} has drifted ({item.kind}: {item.detail})"
         for item in drift
         if item.address in touched and item.kind not in PASSING and (item.address, item.kind) not in known
     ]
-    refuse_stale(found, "What runs has changed since the plan was made")
+    refuse_stale(drifted, "What runs has changed since the plan was made")
 
 
 def _changed_records(plan: Plan, state: State) -> Iterator[str]:
     """The touched resources whose committed record is not the one that the plan was made on."""
     for change in plan.changes:
-        there = state.resources.get(change.before.address if change.before else change.address)
-        if there == change.before:
+        committed = state.resources.get(change.before.address if change.before else change.address)
+        if committed == change.before:
             continue
         if change.before is None:
             yield f"{change.address} was added"
-        elif there is None:
+        elif committed is None:
             yield f"{change.address} was removed"
         else:
-            yield f"{change.address} was changed ({_fields(change.before, there)})"
+            yield f"{change.address} was changed ({_fields(change.before, committed)})"
 
 
 def _is_done(change: Change, state: State) -> bool:
-    there, after = state.resources.get(change.address), change.after
-    if there is None or after is None:
-        return there is after
-    return there == dataclasses.replace(after, id=after.id or there.id)
+    committed, after = state.resources.get(change.address), change.after
+    if committed is None or after is None:
+        return committed is after
+    return committed == dataclasses.replace(after, id=after.id or committed.id)
 
 
 def _changed_reach(plan: Plan, state: State) -> Iterator[str]:
@@ -148,7 +148,8 @@ def _is_of_another_version(resource: ResourceState, digest: str, state: State) -
 
 
 def _rebased(plan: Plan, state: State, then: State | None) -> Plan:
-    """The plan on the current state: instances that it does not change are those of the state."""
+    """The plan, moved to the current state's serial: instances that it does not change are taken from the
+    state. Raises MzplanError MZ036 if what the plan builds on has changed."""
     if (plan.lineage, plan.serial) == (state.lineage, state.serial):
         return plan
     used = {
@@ -163,10 +164,10 @@ def _rebased(plan: Plan, state: State, then: State | None) -> Plan:
         instances = plan.instances
         as_planned = then is not None and dict(then.instances) == dict(state.instances)
         changed = set() if as_planned else plan.instances.keys() | state.instances.keys()
-    found = [f"instance {name} was changed" for name in sorted(changed, key=natural)]
+    differences = [f"instance {name} was changed" for name in sorted(changed, key=natural)]
     if state.resources and plan.warehouse != state.warehouse:
-        found.append("the warehouse was changed")
-    refuse_stale(found, _serials(plan, state))
+        differences.append("the warehouse was changed")
+    refuse_stale(differences, _serials(plan, state))
     return dataclasses.replace(
         plan,
         lineage=state.lineage,
@@ -177,18 +178,18 @@ def _rebased(plan: Plan, state: State, then: State | None) -> Plan:
 
 
 def _ensure_whole(plan: Plan, state: State) -> None:
-    """Refuses a plan after which a resource would refer to one that is not there."""
+    """Raises MzplanError MZ036 for a plan after which a resource would refer to one that does not exist."""
     new = apply_changes(state, plan)
     touched = {change.address for change in plan.changes}
-    found = []
+    problems = []
     for resource in new.resources.values():
         lost = [target for target in resource.dependencies if target not in new.resources]
         runs = resource.address.kind != "connection"
         if lost or (runs and resource.instance not in new.instances):
-            what = f"refers to {lost[0]}" if lost else f"runs on instance {resource.instance}"
+            problem = f"refers to {lost[0]}" if lost else f"runs on instance {resource.instance}"
             since = "" if resource.address in touched else " now"
-            found.append(f"{resource.address}{since} {what}, which would not be there")
-    refuse_stale(found, _serials(plan, state))
+            problems.append(f"{resource.address}{since} {problem}, which would not be there")
+    refuse_stale(problems, _serials(plan, state))
 
 
 def _serials(plan: Plan, state: State) -> str:
@@ -246,7 +247,7 @@ def ensure_as_recomputed(plan: Plan, configuration: Configuration, state: State)
 
 
 def _of_the_plan(plan: Plan, configuration: Configuration, state: State) -> Configuration:
-    """The configuration as far as the plan goes: everything that it does not touch is as committed."""
+    """The configuration with everything that the plan does not touch replaced by what is committed."""
     former = {change.before.address for change in plan.changes if change.before is not None}
     resources = {
         record.address: record.declared for record in state.resources.values() if record.address not in former
@@ -265,18 +266,18 @@ def _starts_anew(change: Change) -> bool:
 
 def _other_changes(plan: Plan, computed: Plan) -> Iterator[str]:
     claimed: Mapping[Address, Change] = {change.address: change for change in plan.changes}
-    found: Mapping[Address, Change] = {change.address: change for change in computed.changes}
+    needed: Mapping[Address, Change] = {change.address: change for change in computed.changes}
     if len(claimed) != len(plan.changes):
         yield "a resource is in it twice"
-    for address in sorted(claimed.keys() | found.keys(), key=natural):
-        if address not in found:
+    for address in sorted(claimed.keys() | needed.keys(), key=natural):
+        if address not in needed:
             yield f"{address} would stay as it is"
         elif address not in claimed:
-            yield f"{address} would {found[address].action} too"
+            yield f"{address} would {needed[address].action} too"
         else:
-            differ = [n for n in _COMPARED if getattr(claimed[address], n) != getattr(found[address], n)]
+            differ = [n for n in _COMPARED if getattr(claimed[address], n) != getattr(needed[address], n)]
             if differ:
-                yield f"{address} would {found[address].action} otherwise ({', '.join(differ)})"
+                yield f"{address} would {needed[address].action} otherwise ({', '.join(differ)})"
 
 
 def _other_settings(plan: Plan, configuration: Configuration, state: State) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
@@ -17,6 +18,8 @@ from mzplan.model.plan import Change
 from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import ResourceState, State
 from mzplan.schema.kinds import resource_kind
+
+_SEEN_LAST = "So its runner saw it last: plan --live says what each source has lost by now."
 
 EXACTLY_ONCE = "exactly-once"
 
@@ -87,7 +90,7 @@ def check_replaceable(addresses: Iterable[Address]) -> None:
                 "MZ070",
                 f"{address} can't be replaced",
                 "Only a source or a sink has a checkpoint to begin anew.",
-                "name the sources and sinks that use it.",
+                "name the queries that use it.",
                 address=address,
                 exit_code=ExitCode.USAGE,
             )
@@ -123,7 +126,8 @@ def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> I
         status = statuses.get(change.before.instance)
         seen = status.observations.get(change.before.address) if status is not None else None
         if seen is not None and seen.loss is not None and seen.generation == change.before.generation:
-            yield as_warning(change.address, seen.loss)
+            warning = as_warning(change.address, seen.loss)
+            yield replace(warning, detail=f"{warning.detail} {_SEEN_LAST}")
 
 
 def _prevented(change: Change) -> Iterator[Diagnostic]:
@@ -213,9 +217,9 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
 
 
 def _announced(change: Change) -> Iterator[Diagnostic]:
-    """What a query that is started will do beside what it is for (`x-announces`): of one that restarts, where
-    itself or what it reads has changed, as another connection is nothing new to tell."""
-    reads = any(cause.kind == "source" for cause in change.triggered_by)
+    """What a query will do when it starts, in addition to its purpose (`x-announces`). For a restart: only
+    if the query itself or its source has changed; another connection brings nothing new to announce."""
+    reads = any(cause.has_collection for cause in change.triggered_by)
     if change.after is None or not (change.fields or reads or change.before is None):
         return
     kind = resource_kind(change.address.kind, change.after.type)
@@ -242,7 +246,7 @@ def _other_upstream(change: Change) -> Iterator[Diagnostic]:
     if change.after is None or change.effect != "restart" or not reached:
         return
     kind = resource_kind(change.address.kind, change.after.type)
-    what = "target" if change.address.kind == "sink" else "upstream"
+    role = "target" if change.address.kind == "sink" else "upstream"
     for name, schema in kind.schema["properties"].items():
         texts = schema.get("x-upstream")
         text = texts.get(change.after.body.get(name)) if texts else None
@@ -250,7 +254,7 @@ def _other_upstream(change: Change) -> Iterator[Diagnostic]:
             yield Diagnostic(
                 severity="notice",
                 code="MZ045",
-                summary=f"{change.address}: if the connection leads to another {what} now, {text}",
+                summary=f"{change.address}: if the connection leads to another {role} now, {text}",
                 detail=f"It says {name}: {change.after.body[name]}. Whether it is another one is decided in "
                 "validation, before the commit, and once more before the query stops.",
                 address=change.address,
@@ -272,8 +276,9 @@ def _overridden(resource: ResourceState) -> Diagnostic:
 def check_delivery(
     changes: Iterable[Change], resources: Mapping[Address, ResourceState]
 ) -> Iterator[Diagnostic]:
-    """MZ085, a warning, for each changed sink whose chain is weaker than it asks for. (A source of another
-    type replaces its sinks, so these are all.) `resources` are those that there will be."""
+    """MZ085, a warning, for each changed sink that asks for a stronger guarantee than it and its source
+    give. (A source of another type replaces its sinks, so no other sink can be affected.) `resources`: as
+    they are after the plan."""
     for change in changes:
         resource = change.after
         if resource is None or change.address.kind != "sink" or change.action == "delete":
@@ -282,7 +287,11 @@ def check_delivery(
         if kind.with_defaults(resource.body).get("delivery") != EXACTLY_ONCE:
             continue
         source = resources.get(resource.references["from"])
-        weak = [one for one in (source, resource) if one is not None and not gives_exactly_once(one)]
+        weak = [
+            resource
+            for resource in (source, resource)
+            if resource is not None and not gives_exactly_once(resource)
+        ]
         if weak:
             yield _weaker(change.address, weak)
 
@@ -294,7 +303,7 @@ def gives_exactly_once(resource: ResourceState) -> bool:
 
 
 def _weaker(address: Address, weak: list[ResourceState]) -> Diagnostic:
-    which = " and ".join(f"{one.address}, of type {one.type}," for one in weak)
+    which = " and ".join(f"{resource.address}, of type {resource.type}," for resource in weak)
     verb = "delivers" if len(weak) == 1 else "deliver"
     return Diagnostic(
         severity="warning",

@@ -149,8 +149,8 @@ def plan_of(
 
 def _queries(state: State, addresses: Iterable[Address]) -> list[ResourceState]:
     """The committed queries at these addresses, each once, in dependency order."""
-    found = [_query(state, address) for address in dict.fromkeys(addresses)]
-    order = DependencyGraph.of(state.resources).order(resource.address for resource in found)
+    records = [_query(state, address) for address in dict.fromkeys(addresses)]
+    order = DependencyGraph.of(state.resources).order(resource.address for resource in records)
     return [state.resources[address] for address in order]
 
 
@@ -162,7 +162,7 @@ def _query(state: State, address: Address) -> ResourceState:
     raise error(
         "MZ070",
         f"{address} runs nothing",
-        "Only sources and sinks are streaming queries.",
+        "Only sources, views and sinks are streaming queries.",
         f"name what uses it: {', '.join(map(str, users[:5]))}" if users else "",
         address=address,
         exit_code=ExitCode.USAGE,
@@ -171,8 +171,8 @@ def _query(state: State, address: Address) -> ResourceState:
 
 def committed(state: State, address: Address) -> ResourceState:
     """The record of an address. Raises MzplanError MZ070 where there is none."""
-    found = state.resources.get(address)
-    if found is None:
+    record = state.resources.get(address)
+    if record is None:
         raise error(
             "MZ070",
             f"There is no {address} in the state",
@@ -182,7 +182,7 @@ def committed(state: State, address: Address) -> ResourceState:
             address=address,
             exit_code=ExitCode.USAGE,
         )
-    return found
+    return record
 
 
 def _still_paused(address: Address) -> Diagnostic:
@@ -252,7 +252,7 @@ def plan_between(before: State, after: State) -> Plan:
 def _pairs(
     before: State, after: State, moves: dict[Address, Address]
 ) -> Iterator[tuple[ResourceState, ResourceState]]:
-    """Each resource that both have, under whatever name."""
+    """Each resource that both states have, whatever its name in either."""
     for old, record in before.resources.items():
         new = after.resources.get(moves.get(old, old))
         if new is not None:

@@ -9,11 +9,13 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
-from mzplan.model.address import Address, natural
+from mzplan.model.address import KINDS, Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.plan import Change, Effect, FieldChange, heaviest
 from mzplan.model.resources import Resource
 from mzplan.model.state import ResourceState, needed_by
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.view_query import referring_to
 
 _UNSEEN = ("lifecycle", "description", "labels", "paused")
 Records = Mapping[Address, ResourceState]
@@ -38,33 +40,33 @@ def find_moves(
 
 
 def undeclared_moves(wanted: Mapping[Address, Resource], committed: Records) -> dict[Address, Address]:
-    """New address → old one, for queries to create that look like one that is no longer declared: of the same
-    type, with the same body but for what no query sees, and like no other one."""
-    found: dict[Address, Address] = {}
-    for kind in ("connection", "source", "sink"):
-        names = {old.name: new.name for new, old in found.items()}
+    """New address → old one, for each query to create that looks like one no longer declared: both have
+    the same type and the same body (apart from what no query sees), and no other resource looks like them."""
+    moves: dict[Address, Address] = {}
+    for kind in KINDS:
+        names = {old.name: new.name for new, old in moves.items()}
         old_ones = _by_looks((r.declared for a, r in committed.items() if a not in wanted), kind, names)
         new_ones = _by_looks((r for a, r in wanted.items() if a not in committed), kind, {})
-        for looks, (new, *others) in sorted(new_ones.items(), key=lambda one: natural(one[1][0])):
+        for looks, (new, *others) in sorted(new_ones.items(), key=lambda pair: natural(pair[1][0])):
             old = old_ones.get(looks, [])
             if len(old) == 1 and not others:
-                found[new] = old[0]
-    return {new: old for new, old in found.items() if new.kind != "connection"}
+                moves[new] = old[0]
+    return {new: old for new, old in moves.items() if new.kind != "connection"}
 
 
 def _by_looks(
     resources: Iterable[Resource], kind: str, renamed: Mapping[str, str]
 ) -> dict[str, list[Address]]:
-    """The resources of a kind, by all that makes them what they are. `renamed`: what they may refer to, under
-    its new name."""
-    found: dict[str, list[Address]] = {}
-    for one in resources:
-        if one.address.kind == kind:
-            body = {key: value for key, value in one.body.items() if key not in _UNSEEN}
-            body |= {role: renamed.get(str(body.get(role)), body.get(role)) for role in one.references}
-            looks = json.dumps([one.type, body], sort_keys=True, default=str)
-            found.setdefault(looks, []).append(one.address)
-    return found
+    """The addresses of a kind's resources, by type and body: equal keys look the same. `renamed`: old
+    names of connections and sources that resources may refer to, each with the new one."""
+    addresses: dict[str, list[Address]] = {}
+    for resource in resources:
+        if resource.address.kind == kind:
+            body = {key: value for key, value in resource.body.items() if key not in _UNSEEN}
+            body |= {role: renamed.get(str(body.get(role)), body.get(role)) for role in resource.references}
+            looks = json.dumps([resource.type, body], sort_keys=True, default=str)
+            addresses.setdefault(looks, []).append(resource.address)
+    return addresses
 
 
 def check_undeclared(moves: Mapping[Address, Address]) -> Iterator[Diagnostic]:
@@ -83,7 +85,7 @@ def check_undeclared(moves: Mapping[Address, Address]) -> Iterator[Diagnostic]:
 
 
 def earlier_address(resource: Resource) -> Address | None:
-    """What it was called before, as `moved_from` says; None where it says nothing."""
+    """The address that the resource had before, from its `moved_from`; None if it has none."""
     name = resource.body.get("lifecycle", {}).get("moved_from")
     return Address(resource.address.kind, str(name)) if name is not None else None
 
@@ -135,7 +137,7 @@ def _renamed(record: ResourceState, moves: Mapping[Address, Address]) -> Resourc
     return dataclasses.replace(
         record,
         address=address,
-        body={**record.body, **names},
+        body=referring_to(resource_kind(record.address.kind, record.type), record.body, names),
         references=references,
         dependencies=needed_by(references),
     )

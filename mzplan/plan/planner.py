@@ -100,11 +100,11 @@ def build_plan(
         difference = select(difference, targets, wanted, committed)
     if rotated:
         renamed_to = {original.address: address for address, original in originals.items()}
-        rotated = {renamed_to.get(address, address): found for address, found in rotated.items()}
+        rotated = {renamed_to.get(address, address): references for address, references in rotated.items()}
     if targets and rotated:
         selected = {*targets, *DependencyGraph.of_both(wanted, committed).reach(targets)}
-        rotated = {address: found for address, found in rotated.items() if address in selected}
-    rotated = {a: found for a, found in rotated.items() if a in committed and a in wanted}
+        rotated = {address: references for address, references in rotated.items() if address in selected}
+    rotated = {a: references for a, references in rotated.items() if a in committed and a in wanted}
     forced = frozenset(replace) & committed.keys()
     planner = _Planner(committed, originals, wanted, difference, forced, rotated)
     changes = planner.changes()
@@ -233,7 +233,7 @@ class _Planner:
         forced = after.address in self.forced
         own = heaviest([change.effect for change in fields])
         # To the same upstream, that is: a connection may lead to another one.
-        leads_on = all(one.effect != "replace" for one in fields if one.path in after.references)
+        leads_on = all(field.effect != "replace" for field in fields if field.path in after.references)
         goes_on = not forced and leads_on and reached.effect != "replace"
         effect: Effect
         by: CauseKind | None = None
@@ -262,7 +262,9 @@ class _Planner:
             self.reached[cause] = heaviest([self.reached.get(cause, "none"), weight])
         ways = ways_to(after, causes.__contains__, self.after) if causes else {}
         rotated = self.rotated.get(after.address, ())
-        holders = ways_to(after, lambda one: self._holds(one, rotated), self.after) if rotated else {}
+        holders = (
+            ways_to(after, lambda connection: self._holds(connection, rotated), self.after) if rotated else {}
+        )
         return Change(
             address=after.address,
             action="replace" if effect == "replace" else "update" if fields else "restart",
@@ -317,7 +319,7 @@ class _Planner:
 
 
 def _runs(resource: ResourceState | None) -> bool:
-    """Whether it is a query of its own; a connection has no digest."""
+    """Whether the record is of a query; a connection has no digest."""
     return resource is not None and resource.digest != ""
 
 

@@ -51,11 +51,12 @@ class Stage:
 
 def is_validated(change: Change) -> bool:
     """Whether apply has this change validated before it commits: it starts a query with another description
-    than the running one."""
-    after = change.after
+    than the running one, or one that was paused."""
+    before, after = change.before, change.after
     if change.address.kind == "connection" or after is None or after.paused:
         return False
-    return change.action in ("create", "replace") or change.effect not in ("none", "in-place")
+    starts = change.action in ("create", "replace") or change.effect not in ("none", "in-place")
+    return starts or (before is not None and before.paused)
 
 
 def stages_of(plan: Plan) -> tuple[Stage, ...]:
@@ -107,7 +108,9 @@ def _commit(plan: Plan) -> Stage:
 
 
 def _switch(plan: Plan) -> Stage | None:
-    queries = tuple(_query_change(plan, one) for one in plan.changes if one.address.kind != "connection")
+    queries = tuple(
+        _query_change(plan, change) for change in plan.changes if change.address.kind != "connection"
+    )
     if not queries:
         return None
     return Stage(
@@ -184,7 +187,7 @@ def _notes(plan: Plan, change: Change, switched: bool) -> list[str]:
 
 
 def _columns(resource: ResourceState) -> Any:
-    return collection_columns(resource) if resource.address.kind == "source" else None
+    return collection_columns(resource) if resource.address.has_collection else None
 
 
 def _is_dry(plan: Plan, instance: str) -> bool:

@@ -29,7 +29,7 @@ def causes_of(plan: Plan, serial: int) -> Mapping[Address, Cause]:
 
 
 def _acts(before: ResourceState | None, after: ResourceState) -> bool:
-    """Whether a runner has something to do for it."""
+    """Whether the change gives a runner something to do."""
     if after.address.kind == "connection":
         return False
     return before is None or _run_of(before) != _run_of(after)
@@ -47,11 +47,13 @@ def _cause(
         text = change.reason
     else:
         alone = not own and len(change.triggered_by) == 1
-        for one in change.triggered_by:
-            if one not in edits:
-                edits[one] = _edits(changes[one].fields) if one in changes else ""
+        for address in change.triggered_by:
+            if address not in edits:
+                edits[address] = _edits(changes[address].fields) if address in changes else ""
         others = [
-            edits[one] if alone else f"{one}: {edits[one]}" for one in change.triggered_by if edits[one]
+            edits[address] if alone else f"{address}: {edits[address]}"
+            for address in change.triggered_by
+            if edits[address]
         ]
         text = "; ".join(filter(None, (own, *others))) or change.reason
     return Cause(
@@ -63,7 +65,7 @@ def _cause(
 
 
 def _edits(fields: tuple[FieldChange, ...]) -> str:
-    shown = [_edit(one) for one in fields[:_MAX_FIELDS]]
+    shown = [_edit(field) for field in fields[:_MAX_FIELDS]]
     more = [f"{len(fields) - _MAX_FIELDS} more"] if len(fields) > _MAX_FIELDS else []
     return ", ".join((*shown, *more))
 

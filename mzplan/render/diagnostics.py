@@ -40,19 +40,25 @@ def render_diagnostics(diagnostics: Iterable[Diagnostic], color: bool, directory
 
 
 def once(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Those that say the same of several resources as one, with the number and the names of the others."""
+    """The diagnostics; those that say the same of several resources become one, with the number and the
+    names of the other resources."""
     groups: dict[Hashable, list[Diagnostic]] = {}
-    for number, one in enumerate(diagnostics):
-        about = str(one.address) if one.address is not None else ""
-        said = tuple(t.replace(about, "\0") if about else t for t in (one.summary, one.detail, one.hint))
-        groups.setdefault((one.severity, one.code, said, number if not about else -1), []).append(one)
+    for number, diagnostic in enumerate(diagnostics):
+        about = str(diagnostic.address) if diagnostic.address is not None else ""
+        texts = tuple(
+            t.replace(about, "\0") if about else t
+            for t in (diagnostic.summary, diagnostic.detail, diagnostic.hint)
+        )
+        groups.setdefault(
+            (diagnostic.severity, diagnostic.code, texts, number if not about else -1), []
+        ).append(diagnostic)
     return [_with_others(first, others) for first, *others in groups.values()]
 
 
 def _with_others(first: Diagnostic, others: list[Diagnostic]) -> Diagnostic:
     if not others:
         return first
-    names = ", ".join(str(one.address) for one in others[:_NAMED])
+    names = ", ".join(str(other.address) for other in others[:_NAMED])
     more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
     detail = f"The same of {count(len(others), 'other', 'others')}: {names}{more}."
     return replace(first, detail=f"{first.detail}\n{detail}" if first.detail else detail)

@@ -52,29 +52,29 @@ def columns_of(references: Mapping[Address, Iterable[Address]]) -> dict[Address,
     it."""
     depth: dict[Address, int] = {}
     for kind in KINDS:
-        found = [address for address in references if address.kind == kind]
+        addresses = [address for address in references if address.kind == kind]
         first = max(depth.values(), default=-1) + 1
         waiting = {
-            a: [used for used in references[a] if used.kind == kind and used in references] for a in found
+            a: [used for used in references[a] if used.kind == kind and used in references] for a in addresses
         }
         while waiting:  # as many rounds as connections are nested
-            ready = [a for a, used in waiting.items() if not any(one in waiting for one in used)]
+            ready = [a for a, used in waiting.items() if not any(target in waiting for target in used)]
             for address in ready or list(waiting):  # the rest only if there is a circle
                 depth[address] = max(
-                    (depth.get(one, first) + 1 for one in waiting.pop(address)), default=first
+                    (depth.get(target, first) + 1 for target in waiting.pop(address)), default=first
                 )
     return depth
 
 
 def homes(references: Mapping[Address, Iterable[Address]]) -> dict[Address, Address | None]:
     """The connection of each query, by which it is grouped: its own first one, or that of what it reads."""
-    found: dict[Address, Address | None] = {}
+    home_of: dict[Address, Address | None] = {}
     for address in sorted(references, key=lambda a: KINDS.index(a.kind)):
         if address.kind != "connection":
             used = tuple(references[address])
-            own = next((one for one in used if one.kind == "connection"), None)
-            found[address] = own or next((found[one] for one in used if found.get(one)), None)
-    return found
+            own = next((target for target in used if target.kind == "connection"), None)
+            home_of[address] = own or next((home_of[target] for target in used if home_of.get(target)), None)
+    return home_of
 
 
 def collapsed(
@@ -86,8 +86,10 @@ def collapsed(
     key_of = {a: (a.kind, home[a], nodes[a].look if by_look else "") for a in nodes if a in home}
     for address, key in key_of.items():
         groups[key].append(nodes[address])
-    made = {key: _group(key[0], key[1], members) for key, members in groups.items()}
-    return {address: made[key_of[address]] if address in key_of else nodes[address] for address in nodes}
+    group_nodes = {key: _group(key[0], key[1], members) for key, members in groups.items()}
+    return {
+        address: group_nodes[key_of[address]] if address in key_of else nodes[address] for address in nodes
+    }
 
 
 def _group(kind: str, home: Address | None, members: Sequence[DrawnNode]) -> DrawnNode:
@@ -148,9 +150,9 @@ def _curve(way: Sequence[tuple[int, int]]) -> str:
 
 def _box(node: DrawnNode, x: int, y: int, wide: int, high: int) -> Markup:
     title, small = (wide - 24) // 8, wide * 2 // 13  # characters that fit it
-    said = ": ".join(filter(None, (node.title, ", ".join(filter(None, (node.note, node.detail))))))
+    tooltip = ": ".join(filter(None, (node.title, ", ".join(filter(None, (node.note, node.detail))))))
     inside = [
-        element("title", said),
+        element("title", tooltip),
         element("rect", width=wide, height=high, rx=6),
         element("text", cut(node.title, title), x=12, y=18, class_="name"),
         element("text", cut(node.note, small), x=12, y=33, class_="note"),

@@ -51,7 +51,7 @@ def event_to_json(recorded: LoggedEvent, serials: frozenset[int] | None = None) 
 def events_to_json(found: EventList) -> dict[str, Any]:
     """The document of `events --json`, the oldest first."""
     return {
-        "events": [event_to_json(one, found.serials) for one in found.events],
+        "events": [event_to_json(logged, found.serials) for logged in found.events],
         "unreadable": found.unreadable,
     }
 
@@ -61,13 +61,13 @@ def render_events(found: EventList, color: bool = False) -> str:
     if not found.events:
         return "Nothing is recorded.\n"
     paint = Paint(color)
-    rows = [(one, _when(one.event), _who(one)) for one in found.events]
+    rows = [(logged, _when(logged.event), _who(logged)) for logged in found.events]
     width = max(len(who) for _, _, who in rows)
     lines = []
-    for one, when, who in rows:
-        said = summary(one.event, found.serials)
-        text = f"{when}  {who.ljust(width)}  {one.event.kind.ljust(12)}  {said}".rstrip()
-        style = _COLOURS.get(one.event.kind)
+    for logged, when, who in rows:
+        message = summary(logged.event, found.serials)
+        text = f"{when}  {who.ljust(width)}  {logged.event.kind.ljust(12)}  {message}".rstrip()
+        style = _COLOURS.get(logged.event.kind)
         lines.append(paint(text, style) if style else text)
     return "\n".join(lines) + "\n"
 
@@ -98,13 +98,15 @@ def _who(recorded: LoggedEvent) -> str:
 
 
 def render_done(found: EventList) -> str:
-    """What a serial has done, in fact: how many of each kind, and the first of them."""
+    """What a serial has in fact done: how many events of each kind, and the first MAX_DONE of them."""
     if not found.events:
         return "In fact: nothing is recorded of it.\n"
-    counts = Counter(one.event.kind for one in found.events)
+    counts = Counter(logged.event.kind for logged in found.events)
     lines = [f"In fact: {', '.join(f'{number} {kind}' for kind, number in counts.items())}"]
-    for one in found.events[:MAX_DONE]:
-        lines.append(f"  {_when(one.event)}  {_who(one)}  {one.event.kind}  {summary(one.event)}".rstrip())
+    for logged in found.events[:MAX_DONE]:
+        lines.append(
+            f"  {_when(logged.event)}  {_who(logged)}  {logged.event.kind}  {summary(logged.event)}".rstrip()
+        )
     if (more := len(found.events) - MAX_DONE) > 0:
         lines.append(f"  and {more} more: mzplan events --since …")
     return "\n".join(lines) + "\n"
@@ -126,7 +128,7 @@ def explanation_to_json(found: Explanation) -> dict[str, Any]:
         "checked": found.is_checked if found.cause else None,
         "commit": encode(found.commit) if found.commit else None,
         "ran_seconds": found.ran,
-        "since": [event_to_json(one) for one in found.after],
+        "since": [event_to_json(logged) for logged in found.after],
     }
 
 
@@ -149,8 +151,8 @@ def render_explanation(found: Explanation, color: bool = False) -> str:
         lines.append(f"Before that it had run for {most}{span(found.ran)}.")
     if found.after:
         lines.append("Since then:")
-        for one in found.after[-MAX_AFTER:]:
-            lines.append(f"  {_when(one.event)}  {one.event.kind}  {summary(one.event)}".rstrip())
+        for logged in found.after[-MAX_AFTER:]:
+            lines.append(f"  {_when(logged.event)}  {logged.event.kind}  {summary(logged.event)}".rstrip())
     return "\n".join(lines) + "\n"
 
 

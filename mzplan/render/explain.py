@@ -71,20 +71,20 @@ def _from(run: Run, *, fresh: bool) -> str:
 
 
 def _stage_to_json(plan: Plan, stage: Stage) -> dict[str, Any]:
-    found: dict[str, Any] = {"stage": stage.name, "does": stage.summary, "on_failure": stage.on_failure}
+    document: dict[str, Any] = {"stage": stage.name, "does": stage.summary, "on_failure": stage.on_failure}
     match stage.name:
         case "validate":
-            found["instances"] = [
+            document["instances"] = [
                 {"instance": name, "queries": [str(address) for address in addresses]}
                 for name, addresses in stage.instances
             ]
         case "commit":
-            found |= {"serial_before": plan.serial, "serial_after": plan.serial + 1}
+            document |= {"serial_before": plan.serial, "serial_after": plan.serial + 1}
         case "switch":
-            found["queries"] = [_query_change_to_json(change) for change in stage.queries]
-            found["keeps_running"] = [str(address) for address in plan.downstream]
-            found["unaffected"] = plan.unaffected
-    return found
+            document["queries"] = [_query_change_to_json(change) for change in stage.queries]
+            document["keeps_running"] = [str(address) for address in plan.downstream]
+            document["unaffected"] = plan.unaffected
+    return document
 
 
 def _query_change_to_json(change: QueryChange) -> dict[str, Any]:

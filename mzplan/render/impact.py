@@ -59,13 +59,13 @@ def impact_graph(plan: Plan) -> str:
 
 def edges_of(plan: Plan, fates: Mapping[Address, str]) -> list[tuple[Address, Address]]:
     """What uses what among these, as (used, user), sorted."""
-    found = {(cause, change.address) for change in plan.changes for cause in change.triggered_by}
+    edges = {(cause, change.address) for change in plan.changes for cause in change.triggered_by}
     for change in plan.changes:
         record = change.after or change.before
         if record is not None:
-            found |= {(target, change.address) for target in record.references.values()}
-    found |= set(plan.feeds)
-    shown = [(used, user) for used, user in found if used in fates and user in fates]
+            edges |= {(target, change.address) for target in record.references.values()}
+    edges |= set(plan.feeds)
+    shown = [(used, user) for used, user in edges if used in fates and user in fates]
     return sorted(shown, key=lambda edge: (natural(edge[0]), natural(edge[1])))
 
 

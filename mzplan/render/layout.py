@@ -45,7 +45,9 @@ def layered(
         slots[column][key, column] = None
     links = _links(columns, drawn, slots)
     before, after = _neighbours(links)
-    order = _ordered({column: list(found) for column, found in sorted(slots.items())}, before, after)
+    order = _ordered(
+        {column: list(column_slots) for column, column_slots in sorted(slots.items())}, before, after
+    )
     tops = _tops(order, before, after, columns, high)
     left = {column: _MARGIN + number * (wide + ACROSS) for number, column in enumerate(order)}
     places = {key: (left[column], round(tops[key, column])) for key, column in columns.items()}
@@ -74,23 +76,25 @@ def _links(
 def _neighbours(links: list[tuple[Slot, Slot]]) -> tuple[dict[Slot, list[Slot]], dict[Slot, list[Slot]]]:
     before: dict[Slot, list[Slot]] = defaultdict(list)
     after: dict[Slot, list[Slot]] = defaultdict(list)
-    for one, other in links:
-        after[one].append(other)
-        before[other].append(one)
+    for slot, other in links:
+        after[slot].append(other)
+        before[other].append(slot)
     return before, after
 
 
 def _ordered(
     slots: dict[int, list[Slot]], before: Mapping[Slot, list[Slot]], after: Mapping[Slot, list[Slot]]
 ) -> dict[int, list[Slot]]:
-    """Each column in the order of the mean of its neighbours: once to the right, once to the left, and again
-    to the right."""
-    rank = {slot: n / len(found) for found in slots.values() for n, slot in enumerate(found)}
+    """The slots of each column, sorted by the mean rank of their neighbours: sweeping once to the right,
+    once to the left, and once more to the right."""
+    rank = {
+        slot: n / len(column_slots) for column_slots in slots.values() for n, slot in enumerate(column_slots)
+    }
     columns = list(slots)
     for sweep, neighbours in ((columns, before), (columns[::-1], after), (columns, before)):
         for column in sweep:
             means = {
-                slot: _mean((rank[one] for one in neighbours.get(slot, ())), rank[slot])
+                slot: _mean((rank[neighbour] for neighbour in neighbours.get(slot, ())), rank[slot])
                 for slot in slots[column]
             }
             slots[column].sort(key=means.__getitem__)
@@ -105,12 +109,12 @@ def _tops(
     columns: Mapping[str, int],
     high: int,
 ) -> dict[Slot, float]:
-    """The tallest column is packed; the others stand beside what they are connected with, as far as there is
-    room."""
+    """By slot, its top in pixels. The tallest column is packed; slots of other columns stand beside their
+    neighbours, as far as there is room."""
     room = {
         slot: high + _DOWN if columns[slot[0]] == slot[1] else _LANE
-        for found in order.values()
-        for slot in found
+        for column_slots in order.values()
+        for slot in column_slots
     }
     every = list(order)
     tallest = max(every, key=lambda c: sum(room[slot] for slot in order[c]), default=0)
@@ -123,7 +127,7 @@ def _tops(
         neighbours = after if column < tallest else before
         least = float(_MARGIN)
         for slot in order[column]:
-            near = (tops[one] for one in neighbours.get(slot, ()) if one in tops)
+            near = (tops[neighbour] for neighbour in neighbours.get(slot, ()) if neighbour in tops)
             wanted = least if column == tallest else _mean(near, least)
             tops[slot] = max(least, wanted)
             least = tops[slot] + room[slot]
@@ -147,5 +151,5 @@ def _way(
 
 
 def _mean(numbers: Iterable[float], otherwise: float) -> float:
-    found = list(numbers)
-    return sum(found) / len(found) if found else otherwise
+    values = list(numbers)
+    return sum(values) / len(values) if values else otherwise

@@ -6,6 +6,7 @@ folded, and the least important are dropped where they would not fit; the summar
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
@@ -13,7 +14,7 @@ from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import ACTIONS, FATES, Change, DriftItem, FieldChange, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
-from mzplan.plan.leads import restarting_elsewhere
+from mzplan.plan.leads import changed_settings, restarting_elsewhere
 from mzplan.render.diagnostics import once, render_diagnostics
 from mzplan.render.impact import impact_graph
 from mzplan.render.markup import (
@@ -31,12 +32,13 @@ from mzplan.render.markup import (
 )
 from mzplan.render.plan_groups import grouped, shapes, title
 from mzplan.render.plan_text import ALWAYS, SIGNS, of_pause, turns, variables_of
-from mzplan.render.text import brief, cut, edit_of, safe, value, whole
-from mzplan.render.warnings import warnings_of
+from mzplan.render.text import LED, brief, cut, edit_of, lines_changed, lines_of, safe, value, whole
+from mzplan.render.warnings import LISTED, Warned, warnings_of
 
 ERRORS = 6_000  # characters that a section may have, at most; changes get the rest
 NOTICES = 4_000
 SETTINGS = 4_000
+LEADING = 5_000  # of a warning of what leads elsewhere
 DRIFT = 10_000
 PENDING = 4_000
 _INSTANCES = 40  # that are listed; the digest covers all
@@ -76,7 +78,7 @@ def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
     if html_url is not None:
         head.append(f"{link('The plan as a picture', html_url)}, with a search and every change.")
     if plan.variables:
-        head.append(f"Variables: {names(variables_of(plan), 40)}.")
+        head.append(f"Variables: {names(variables_of(plan), 40, room=NOTICES)}.")
     if plan.changes:
         head.append(_table(plan))
     head += list(_warnings(plan))
@@ -88,8 +90,10 @@ def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
         head.append(fence("mermaid", [graph]))
     tail = list(_sections_after(plan))
     if plan.settings_changes:
-        lines = [line for field in plan.settings_changes for line in _field(field)]
-        lines = [cut(line, max(80, SETTINGS // len(lines) - 5)) for line in lines]
+        ahead, others = changed_settings(plan)
+        lines = [line for field in ahead for line in _field(field, LED)]
+        each = max(80, SETTINGS // len(plan.settings_changes) // 2 - 60)
+        lines += [line for field in others for line in _field(field, each)]
         text = "\n".join(["! mzplan.yaml: runners take it over; restarts nothing", *lines])
         tail.insert(
             0, folded(many(len(plan.settings_changes), "setting"), fence("diff", [shortened(text, SETTINGS)]))
@@ -141,7 +145,7 @@ def _digest(plan: Plan) -> str:
     """What binds the comment to what is applied: the digest, and the places that it covers."""
     listed = sorted(plan.instances.items(), key=natural_item)[:_INSTANCES]
     more = len(plan.instances) - len(listed)
-    instances = ", ".join(f"{code(cut(name, 140))} ({cut(one.type, 40)})" for name, one in listed)
+    instances = ", ".join(f"{code(cut(name, 140))} ({cut(instance.type, 40)})" for name, instance in listed)
     instances += f" and {more:,} more" if more else ""
     places = f"warehouse {code(cut(plan.warehouse, 1000))}, instances: {instances}"
     return f"Digest: {code(digest_of_plan(plan))}, with {places}."
@@ -160,7 +164,7 @@ def _table(plan: Plan) -> str:
 def _warnings(plan: Plan) -> Iterator[str]:
     """What stops, begins again, leads elsewhere or writes other rows, above the fold."""
     for kind, grave in (("CAUTION", True), ("WARNING", False)):
-        told = [f"**{o.what}**{o.more}: {names(o.of)}" for o in warnings_of(plan) if o.grave is grave]
+        told = [f"**{o.what}**{o.more}: {_told(o)}" for o in warnings_of(plan) if o.grave is grave]
         if told:
             yield alert(kind, "\n\n".join(told).split("\n"))
     if plan.canaries:
@@ -169,6 +173,10 @@ def _warnings(plan: Plan) -> Iterator[str]:
     if plan.goes_on:
         number = many(len(plan.goes_on), "query goes", "queries go")
         yield alert("NOTE", [f"**{number} on** that a failed canary has held back: {names(plan.goes_on)}"])
+
+
+def _told(warned: Warned) -> str:
+    return names(warned.of, LISTED, longest=3 * LED, room=LEADING) if warned.leads else names(warned.of)
 
 
 def _changes(plan: Plan, room: int) -> str:
@@ -180,7 +188,9 @@ def _changes(plan: Plan, room: int) -> str:
     at = {id(change): index for index, change in enumerate(plan.changes)}
     common = [list(_common(group)) if len(group) > 1 else [] for group in groups]
     room -= sum(length(line) + 1 for lines in common for line in lines)
-    grouping = {at[id(one)]: {*lines} for group, lines in zip(groups, common, strict=True) for one in group}
+    grouping = {
+        at[id(change)]: {*lines} for group, lines in zip(groups, common, strict=True) for change in group
+    }
     ranked = sorted(range(len(plan.changes)), key=lambda i: (_rank(plan.changes[i]), i))
     shown: dict[int, list[str]] = {}
     for index in ranked:
@@ -194,14 +204,17 @@ def _changes(plan: Plan, room: int) -> str:
         details = [line for line in _details(plan.changes[index]) if line not in grouping[index]]
         size = sum(length(line) + 1 for line in details)
         if size > room:
-            bare += 1
+            bare += 1  # what fits of each value: a long one hides no other
+            details = list(_details(plan.changes[index], LED))
+            size = sum(length(line) + 1 for line in details)
+        if size > room:
             continue
         room -= size
         shown[index] += details
     blocks: list[str] = []
     lines: list[str] = []
     for group, have in zip(groups, common, strict=True):
-        own = [line for one in group for line in shown.get(at[id(one)], ())]
+        own = [line for change in group for line in shown.get(at[id(change)], ())]
         if len(group) == 1:
             lines += own
         elif own:
@@ -272,25 +285,36 @@ def _after_move(change: Change) -> str:
     return f": {of_pause(change) or 'restarts'}" if change.fate != "move" else ""
 
 
-def _details(change: Change) -> Iterator[str]:
+def _details(change: Change, most: int = 0) -> Iterator[str]:
+    """`most`: as of `_field`."""
     if change.action == "create" and change.after is not None:
         for field in all_fields(change.after):
-            shown = "(sensitive)" if field.sensitive else value(field.after, whole(field))
-            yield f"+     {safe(field.path)}: {shown}"
+            yield from _added(field, most)
         return
     for field in change.fields:
-        yield from _field(field)
+        yield from _field(field, most)
 
 
-def _field(field: FieldChange) -> Iterator[str]:
-    path = safe(field.path)
+def _added(field: FieldChange, most: int) -> Iterator[str]:
+    path, lines = safe(field.path), [] if field.sensitive or most else lines_of(field.after)
+    shown = "(sensitive)" if field.sensitive else value(field.after, most or whole(field))
+    yield f"+     {path}: {'|' if lines else shown}"
+    yield from (f"+       {line}" for line in lines)
+
+
+def _field(field: FieldChange, most: int = 0) -> Iterator[str]:
+    """`most`: characters of its name and of a value, on one line; 0 for all of them."""
+    path = cut(safe(field.path), most or sys.maxsize)
     if field.sensitive:
         yield f"!     {path}: {edit_of(field)}"
         return
+    if not most and (changed := lines_changed(field.before, field.after)):
+        yield from (f"{line[0]}     {path}: {line[2:]}" for line in changed)
+        return
     if field.before is not None:
-        yield f"-     {path}: {value(field.before, whole(field))}"
+        yield f"-     {path}: {value(field.before, most or whole(field))}"
     if field.after is not None:
-        yield f"+     {path}: {value(field.after, whole(field))}"
+        yield f"+     {path}: {value(field.after, most or whole(field))}"
 
 
 def _sections_after(plan: Plan) -> Iterator[str]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import quote
 
-from mzplan.render.text import cut, safe
+from mzplan.render.text import elided, safe
 
 LIMIT = 65_536  # characters of a comment on GitHub; other forges take more
 _NAME = 400  # characters of a name, or of the edits that stand where one does
@@ -90,8 +90,11 @@ def many(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def names(addresses: Iterable[object], most: int = 8) -> str:
-    """`a`, `b` and 3 more."""
+def names(addresses: Iterable[object], most: int = 8, *, longest: int = _NAME, room: int = LIMIT) -> str:
+    """`a`, `b` and 3 more: so many, and as many as there is room for, of `longest` characters each."""
     listed = [str(address) for address in addresses]
-    shown = ", ".join(code(cut(text, _NAME)) for text in listed[:most])
-    return f"{shown} and {len(listed) - most:,} more" if len(listed) > most else shown
+    shown = [code(elided(text, longest)) for text in listed[:most]]
+    while len(shown) > 1 and sum(map(length, shown)) > room:
+        shown.pop()
+    more = len(listed) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")

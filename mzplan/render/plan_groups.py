@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
-from mzplan.model.address import Address
+from mzplan.model.address import KINDS, Address
 from mzplan.model.plan import Change, FieldChange
 from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
@@ -21,20 +21,20 @@ _HINT = ": -v lists them all"
 def grouped(changes: Iterable[Change], key: Callable[[Change], Hashable]) -> Iterator[list[Change]]:
     """The changes in their order; those that belong together where the first of them is. `key`: equal where
     the same is said of two changes. What is renamed is never like another."""
-    found: dict[Hashable, list[Change]] = {}
+    groups: dict[Hashable, list[Change]] = {}
     for change in changes:
         alone = change.action == "move"
-        found.setdefault(
+        groups.setdefault(
             change.address if alone else (change.address.kind == "connection", key(change)), []
         ).append(change)
-    for group in found.values():
+    for group in groups.values():
         yield from [group] if len(group) >= LEAST else [[change] for change in group]
 
 
 def shapes(changes: Iterable[Change]) -> dict[Address, Hashable]:
-    """For each created resource what is equal for all that one `for_each` makes, or might: its kind and type,
-    which properties it has, the values of those in which most are alike, and where it leads and which rows it
-    writes: among many values of these, one that stands out would not be seen."""
+    """For each created resource, a key that is equal for all that one `for_each` makes, or could make: its
+    kind and type, which properties it has, the values in which most of them are alike, and always where it
+    leads and which rows it writes. (Among many values of those, nobody would see one that stands out.)"""
     alike: dict[Hashable, list[tuple[Address, dict[str, str]]]] = {}
     deciding: dict[Hashable, frozenset[str]] = {}
     for change in changes:
@@ -46,16 +46,16 @@ def shapes(changes: Iterable[Change]) -> dict[Address, Hashable]:
             if key not in deciding:
                 named = deciding_properties(change.after)
                 deciding[key] = frozenset(field.path for field in fields if field.property_name in named)
-    found: dict[Address, Hashable] = {}
-    for key, made in alike.items():
-        paths = sorted(made[0][1])
+    shape_of: dict[Address, Hashable] = {}
+    for key, members in alike.items():
+        paths = sorted(members[0][1])
         shared = [
             path
             for path in paths
-            if path in deciding[key] or len({leaves[path] for _, leaves in made}) * 2 <= len(made)
+            if path in deciding[key] or len({leaves[path] for _, leaves in members}) * 2 <= len(members)
         ]
-        found |= {address: (key, *(leaves[path] for path in shared)) for address, leaves in made}
-    return found
+        shape_of |= {address: (key, *(leaves[path] for path in shared)) for address, leaves in members}
+    return shape_of
 
 
 def common_fields(group: list[Change]) -> Iterator[tuple[FieldChange, tuple[str, ...]]]:
@@ -117,7 +117,7 @@ def noun(group: list[Change]) -> str:
 def names(group: list[Change], *, whole: bool) -> Iterator[str]:
     """The names in columns, by kind; all of them, if `whole`, and where data is left or read again."""
     whole = whole or group[0].action in ("delete", "replace")
-    for kind in ("connection", "source", "sink"):
+    for kind in KINDS:
         of_kind = [change.address.name for change in group if change.address.kind == kind]
         if of_kind:
             yield f"    {count(len(of_kind), kind)}:"

@@ -49,22 +49,22 @@ def _elsewhere(plan: Plan) -> dict[str, int]:
 
 
 def _started(change: Change, plan: Plan) -> dict[str, Any]:
-    """Why that runs which the change stops; {} where no runner says so."""
+    """Why the query runs that the change stops; {} if no runner says so."""
     cause = plan.started.get(change.address)
     return {"started_because": cause_to_json(cause)} if cause is not None else {}
 
 
 def _canaries(plan: Plan) -> dict[str, Any]:
     """The canaries, and what a failed canary held back and now goes on; {} where there are none."""
-    found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     if plan.canaries:
-        found["canaries"] = [
+        document["canaries"] = [
             {"address": str(c.address), "holds": [str(held) for held in c.holds], "wait": c.wait}
             for c in plan.canaries
         ]
     if plan.goes_on:
-        found["goes_on"] = [str(address) for address in plan.goes_on]
-    return found
+        document["goes_on"] = [str(address) for address in plan.goes_on]
+    return document
 
 
 def change_to_json(change: Change) -> dict[str, Any]:
@@ -92,17 +92,17 @@ def _for_policies(change: Change) -> dict[str, Any]:
     deletion: of what is deleted."""
     record = change.after or change.before
     body = record.body if record is not None else {}
-    found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     if labels := body.get("labels"):
-        found["labels"] = dict(sorted(labels.items()))
+        document["labels"] = dict(sorted(labels.items()))
     secrets = [
         {"path": written(place), "provider": match["provider"]}
         for place, reference in placed_references(body)
         if (match := REFERENCE.match(reference)) is not None
     ]
     if secrets:
-        found["secrets"] = secrets
-    return found
+        document["secrets"] = secrets
+    return document
 
 
 def _moved_from(change: Change) -> dict[str, str]:

@@ -52,7 +52,7 @@ def plan_view(plan: Plan, *, on_serial: bool = False) -> Markup:
     parts = [
         element("p", verdict(plan) if on_serial else _counted(plan)),
         element("p", f"Planned on serial {plan.serial}.", class_="quiet") if on_serial else None,
-        *([_warned(one) for one in warnings_of(plan)] if on_serial else ()),
+        *([_warned(warning) for warning in warnings_of(plan)] if on_serial else ()),
     ]
     if plan.changes:
         graph = _graph(plan)

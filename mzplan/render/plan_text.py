@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import FATES, Action, Change, Fate, FieldChange, Plan
 from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
-from mzplan.plan.leads import restarting_elsewhere
+from mzplan.plan.leads import changed_settings, restarting_elsewhere
 from mzplan.render.diagnostics import once, render_diagnostics
 from mzplan.render.plan_groups import common_fields, consequence, grouped, names, noun, shapes
-from mzplan.render.text import Paint, brief, cut, edit_of, safe, value, whole
-from mzplan.render.warnings import warnings_of
+from mzplan.render.text import Paint, brief, cut, edit_of, lines_changed, lines_of, safe, value, whole
+from mzplan.render.warnings import LISTED, warnings_of
 
 SIGNS: Mapping[Fate, str] = {
     "create": "+",
@@ -73,18 +73,18 @@ def plan_parts(plan: Plan) -> tuple[list[list[tuple[Change, list[str]]]], list[s
 
 
 def waits_for(plan: Plan) -> Mapping[Address, tuple[Address, ...]]:
-    """The canaries that each waiting query waits for."""
-    found: dict[Address, tuple[Address, ...]] = {}
+    """By waiting query, the canaries that it waits for."""
+    waits: dict[Address, tuple[Address, ...]] = {}
     for canary in plan.canaries:
         for held in canary.holds:
-            found[held] = (*found.get(held, ()), canary.address)
-    return found
+            waits[held] = (*waits.get(held, ()), canary.address)
+    return waits
 
 
 def variables_of(plan: Plan) -> list[str]:
     """`region=eu`, for each variable that the plan was made with."""
     return [
-        f"{safe(name)}={value(found)}" for name, found in sorted(plan.variables.items(), key=natural_item)
+        f"{safe(name)}={value(given)}" for name, given in sorted(plan.variables.items(), key=natural_item)
     ]
 
 
@@ -95,9 +95,11 @@ def turns(plan: Plan) -> str:
     if not waiting:
         return f"{_shortened(first)}, with {plan.canaries[0].wait:g} s to make progress"
     verb = "waits" if waiting == 1 else "wait"
-    them = "it" if len(first) == 1 else "them"
+    pronoun = "it" if len(first) == 1 else "them"
     most = max(canary.wait for canary in plan.canaries)
-    return f"{_shortened(first)}; {count(waiting, 'query', 'queries')} {verb} for {them}, {most:g} s at most"
+    return (
+        f"{_shortened(first)}; {count(waiting, 'query', 'queries')} {verb} for {pronoun}, {most:g} s at most"
+    )
 
 
 class _Renderer:
@@ -122,14 +124,19 @@ class _Renderer:
         yield from self._undisturbed()
 
     def groups(self) -> Iterator[list[Change]]:
-        """The changes in their order, those that are shown together in one list."""
-        return ([one] for one in self.plan.changes) if self.full else grouped(self.plan.changes, self._said)
+        """The changes in their order; changes that are shown together are one list."""
+        return (
+            ([change] for change in self.plan.changes)
+            if self.full
+            else grouped(self.plan.changes, self._said)
+        )
 
     def _warnings(self) -> Iterator[str]:
-        told = [one for one in warnings_of(self.plan) if not one.plain]
-        for one in told:
-            more = f" and {len(one.of) - MAX_LISTED} more" if len(one.of) > MAX_LISTED else ""
-            yield f"{self.paint(f'! {one.what}', 'bold')}: {', '.join(one.of[:MAX_LISTED])}{more}"
+        told = [warning for warning in warnings_of(self.plan) if not warning.plain]
+        for warning in told:
+            most = LISTED if warning.leads else MAX_LISTED
+            more = f" and {len(warning.of) - most} more" if len(warning.of) > most else ""
+            yield f"{self.paint(f'! {warning.what}', 'bold')}: {', '.join(warning.of[:most])}{more}"
         if told:
             yield ""
 
@@ -137,7 +144,8 @@ class _Renderer:
         if self.plan.settings_changes:
             sign = self.paint(SIGNS["update"], _COLOURS["update"])
             yield f"{sign} {self.paint('mzplan.yaml', 'bold')}  runners take it over; restarts nothing"
-            yield from (f"    {self._field(field, 'update')}" for field in self.plan.settings_changes)
+            ahead, others = changed_settings(self.plan)
+            yield from (f"    {self._field(field, 'update')}" for field in (*ahead, *others))
 
     def _undisturbed(self) -> Iterator[str]:
         if self.plan.downstream:
@@ -165,8 +173,8 @@ class _Renderer:
         if len(self.plan.drift) > MAX_LISTED:
             yield f"Drift of {len(self.plan.drift) - MAX_LISTED} more: `mzplan drift` lists them"
         if self.plan.diagnostics:
-            found = self.plan.diagnostics if self.full else once(self.plan.diagnostics)
-            yield render_diagnostics(found, self.colour)
+            diagnostics = self.plan.diagnostics if self.full else once(self.plan.diagnostics)
+            yield render_diagnostics(diagnostics, self.colour)
             yield ""
         if self.plan.environment:
             yield f"Environment: {safe(self.plan.environment)}"
@@ -224,22 +232,24 @@ class _Renderer:
     def _field(self, field: FieldChange, action: Action) -> str:
         path = safe(field.path)
         if action == "create":
-            return f"{path}: {_after(field)}"
+            lines = [] if field.sensitive else lines_of(field.after)
+            return _block(f"{path}: |", lines) if lines else f"{path}: {_after(field)}"
         mark = {"replace": "  (replace)", "forbidden": "  (can't change)"}.get(field.effect, "")
-        return f"{path}: {edit_of(field)}{mark}"
+        changed = [] if field.sensitive else lines_changed(field.before, field.after)
+        return _block(f"{path}:{mark}", changed) if changed else f"{path}: {edit_of(field)}{mark}"
 
     def _because(self, change: Change) -> Iterator[str]:
         """The changed dependencies that cause the change, each with its changed fields."""
         for cause in change.triggered_by:
-            found = self.by_address.get(cause)
+            dependency = self.by_address.get(cause)
             way = change.ways.get(cause, ())
             through = f", through {' and '.join(map(str, way))}" if way else ""
-            if found is None:
+            if dependency is None:
                 yield f"because {cause} changed{through}"
-            elif found.action == "replace":
+            elif dependency.action == "replace":
                 yield f"because {cause} is replaced"
             else:
-                yield cut(f"because {cause} changed{through}: {_fields_in_line(found.fields)}", 200)
+                yield cut(f"because {cause} changed{through}: {_fields_in_line(dependency.fields)}", 200)
         if not change.triggered_by and not change.fields and change.action in ("restart", "replace"):
             yield f"because {change.reason}"
 
@@ -303,6 +313,10 @@ def _each(values: tuple[str, ...], whole: bool) -> str:
     shown = values if whole else values[:MAX_CAUSE_FIELDS]
     more = f" and {len(values) - len(shown)} more: -v lists them all" if len(shown) < len(values) else ""
     return f"{len(values)} values: {', '.join(shown)}{more}" if len(values) > 1 else values[0]
+
+
+def _block(head: str, lines: Sequence[str]) -> str:
+    return "\n      ".join([head, *lines])
 
 
 def _after(field: FieldChange) -> str:

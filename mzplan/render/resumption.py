@@ -12,10 +12,12 @@ from mzplan.model.words import count
 def render_resumed(address: Address, seen: Observation) -> str:
     """`source.orders: resumed at 1,204,311; 18,040 records from the outage read`."""
     noun, done = ("records", "read") if address.kind == "source" else ("rows", "written")
-    read = "what was read since is not counted yet" if seen.run_rows is None else f"{seen.run_rows:,} {noun}"
-    if seen.run_rows is not None:
-        read += f" from the outage {done}" if not seen.lag else f" {done} since"
     waits = f", {seen.lag:,} {seen.lag_unit or noun} wait" if seen.lag else ""
+    if seen.run_rows is None:
+        read = "what was read since is not counted yet"
+    else:
+        read = f"{seen.run_rows:,} {noun} {f'from the outage {done}' if seen.lag == 0 else f'{done} since'}"
+        waits = ", what waits is not known yet" if seen.lag is None else waits
     return f"{address}: resumed {_place(seen.resumed or {})}; {read}{waits}"
 
 

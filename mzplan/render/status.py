@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -60,15 +61,15 @@ COLUMNS = (
 def reach_to_json(reach: Reach) -> dict[str, Any]:
     """A connection that was validated live, in the documents of `validate --live` and of VALIDATE
     CONNECTION."""
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "address": str(reach.address),
         "queries": [str(query) for query in reach.queries],
     }
     if reach.left_out:
-        found["left_out"] = {
+        document["left_out"] = {
             str(query): why for query, why in sorted(reach.left_out.items(), key=natural_item)
         }
-    return found
+    return document
 
 
 def status_to_json(status: ProjectStatus, by: str = "name") -> dict[str, Any]:
@@ -157,16 +158,16 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
 
 
 def _backfills_to_json(query: QueryStatus) -> list[dict[str, Any]]:
-    """Those that the next one does not take out yet; `done` is null where that can't be seen now."""
+    """The backfills that the next one does not remove yet; `done` is null if that can't be seen now."""
     resource, seen = query.resource, query.observation
     return [
         {
-            "serial": one.serial,
-            "from": one.start,
-            "to": one.end,
-            "done": resource.has_done(one, seen),
+            "serial": backfill.serial,
+            "from": backfill.start,
+            "to": backfill.end,
+            "done": resource.has_done(backfill, seen),
         }
-        for one in resource.own_backfills
+        for backfill in resource.own_backfills
     ]
 
 
@@ -175,11 +176,11 @@ def _replays_to_json(query: QueryStatus) -> list[dict[str, Any]]:
     resource, seen = query.resource, query.observation
     return [
         {
-            "serial": one.serial,
-            **_replayed_to_json(one, seen),
-            "done": resource.has_done(one, seen),
+            "serial": replay.serial,
+            **_replayed_to_json(replay, seen),
+            "done": resource.has_done(replay, seen),
         }
-        for one in resource.own_replays
+        for replay in resource.own_replays
     ]
 
 
@@ -187,8 +188,8 @@ def _replayed_to_json(replay: Replay, seen: Observation | None) -> dict[str, Any
     if not replay.dead_letters:
         return {"first": replay.first, "last": replay.last, "missing": replay.missing}
     letters = seen.letters if seen is not None else None
-    found = letters_to_json(letters) if letters is not None and letters.serial == replay.serial else None
-    return {"dead_letters": found, "where": replay.where or None}
+    document = letters_to_json(letters) if letters is not None and letters.serial == replay.serial else None
+    return {"dead_letters": document, "where": replay.where or None}
 
 
 def _unit(query: QueryStatus) -> str | None:
@@ -217,13 +218,13 @@ def in_order(queries: Iterable[QueryStatus], by: str) -> list[QueryStatus]:
     has none last."""
 
     def key(query: QueryStatus) -> tuple[float, str]:
-        seen, found = query.observation, 0.0
+        seen, rank = query.observation, 0.0
         if by == "condition":
-            found = _ORDER.index(query.condition)
+            rank = _ORDER.index(query.condition)
         elif by != "name":
             number = None if seen is None else seen.lag if by == "lag" else seen.total_rows
-            found = inf if number is None else -number
-        return found, natural(query.resource.address)
+            rank = inf if number is None else -number
+        return rank, natural(query.resource.address)
 
     return sorted(queries, key=key)
 
@@ -238,7 +239,7 @@ def render_status(
     lines = [
         f"Serial {status.serial}" + (f", environment {status.environment}" if status.environment else "")
     ]
-    which = f" --env {status.environment}" if status.environment else ""
+    which = f" --env {safe(shlex.quote(status.environment))}" if status.environment else ""
     for instance in status.instances:
         if instance.is_dry:
             lines.append(f"Instance {instance.name}: dry (nothing runs: `running` means committed)")
@@ -252,8 +253,10 @@ def render_status(
                     f"{safe(instance.replaced)}): restart it, or tasks in Python fail"
                 )
         else:
+            named = f"run --instance {safe(shlex.quote(instance.name))}"
+            run = "up` or `run" if instance.is_embedded else named
             lines.append(
-                f"Instance {instance.name}: no runner is alive (start one with `mzplan{which} up` or `run`)"
+                f"Instance {instance.name}: no runner is alive (start one with `mzplan{which} {run}`)"
             )
     if not status.queries and not status.dropped:
         return "\n".join([*lines, "", "No query is committed: mzplan plan, then apply."]) + "\n"
@@ -270,8 +273,8 @@ def render_status(
         lines += ["", f"Starting: {', '.join(f'{n} {awaits}' for awaits, n in sorted(awaited.items()))}"]
     if status.dropped:
         lines += ["", _dropped(status.dropped)]
-    for said in _NOTES:
-        lines += _once(queries, said)
+    for note in _NOTES:
+        lines += _once(queries, note)
     return "\n".join(lines) + "\n"
 
 
@@ -285,18 +288,18 @@ def _spark(instance: InstanceStatus, status: ProjectStatus, now: float) -> str:
 
 def _counts(queries: Sequence[QueryStatus]) -> str:
     """`2 failed, 1 paused, 97 running`."""
-    found = Counter(query.condition for query in queries)
-    return "Queries: " + ", ".join(f"{found[name]} {name}" for name in _ORDER if found[name])
+    counts = Counter(query.condition for query in queries)
+    return "Queries: " + ", ".join(f"{counts[name]} {name}" for name in _ORDER if counts[name])
 
 
 def _once(queries: Iterable[QueryStatus], said: Callable[[QueryStatus], str]) -> list[str]:
-    """What is said of each query; of several queries the same only once."""
-    found: dict[str, list[str]] = {}
+    """The note on each query; a note that several queries have in common is shown once, with their names."""
+    by_text: dict[str, list[str]] = {}
     for query in queries:
         if text := said(query):
-            found.setdefault(text, []).append(str(query.resource.address))
+            by_text.setdefault(text, []).append(str(query.resource.address))
     lines = []
-    for text, names in found.items():
+    for text, names in by_text.items():
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         lines += ["", f"{', '.join(names[:MAX_NAMED])}{more}: {text}"]
     return lines
@@ -337,8 +340,8 @@ def _written_with(query: QueryStatus) -> str:
 
 
 def _dropped(storage: tuple[DroppedStorage, ...]) -> str:
-    """One line, however much it is."""
-    shown = [f"{one.address} g{one.generation}" for one in storage[:MAX_DROPPED]]
+    """One line about dropped storage, however much there is."""
+    shown = [f"{dropped.address} g{dropped.generation}" for dropped in storage[:MAX_DROPPED]]
     more = f" and {len(storage) - MAX_DROPPED} more" if len(storage) > MAX_DROPPED else ""
     number = count(len(storage), "generation")
     return (
@@ -358,7 +361,8 @@ def _left_out(query: QueryStatus) -> str:
 
 def _errands(query: QueryStatus) -> str:
     return "\n".join(
-        f"its {one.word} {one} is not done yet" for one in query.resource.open_errands(query.observation)
+        f"its {errand.word} {errand} is not done yet"
+        for errand in query.resource.open_errands(query.observation)
     )
 
 
@@ -369,10 +373,11 @@ def _fault(query: QueryStatus) -> str:
         return ""
     moved = f'if it has moved: mzplan alter "{query.repair}"' if query.repair else "look at its server."
     fix = paragraph(seen.fault_fix) if seen.fault_fix else moved
+    again = "is mended" if seen.fault_fix else "answers"  # one that has answered, and refuses
     since = f"Since {instant_text(int(seen.fault_since) * 1000)}. " if seen.fault_since else ""
     return (
         f"error[MZ154]: {seen.at_fault} is at fault: {paragraph(seen.fault or '')}\n"
-        f"  {since}The query goes on where it is as soon as that answers.\n"
+        f"  {since}The query goes on where it is as soon as that {again}.\n"
         f"  Fix: {fix}"
     )
 
@@ -389,7 +394,7 @@ _NOTES = (_error, _fault, _backlog, _held, _warning, _left_out, _written_with, _
 
 def notes(query: QueryStatus) -> list[str]:
     """What there is to say of a query beside its row, one text for each thing."""
-    return [text for said in _NOTES if (text := said(query))]
+    return [text for note in _NOTES if (text := note(query))]
 
 
 def row(query: QueryStatus, now: float) -> tuple[str, ...]:

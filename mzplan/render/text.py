@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from difflib import unified_diff
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.words import escaped, safe
@@ -12,11 +14,13 @@ if TYPE_CHECKING:
     from mzplan.model.plan import FieldChange
 
 __all__ = [
+    "LED",
     "MAX_VALUE",
     "Paint",
     "brief",
     "cut",
     "edit_of",
+    "elided",
     "paragraph",
     "safe",
     "safe_json",
@@ -24,7 +28,10 @@ __all__ = [
     "whole",
 ]
 MAX_VALUE = 80
+LED = 300  # characters of a value that leads somewhere: a host has at most 253
+MAX_LINES = 500  # of a text that is compared by lines
 _MOST = 20_000  # characters of a message: a table of hundreds of columns, and no more than a page can bear
+_SERVER = re.compile(r'"?[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*')
 _COLOURS = {
     "green": "32",
     "yellow": "33",
@@ -73,11 +80,21 @@ def cut(text: str, length: int = MAX_VALUE) -> str:
 
 
 def elided(text: str, length: int) -> str:
-    """The text, or its beginning and its end around an ellipsis: a host is told by its end."""
+    """The text, or its beginning and its end around an ellipsis: a host is told by its end. Of a URL the path
+    is cut; the server stays, LED characters of it at most."""
+    if len(text) <= length:
+        return text
+    if server := _SERVER.match(text):
+        shown = _ends(server[0], LED)
+        return shown + _ends(text[server.end() :], max(1, length - len(shown)))
+    return _ends(text, length)
+
+
+def _ends(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     tail = (length - 1) // 2
-    return f"{text[: length - 1 - tail]}…{text[-tail:]}"
+    return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def value(given: Any, length: int = MAX_VALUE) -> str:
@@ -95,6 +112,22 @@ def _needs_quotes(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def lines_of(given: Any) -> list[str]:
+    """The lines of a text of several, as they are printed; none of any other value."""
+    if not isinstance(given, str) or "\n" not in given.strip("\n") or given.count("\n") > MAX_LINES:
+        return []
+    return [safe(line) for line in given.rstrip("\n").split("\n")]
+
+
+def lines_changed(before: Any, after: Any) -> list[str]:
+    """What differs between two texts of several lines, as `- line` and `+ line`; nothing for other values."""
+    lines = lines_of(before), lines_of(after)
+    if not all(lines):
+        return []
+    differing = list(unified_diff(*lines, n=0, lineterm=""))[2:]
+    return [f"{line[0]} {line[1:]}" for line in differing if not line.startswith("@@")]
 
 
 def whole(field: FieldChange) -> int:

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mzplan.model.plan import Change, FieldChange, Plan
-from mzplan.plan.leads import leading_elsewhere, losing, restarting_elsewhere, writing_otherwise
+from mzplan.plan.leads import (
+    changed_settings,
+    leading_elsewhere,
+    losing,
+    restarting_elsewhere,
+    writing_otherwise,
+)
 from mzplan.render.markup import many
-from mzplan.render.text import cut, edit_of, safe
+from mzplan.render.text import LED, cut, edit_of, safe
 
 MOST = 160  # characters of one edit
+LISTED = 60  # edits that lead elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned:
     """`what` happens (`2 queries pause`), `more` about it, and to what: addresses, and edits in one line
-    each. `grave`: something is given up. `plain`: the changes themselves say it as clearly."""
+    each. `grave`: something is given up. `leads`: each is an edit that leads elsewhere, of which the server
+    is told whole. `plain`: the changes themselves say it as clearly."""
 
     what: str
     of: tuple[str, ...]
     more: str = ""
     grave: bool = False
+    leads: bool = False
     plain: bool = False
 
 
 def warnings_of(plan: Plan) -> Iterator[Warned]:
-    """By weight."""
+    """The warnings of a plan, in order of weight."""
     for loss in losing(plan):
         yield Warned(
             what=loss.summary,
@@ -35,47 +44,64 @@ def warnings_of(plan: Plan) -> Iterator[Warned]:
             grave=True,
         )
     queries = [change for change in plan.changes if change.address.kind != "connection"]
-    if found := _with((c for c in queries if not c.carries_over), "replace"):
+    if listed := _with((c for c in queries if not c.carries_over), "replace"):
         yield Warned(
-            what=f"{many(len(found), 'query begins', 'queries begin')} again and will read everything again",
+            what=f"{many(len(listed), 'query begins', 'queries begin')} again and will read everything again",
             more=" (a new generation; apply needs `--allow-replace`)",
-            of=found,
+            of=listed,
             grave=True,
         )
-    if found := tuple(str(change.address) for change in queries if change.carries_over):
-        begin = many(len(found), "source begins", "sources begin")
-        whose = "its collection" if len(found) == 1 else "their collections"
+    if listed := tuple(str(change.address) for change in queries if change.carries_over):
+        begin = many(len(listed), "source begins", "sources begin")
+        whose = "its collection" if len(listed) == 1 else "their collections"
         yield Warned(
             what=f"{begin} again with the rows of {whose}",
             more=" (a new generation; apply needs `--allow-replace`)",
-            of=found,
+            of=listed,
         )
-    if found := _with(queries, "delete"):
+    if listed := _with(queries, "delete"):
         yield Warned(
-            what=f"{many(len(found), 'query stops and is', 'queries stop and are')} deleted",
-            of=found,
+            what=f"{many(len(listed), 'query stops and is', 'queries stop and are')} deleted",
+            of=listed,
             grave=True,
         )
-    if found := _with(queries, "pause"):
-        yield Warned(what=many(len(found), "query pauses", "queries pause"), of=found)
+    if listed := _with(queries, "pause"):
+        yield Warned(what=many(len(listed), "query pauses", "queries pause"), of=listed)
     elsewhere = leading_elsewhere(plan)
-    if found := _edits((c, fields) for c, fields in elsewhere if c.address.kind == "connection"):
-        yield Warned(what=f"{many(len(found), 'connection leads', 'connections lead')} elsewhere", of=found)
-    if found := _edits((c, fields) for c, fields in elsewhere if c.address.kind != "connection"):
-        yield Warned(what=f"{many(len(found), 'query goes', 'queries go')} elsewhere", of=found)
-    if found := _edits(writing_otherwise(plan)):
-        yield Warned(what=f"{many(len(found), 'sink writes', 'sinks write')} other rows or columns", of=found)
-    if found := tuple(_edit(field) for field in plan.settings_changes):
-        yield Warned(what=f"{many(len(found), 'setting')} of runners and instances", of=found)
-    if found := _with(queries, "restart"):
+    connections = [pair for pair in elsewhere if pair[0].address.kind == "connection"]
+    yield from _leading(connections, "connection leads elsewhere", "connections lead elsewhere")
+    rest = [pair for pair in elsewhere if pair[0].address.kind != "connection"]
+    yield from _leading(rest, "query goes elsewhere", "queries go elsewhere")
+    otherwise = writing_otherwise(plan)
+    if listed := _edits(otherwise):
+        writes = many(len(listed), "sink writes", "sinks write")
+        if any(change.address.has_collection for change, _ in otherwise):
+            writes = many(len(listed), "query writes", "queries write")
+        yield Warned(what=f"{writes} other rows or columns", of=listed)
+    ahead, others = changed_settings(plan)
+    if ahead:
+        listed = tuple(_edit(field, LED) for field in ahead)
+        number = many(len(ahead), "setting")
+        yield Warned(what=f"{number} of where runners report or listen", of=listed, leads=True)
+    if listed := tuple(map(_edit, others)):
+        yield Warned(what=f"{many(len(listed), 'setting')} of runners and instances", of=listed)
+    if listed := _with(queries, "restart"):
         away = len(restarting_elsewhere(plan))
         yield Warned(
-            what=many(len(found), "query restarts", "queries restart"),
-            more=f" from {'its checkpoint' if len(found) == 1 else 'their checkpoints'}"
+            what=many(len(listed), "query restarts", "queries restart"),
+            more=f" from {'its checkpoint' if len(listed) == 1 else 'their checkpoints'}"
             + (f" ({away:,} elsewhere)" if away else ""),
-            of=found,
+            of=listed,
             plain=True,
         )
+
+
+def _leading(
+    led: Sequence[tuple[Change, tuple[FieldChange, ...]]], singular: str, plural: str
+) -> Iterator[Warned]:
+    if led:
+        listed = tuple(f"{change.address} {_edit(field, LED)}" for change, fields in led for field in fields)
+        yield Warned(what=many(len(led), singular, plural), of=listed, leads=True)
 
 
 def _with(changes: Iterable[Change], fate: str) -> tuple[str, ...]:
@@ -86,6 +112,7 @@ def _edits(changes: Iterable[tuple[Change, tuple[FieldChange, ...]]]) -> tuple[s
     return tuple(f"{change.address} {', '.join(map(_edit, fields))}" for change, fields in changes)
 
 
-def _edit(field: FieldChange) -> str:
+def _edit(field: FieldChange, length: int = 0) -> str:
+    """`length`: of each value; 0 for what the whole has left."""
     path = cut(safe(field.path), MOST // 2)
-    return f"{path} {edit_of(field, (MOST - len(path)) // 2)}"
+    return f"{path} {edit_of(field, length or (MOST - len(path)) // 2)}"

@@ -43,8 +43,9 @@ class Answering:
         self.instance = instance
         self.values = values
         self._checks = ThreadPoolExecutor(CHECKS, thread_name_prefix="check")
-        # Answers wait for checks on the other pool, so they may not take its places.
-        self._answers = ThreadPoolExecutor(2, thread_name_prefix="answer")
+        # Answers wait for checks on the other pool, so they may not take its places. As many, so that one
+        # whose checks don't end holds up no other.
+        self._answers = ThreadPoolExecutor(CHECKS, thread_name_prefix="answer")
         self._under_way: dict[str, Future[None]] = {}
 
     def look(self) -> bool:
@@ -53,17 +54,29 @@ class Answering:
             self._under_way.pop(id_).result()
         for proposal in self.store.proposals.open(self.instance):
             if proposal.id not in self._under_way:
-                self._under_way[proposal.id] = self._answers.submit(self._answer, proposal)
+                self._under_way[proposal.id] = self._answers.submit(
+                    self._answer, proposal, time.monotonic() + LIMIT
+                )
         return bool(self._under_way)
 
     def close(self) -> None:
         self._answers.shutdown(wait=False, cancel_futures=True)
         self._checks.shutdown(wait=False, cancel_futures=True)
 
-    def _answer(self, proposal: Proposal) -> None:
-        values = self.values.proposed(proposal.id)
+    def _answer(self, proposal: Proposal, until: float) -> None:
+        try:
+            self._check_all(proposal, self.values.proposed(proposal.id), until)
+        except Exception:  # a defect: it would be asked again and again, and its values kept
+            log.exception("proposal %s: unexpected", proposal.id)
+            text = f"Proposal {proposal.id} could not be answered"
+            unanswered = Answer(id=proposal.id, diagnostics=(Diagnostic(code="MZ064", summary=text),))
+            self._write(unanswered)
+        finally:
+            self.values.forget(proposal.id)
+            self.controller.wake()
+
+    def _check_all(self, proposal: Proposal, values: Values, until: float) -> None:
         checks = [(d, self._checks.submit(self._check, d, values)) for d in proposal.descriptions]
-        until = time.monotonic() + LIMIT
         diagnostics: list[Diagnostic] = []
         upstreams: dict[Address, Any] = {}
         for description, future in checks:
@@ -71,16 +84,17 @@ class Answering:
             diagnostics.extend(result.diagnostics)
             if result.upstream is not None:
                 upstreams[description.address] = result.upstream
-        for found in [one for one in diagnostics if one.severity == "error"][:MAX_NOTED]:
-            text = f"a change was refused before its commit: {sentence(found)}"
-            self.controller.notes.note("refused", found.address, code=found.code, detail=text)
-        answer = Answer(id=proposal.id, diagnostics=tuple(diagnostics), upstreams=upstreams)
+        refusals = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
+        for refusal in refusals[:MAX_NOTED]:
+            text = f"a change was refused before its commit: {sentence(refusal)}"
+            self.controller.notes.note("refused", refusal.address, code=refusal.code, detail=text)
+        self._write(Answer(id=proposal.id, diagnostics=tuple(diagnostics), upstreams=upstreams))
+
+    def _write(self, answer: Answer) -> None:
         try:
             self.store.proposals.answer(answer)
         except MzplanError as problem:
             log.warning("%s", problem)
-        self.values.forget(proposal.id)
-        self.controller.wake()
 
     def _result(self, description: Description, check: Future[CheckResult], seconds: float) -> CheckResult:
         """What a check has found, or that it has found nothing in time."""

@@ -101,8 +101,8 @@ def run_events_of(
     policy: Policy | None,
     warehouse: str,
 ) -> RunEvents:
-    """Those that are wanted; a server that can't be used is a warning. `warehouse`: an absolute path or
-    URI."""
+    """The events of runs that the settings ask for; a server that can't be used is a warning. `warehouse`: an
+    absolute path or URI."""
     try:
         receiver = receiver_of(wanted, settings.directory, secrets, policy, os.environ)
         if receiver is None:
@@ -128,13 +128,13 @@ def _sending(
     receiver: Receiver, namespace: str, directory: str, warehouse: str
 ) -> Callable[[RunEvent], None]:
     """Makes the client when it is needed first, in the sender's thread: its library takes long to import."""
-    made: list[Callable[[RunEvent], None]] = []
+    senders: list[Callable[[RunEvent], None]] = []
 
     def send(event: RunEvent) -> None:
-        if not made:
+        if not senders:
             from mzplan.runner.run_events.server import LineageServer
 
-            made.append(LineageServer(receiver, namespace, directory, warehouse).send)
-        made[0](event)
+            senders.append(LineageServer(receiver, namespace, directory, warehouse).send)
+        senders[0](event)
 
     return send

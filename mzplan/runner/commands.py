@@ -26,7 +26,7 @@ from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import State
 from mzplan.model.times import seconds
 from mzplan.schema.description import describe
-from mzplan.schema.kinds import resource_kind
+from mzplan.schema.source_columns import collection_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,23 +72,23 @@ class WantedQueries:
 
 
 def wanted_of(state: State, instance: str) -> WantedQueries:
-    """What the state wants of an instance: its sources and sinks, and what these have to do with others': the
-    collections that its sinks read, and the sinks elsewhere that read its collections."""
+    """What the state wants of an instance: its queries, and what these have to do with others': the
+    collections that they read, and who reads theirs elsewhere. A view is a collection, and reads one."""
     queries = [r for a, r in state.resources.items() if a.kind != "connection"]
-    here = {r.address for r in queries if r.instance == instance}
-    read = {r.references["from"] for r in queries if r.address in here and "from" in r.references}
+    own = {r.address for r in queries if r.instance == instance}
+    read = {r.references["from"] for r in queries if r.address in own and "from" in r.references}
     collections: dict[GlobalId, CollectionDescription] = {}
     exports: dict[GlobalId, ExportDescription] = {}
     for resource in queries:
-        source = resource.references.get("from")
-        if source is None and (resource.address in here or resource.address in read):
+        source, address = resource.references.get("from"), resource.address
+        if address.has_collection and (address in own or address in read):
             collections[resource.id] = CollectionDescription(
                 query=describe(resource, state.resources),
                 instance=resource.instance,
                 paused=resource.paused,
                 because=resource.because,
             )
-        elif source is not None and (resource.address in here or source in here):
+        if source is not None and (address in own or source in own):
             exports[resource.id] = ExportDescription(
                 query=describe(resource, state.resources),
                 instance=resource.instance,
@@ -136,10 +136,12 @@ async def carry_out(command: Command, controller: Controller) -> None:
             controller.drop_sources(ids)
             failpoint(Failpoint.COMMAND_DROP_SOURCES)
         case CreateCollections(collections=collections):
-            await controller.create_collections([(one.query.id, one) for one in collections])
+            await controller.create_collections(
+                [(collection.query.id, collection) for collection in collections]
+            )
             failpoint(Failpoint.COMMAND_CREATE_COLLECTIONS)
         case CreateExports(exports=exports):
-            tokens = controller.prepare_exports([(one.query.id, one.from_id) for one in exports])
+            tokens = controller.prepare_exports([(export.query.id, export.from_id) for export in exports])
             failpoint(Failpoint.COMMAND_PREPARE_EXPORTS)
             await controller.create_exports(list(zip(tokens, exports, strict=True)))
             failpoint(Failpoint.COMMAND_CREATE_EXPORTS)
@@ -153,7 +155,7 @@ async def carry_out(command: Command, controller: Controller) -> None:
 def policy_of(collection: CollectionDescription) -> ReadPolicy:
     """What a source says of its `retention`; 7 days where it says nothing."""
     query = collection.query
-    retention = resource_kind("source", query.type).with_defaults(query.body).get("retention", {})
+    retention = collection_kind(query.type).with_defaults(query.body).get("retention", {})
     match retention:
         case {"steps": int(steps)}:
             return LagSteps(steps=steps)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from mzplan.host.files import read_regular, write_durably
@@ -26,7 +29,9 @@ from mzplan.secrets.resolved import scrubbed
 from mzplan.store.leases import is_of_here
 from mzplan.store.store import Store
 
+log = logging.getLogger("mzplan.runner")
 PACKAGES_VARIABLE = "MZPLAN_SPARK_PACKAGES"  # JSON, from the command that starts a runner
+TRIAL_VARIABLE = "MZPLAN_TRIAL"  # a pipe that this command holds open, and the serial that it is to commit
 _NOTHING: Mapping[str, tuple[str, ...]] = {}
 LEASE_WAIT = 120.0  # seconds for a new process to take its lease, as long as it lives
 LISTEN_WAIT = 10.0  # seconds for a runner that leads to listen on its socket
@@ -40,11 +45,13 @@ def start(
     packages: Mapping[str, tuple[str, ...]] = _NOTHING,
     policy: str | None = None,
     wait: float = math.inf,
+    trial: int | None = None,
 ) -> Lease | None:
     """Start a runner detached, unless one leads; returns once it leads and listens (Spark may still be
     starting), None where it lives and does not lead within so many seconds.
     `packages`: what its Spark will need (see schema.description.packages_of), beside what the state needs.
     `policy`: the file of its policy, by default the one that the environment names.
+    `trial`: the serial that this process is to commit: where it ends without, so does the runner.
 
     Raises MZ076 where `.mzplan` may be somebody else's, MZ062 (or what the runner itself reported, such as
     MZ061: no Java) when it ends at once.
@@ -56,7 +63,7 @@ def start(
     if runtime_folder(settings.directory) is None:
         raise _unwritable(settings.directory)
     forget_failure(settings, instance)
-    process = _launch(settings, instance, packages, policy)
+    process = _launch(settings, instance, packages, policy, trial)
     until = time.monotonic() + min(LEASE_WAIT, wait)
     while time.monotonic() < until:
         lease = store.leases.leader(instance)
@@ -85,7 +92,11 @@ def _await_listening(
 
 
 def _launch(
-    settings: ProjectSettings, instance: str, packages: Mapping[str, tuple[str, ...]], policy: str | None
+    settings: ProjectSettings,
+    instance: str,
+    packages: Mapping[str, tuple[str, ...]],
+    policy: str | None,
+    trial: int | None,
 ) -> subprocess.Popen[bytes]:
     command = [
         sys.executable,
@@ -112,7 +123,10 @@ def _launch(
         environment[STATE_CONFIG_VARIABLE] = settings.state_config
     if policy := policy or os.environ.get(POLICY_VARIABLE):
         environment[POLICY_VARIABLE] = str(Path(policy).absolute())  # it starts in another folder
-    with open(runtime_file(settings, instance, "log"), "ab", opener=_own) as output:
+    with (
+        open(runtime_file(settings, instance, "log"), "ab", opener=_own) as output,
+        _pipe_of_trial(environment, trial) as pipe,
+    ):
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -121,7 +135,49 @@ def _launch(
             cwd=settings.directory,
             env=environment,
             start_new_session=True,
+            pass_fds=pipe,
         )
+
+
+@contextmanager
+def _pipe_of_trial(environment: dict[str, str], trial: int | None) -> Iterator[tuple[int, ...]]:
+    """The end of a pipe for a runner that is on trial: the other end closes with this process, however that
+    ends."""
+    if trial is None:
+        yield ()
+        return
+    pipe, _ = os.pipe()
+    environment[TRIAL_VARIABLE] = f"{pipe}:{trial}"
+    try:
+        yield (pipe,)
+    finally:
+        os.close(pipe)
+
+
+def end_with_trial(store: Store, stopping: threading.Event) -> None:
+    """Of a runner that a command has started to validate what it is about to commit: stop once that command
+    has ended and not committed, as its kill can't be told from here. This process has the values of what was
+    never committed."""
+    given = os.environ.pop(TRIAL_VARIABLE, None)
+    if given is not None:
+        pipe, serial = map(int, given.split(":"))
+        os.set_inheritable(pipe, False)
+        threading.Thread(
+            target=_await_commit, args=(pipe, serial, store, stopping), name="trial", daemon=True
+        ).start()
+
+
+def _await_commit(pipe: int, serial: int, store: Store, stopping: threading.Event) -> None:
+    os.read(pipe, 1)  # returns once nobody holds the other end
+    os.close(pipe)
+    while not stopping.is_set():
+        try:
+            if store.read_state().serial < serial:
+                log.info("the command that started this runner has ended, and serial %d is not there", serial)
+                stopping.set()
+            return
+        except MzplanError:  # of the store, which may be back soon
+            stopping.wait(1.0)
 
 
 def _variables(settings: ProjectSettings) -> dict[str, str]:
@@ -145,12 +201,12 @@ def _unwritable(directory: str) -> MzplanError:
 
 def failure(settings: ProjectSettings, instance: str) -> MzplanError:
     """Why a runner has not come to lead: what it left behind for people, or the end of its log."""
-    log = runtime_file(settings, instance, "log")
+    path = runtime_file(settings, instance, "log")
     return reported_failure(settings, instance) or error(
         "MZ062",
         f"The runner of instance {instance} did not start",
-        f"The end of its log:\n{_tail(log)}",
-        f"read {log}, then run the command again.",
+        f"The end of its log:\n{_tail(path)}",
+        f"read {path}, then run the command again.",
     )
 
 

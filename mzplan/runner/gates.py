@@ -75,7 +75,7 @@ class Handover:
         self.waiting: Mapping[Address, str] = {}
         """Queries that are new here, and for whom they wait, in words."""
         self._came: Mapping[Address, InstanceId] = {}
-        """Those of them that another instance had before, until they are started."""
+        """The queries that another instance had before, until they are started."""
 
     def comes(self, state: State) -> bool:
         """Whether a serial brings queries here that a runner of another instance may have run."""
@@ -96,10 +96,10 @@ class Handover:
         if not self.waiting or self._clock() - self._looked < self._store.backend.look:
             return
         self._looked = self._clock()
-        others = [one for name in self._others(self._state) if (one := self._seen(name)) is not None]
+        others = [other for name in self._others(self._state) if (other := self._seen(name)) is not None]
         waiting: dict[Address, str] = {}
         for address in self.waiting:
-            still = [one for one in others if one.may_run(address, self._here[address])]
+            still = [other for other in others if other.may_run(address, self._here[address])]
             if still:
                 waiting[address] = still[0].reason()
         self.waiting = waiting
@@ -127,7 +127,11 @@ class Handover:
     def _from(self, state: State, come: list[Address]) -> dict[Address, InstanceId]:
         """Which instance each of these had in the serial before."""
         before = self._state if self._state.serial else self._store.read_serial(state.serial - 1)
-        had = {one.id: one.instance for one in before.resources.values()} if before is not None else {}
+        had = (
+            {resource.id: resource.instance for resource in before.resources.values()}
+            if before is not None
+            else {}
+        )
         return {
             a: name
             for a in come
@@ -161,7 +165,7 @@ class Handover:
             earlier = self._store.read_serial(number)
             if earlier is None:
                 return _Other(instance=name, unknown=True)
-            ids.update(one.id for one in earlier.resources.values() if one.instance == name)
+            ids.update(resource.id for resource in earlier.resources.values() if resource.instance == name)
         return _Other(instance=name, shown=frozenset(status.observations), ids=frozenset(ids))
 
 

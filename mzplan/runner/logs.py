@@ -16,6 +16,7 @@ from typing import Literal
 
 from mzplan.host.processes import LOG_FORMAT_VARIABLE
 from mzplan.model.address import Address
+from mzplan.model.words import safe
 from mzplan.secrets.resolved import scrub
 
 LogFormat = Literal["text", "json"]
@@ -29,12 +30,14 @@ _LOOK = 1.0  # seconds
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people, with the stack trace where there is one."""
+    """A line for people, with the stack trace where there is one. What servers and files say may stand in
+    it: lines after the first are indented, so that none is taken for an entry of its own, and what would move
+    the cursor is an escape."""
 
     converter = staticmethod(time.gmtime)
 
     def format(self, record: logging.LogRecord) -> str:
-        return scrub(super().format(record))
+        return "\n    ".join(safe(line.expandtabs(4)) for line in scrub(super().format(record)).splitlines())
 
 
 class JsonFormatter(logging.Formatter):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from mzplan.controller.core import Controller
+from mzplan.controller.executor import ExecutorGoneError
 from mzplan.controller.observations import InstanceOverview
 from mzplan.controller.terms import NotAttachedError, StorageError
 from mzplan.host.failpoints import Failpoint, failpoint
@@ -23,6 +24,7 @@ from mzplan.model.event import Event
 from mzplan.model.observed import Verdict
 from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import State
+from mzplan.model.words import one_line
 from mzplan.runner.answers import Answering
 from mzplan.runner.commands import carry_out, commands, parameters_of, wanted_of
 from mzplan.runner.gates import Gates
@@ -36,6 +38,14 @@ from mzplan.store.store import Store
 log = logging.getLogger("mzplan.runner")
 
 EVENTS_EVERY = 1.0  # seconds that an event waits for others, while something is under way
+# Seconds for which every round may fail of a defect. The queries run on meanwhile, but nothing heals them,
+# and what was last reported of them may not be true any more.
+FAILING = 300.0
+
+
+class RoundsFailedError(Exception):
+    """Every round has failed for FAILING seconds: another process may do better. The message is a sentence
+    for people."""
 
 
 class Runner:
@@ -89,13 +99,15 @@ class Runner:
         return asyncio.run(self.round())
 
     async def round(self) -> bool:
-        """The same, in a loop that runs."""
+        """As tick, in an event loop that runs."""
         began = time.perf_counter()
         attached = self.controller.attached()
         if attached is not None and attached.lost is not None:  # before the store, which may be the cause
             await self.controller.process()
-        due, self.handed = self.values.take()
+        due, again, self.handed = self.values.take()
         self.controller.renew_values(due)
+        if again:
+            self.controller.try_again()
         await self._follow()
         answering = self._problems.attempt("proposals", self.answering.look, False)
         self._problems.attempt("the runners of other instances", self.gates.handover.look, None)
@@ -144,19 +156,23 @@ class Runner:
         asyncio.run(self.run(stopping))
 
     async def run(self, stopping: threading.Event) -> None:
-        """Rounds until it is stopped. A store that can't be reached is ridden out: the lease decides."""
-        logged = ""
+        """Rounds until it is stopped. A store that can't be reached is ridden out: the lease decides. Raises
+        NotAttachedError, ExecutorGoneError, RoundsFailedError."""
+        logged, ended_at = "", self.clock()  # when a round has ended last, well or of the store
         while not stopping.is_set():
             try:
                 await self.round()
-                logged = ""
+                logged, ended_at = "", self.clock()
             except MzplanError as problem:
                 if str(problem) != logged:  # not each round, while a store is down
                     log.warning("%s", problem)
-                logged = str(problem)
-            except NotAttachedError:
+                logged, ended_at = str(problem), self.clock()
+            except (NotAttachedError, ExecutorGoneError):
                 raise
             except Exception as defect:  # its queries run on, and each round tries again
+                if self.clock() - ended_at > FAILING:
+                    why = one_line(f"{type(defect).__name__}: {defect}")
+                    raise RoundsFailedError(f"Every round has failed for {FAILING:.0f} s: {why}") from defect
                 if str(defect) != logged:
                     log.exception("a round has failed unexpectedly: %s", type(defect).__name__)
                 logged = str(defect)
@@ -210,14 +226,14 @@ class Runner:
         self.controller.keep_prepared(wanted.exports)
         self.controller.claim_storage(places_of(state))
         failpoint(Failpoint.COMMAND_CLAIM_STORAGE)
-        queries = [(a, one) for a, one in state.resources.items() if a.kind != "connection"]
-        here = {address for address, one in queries if one.instance == self.instance}
-        self.gates.canaries.take_in(state, here)
+        queries = [(a, resource) for a, resource in state.resources.items() if a.kind != "connection"]
+        own = {address for address, resource in queries if resource.instance == self.instance}
+        self.gates.canaries.take_in(state, own)
         self.serial, self.state, self._seen_state = state.serial, state, version
         if first:
             self.controller.initialization_complete()
             await self.controller.reconcile_state()
-        log.info("serial %d: %d queries", self.serial, len(here))
+        log.info("serial %d: %d queries", self.serial, len(own))
 
     def _limit(self, serial: int) -> None:
         """Stop and start so much at once as whoever committed the serial has asked for."""

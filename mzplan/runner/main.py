@@ -19,7 +19,7 @@ from typing import Any
 
 from mzplan.connectors.admission import GuardedSecrets, committed_guard, flows_of_state
 from mzplan.controller.core import Controller
-from mzplan.controller.executor import ExecutorContext
+from mzplan.controller.executor import ExecutorContext, ExecutorGoneError
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.controller.terms import NotAttachedError, ReplicaLocation, StorageParameters
 from mzplan.controller.work import WorkPool
@@ -30,11 +30,12 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.observed import Lease
 from mzplan.model.resources import MetricsPlace, ProjectSettings, RunnerSettings
 from mzplan.model.state import State
+from mzplan.model.words import one_line
 from mzplan.runner.beside import LAST_SECONDS, Beside, RunEvents, run_events_of
-from mzplan.runner.embedded import forget_failure, leave_failure, packages_needed
+from mzplan.runner.embedded import end_with_trial, forget_failure, leave_failure, packages_needed
 from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.logs import rotate
-from mzplan.runner.loop import Runner
+from mzplan.runner.loop import RoundsFailedError, Runner
 from mzplan.runner.metrics import FindDrift, serve_metrics
 from mzplan.runner.wake import HandedValues, WakeListener, runtime_folder
 from mzplan.secrets.digests import own_key
@@ -74,6 +75,7 @@ def run(
     if lease is None:
         return ExitCode.OK
     failpoint(Failpoint.RUNNER_LEASED)
+    end_with_trial(store, stopping)
     return _serve(settings, store, lease, stopping, metrics, find_drift, policy)
 
 
@@ -178,7 +180,9 @@ def _serve(
     beside = Beside(
         lease.instance,
         lambda place: serve_metrics(runner, place, warehouse, find_drift),
-        lambda one: RunEvents() if is_dry else run_events_of(settings, one, secrets, policy, warehouse),
+        lambda event_settings: (
+            RunEvents() if is_dry else run_events_of(settings, event_settings, secrets, policy, warehouse)
+        ),
         metrics,
     )
     runner = Runner(
@@ -195,12 +199,9 @@ def _serve(
     problem: list[MzplanError] = []
     opener = threading.Thread(target=_open, args=(controller, problem, stopping), name="open", daemon=True)
     opener.start()
-    lost, end = False, "it was stopped"
+    lost = None
     try:
-        runner.serve(_either(stopping, controller))
-    except NotAttachedError as why:
-        log.error("%s Every query is stopped.", why)
-        lost, end = True, str(why)
+        lost = _lost(runner, _either(stopping, controller), problem)
     finally:
         log.info("stopping")
         beside.close_server()
@@ -210,14 +211,33 @@ def _serve(
         if controller.is_open():  # else nothing runs, and Java, which still starts, ends with this process
             controller.close_engine()  # first the queries: a slow check must not delay them
         left = _end_work(pool, listener)
-        _let_go(runner, f"its runner has ended: {problem[0] if problem else end}")
-        beside.close(lost=lost)
+        _let_go(runner, f"its runner has ended: {problem[0] if problem else lost or 'it was stopped'}")
+        beside.close(lost=lost is not None)
         _leave(left)
     if problem:
         if is_private:
             leave_failure(problem[0], settings, lease.instance)
         raise problem[0]
     return ExitCode.ERROR if lost else ExitCode.OK
+
+
+def _lost(runner: Runner, stopping: threading.Event, problem: list[MzplanError]) -> str | None:
+    """Rounds until it is stopped, or can't go on, which is added to `problem`. How the lease was lost; None
+    where it was not."""
+    try:
+        runner.serve(stopping)
+    except NotAttachedError as why:
+        log.error("%s Every query is stopped.", why)
+        return str(why)
+    except (ExecutorGoneError, RoundsFailedError) as why:
+        ended = error(
+            "MZ060",
+            f"The runner of instance {runner.instance} has ended",
+            f"{why} It gives its lease back: a standby, or whoever supervises it, goes on.",
+            "if nobody does, start it again: mzplan up.",
+        )
+        problem.append(ended)
+    return None
 
 
 def _end_work(pool: WorkPool, listener: WakeListener) -> threading.Thread:
@@ -281,6 +301,11 @@ def _open(controller: Controller, problem: list[MzplanError], stopping: threadin
         log.info("ready after %.1f s", time.monotonic() - began)
     except MzplanError as failed:
         problem.append(failed)
+        stopping.set()
+    except Exception as failed:  # Java has ended meanwhile, and says so in words of its own
+        log.exception("Spark could not be opened")
+        detail = one_line(f"{type(failed).__name__}: {failed}")
+        problem.append(error("MZ062", "Spark could not be started", detail, "read the log of the runner."))
         stopping.set()
     controller.woken.set()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, get_args
 
+from mzplan.host.network import is_loopback, is_named
 from mzplan.model.observed import MEASURES, Condition, Observation, Status
 from mzplan.model.plan import DriftItem
 from mzplan.model.resources import MetricsPlace
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mzplan.metrics")
 
+_PLACES = 16  # connections at once; of others none is answered
+_LONGEST = 30.0  # seconds of a connection, whatever it sends
 FRESH = 30.0  # seconds without a round, after which a runner is not healthy
 _QUERY = ["instance", "query"]
 
@@ -77,10 +82,10 @@ class RunnerCollector:
         conditions = GaugeMetricFamily(
             "mzplan_query_condition", "1 for the condition that a query is in.", labels=[*_QUERY, "condition"]
         )
-        for address, one in queries:
+        for address, observation in queries:
             for condition in get_args(Condition):
                 conditions.add_metric(
-                    [runner.instance, str(address), condition], float(one.health == condition)
+                    [runner.instance, str(address), condition], float(observation.health == condition)
                 )
         yield conditions
         errors = GaugeMetricFamily(
@@ -88,8 +93,8 @@ class RunnerCollector:
             "1 for the code of its last failure, and for that of a connection at fault.",
             labels=[*_QUERY, "code", "connection"],
         )
-        for address, one in queries:
-            for code, connection in self._errors_of(one):
+        for address, observation in queries:
+            for code, connection in self._errors_of(observation):
                 errors.add_metric([runner.instance, str(address), code, connection], 1.0)
         yield errors
         drift = GaugeMetricFamily(
@@ -101,25 +106,27 @@ class RunnerCollector:
             for query, kind in sorted({(item.address, item.kind) for item in items}):
                 drift.add_metric([runner.instance, query, kind], 1.0)
         yield drift
-        values = [(str(address), self._of_query(one)) for address, one in queries]
+        values = [(str(address), self._of_query(observation)) for address, observation in queries]
         for name, help_ in _HELP.items():
             family = GaugeMetricFamily(f"mzplan_query_{name}", help_, labels=_QUERY)
-            for query, found in values:
-                if found[name] is not None:
-                    family.add_metric([runner.instance, query], found[name])
+            for query, measures in values:
+                if measures[name] is not None:
+                    family.add_metric([runner.instance, query], measures[name])
             yield family
         for name, help_ in _COUNTED.items():
             counted = CounterMetricFamily(f"mzplan_query_{name}", help_, labels=_QUERY)
-            for address, one in queries:
-                if one.counters is not None:
-                    counted.add_metric([runner.instance, str(address)], getattr(one.counters, name))
+            for address, observation in queries:
+                if observation.counters is not None:
+                    counted.add_metric([runner.instance, str(address)], getattr(observation.counters, name))
             yield counted
 
         starts = CounterMetricFamily(
             "mzplan_query_starts", "Starts by cause, since this runner leads.", labels=[*_QUERY, "cause"]
         )
-        for address, one in queries:
-            for cause, number in one.counters.starts.items() if one.counters is not None else ():
+        for address, observation in queries:
+            for cause, number in (
+                observation.counters.starts.items() if observation.counters is not None else ()
+            ):
                 starts.add_metric([runner.instance, str(address), cause], number)
         yield starts
 
@@ -211,7 +218,8 @@ def serve_metrics(
 
         registry = CollectorRegistry()
         registry.register(RunnerCollector(runner, warehouse, find_drift))
-        server = _Server((place.host, place.port), _handler(runner, registry))
+        own = place.host if is_loopback(socket.gethostbyname(place.host)) else None
+        server = _Server((place.host, place.port), _handler(runner, registry, own))
     except (OSError, OverflowError, ImportError) as problem:
         log.warning(
             "metrics can't be served at %s:%d: %s. The runner goes on without them. Fix: name a free port "
@@ -221,27 +229,65 @@ def serve_metrics(
             problem,
         )
         return None
-    made = MetricsServer(server)
-    log.info("metrics are served at http://%s:%d/metrics", place.host, made.port)
-    return made
+    served = MetricsServer(server)
+    log.info("metrics are served at http://%s:%d/metrics", place.host, served.port)
+    return served
 
 
 class _Server(ThreadingHTTPServer):
+    """With a thread for each connection, of which there are few, and none for long."""
+
     daemon_threads = True
     request_queue_size = 16
+
+    def __init__(self, *arguments: Any):
+        self._places = threading.BoundedSemaphore(_PLACES)
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # there is no thread for it
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        timer = threading.Timer(_LONGEST, _end, [request])
+        timer.daemon = True
+        try:
+            timer.start()
+            super().process_request_thread(request, client_address)
+        finally:
+            timer.cancel()
+            self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has left, or speaks something else: nothing to say."""
 
 
-def _handler(runner: Runner, registry: Any) -> type[BaseHTTPRequestHandler]:
+def _end(connection: socket.socket) -> None:
+    """Whatever its thread waits for ends."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _handler(runner: Runner, registry: Any, own: str | None) -> type[BaseHTTPRequestHandler]:
+    """`own`: where it listens, for this machine alone. None where others can reach it: they may call it what
+    they like."""
+
     class Handler(BaseHTTPRequestHandler):
         timeout = 10.0  # seconds for a client to say what it wants
         server_version, sys_version = "mzplan", ""
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
-            if path == "/metrics":
+            name = self.headers.get("Host", "localhost")
+            if own is not None and not is_named(name, own, by_address=True):
+                self._answer(421, b"Ask for localhost, or an address in figures.\n", "text/plain")
+            elif path == "/metrics":
                 self._answer(200, *_exposed(registry, self.headers.get("Accept", "")))
             elif path == "/healthz":
                 health = health_of(runner)

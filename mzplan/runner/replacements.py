@@ -31,7 +31,7 @@ class Replacements:
         """Take in what has begun since: whether that lets a sink go on."""
         wanted = {source.place for source in self.waiting.values()}
         accepted = (query.memory.accepted for query in queries.values())
-        self._begun |= {one.place for one in accepted if one is not None}
+        self._begun |= {description.place for description in accepted if description is not None}
         elsewhere = any(source.address not in queries for source in self.waiting.values())
         if elsewhere and self._clock() - self._looked >= self._store.backend.look:
             self._looked = self._clock()
@@ -40,7 +40,7 @@ class Replacements:
 
     def _read(self, instances: Iterable[InstanceId]) -> None:
         for name in instances:
-            self._begun |= {one.place for one in self._store.read_accepted(name).values()}
+            self._begun |= {description.place for description in self._store.read_accepted(name).values()}
 
     def hold(self, wanted: Description, accepted: Description | None) -> HeldQuery | None:
         """A sink that has read the former generation goes on with that."""

@@ -60,6 +60,7 @@ class Watches:
         self.upstreams = UpstreamWatch(controller.inspect, pool, clock)
         self.connections = ConnectionWatch(controller.reach, pool, clock)
         self.backlogs: Sampler[Address, Description, Measured] = Sampler(controller.measure, pool, clock)
+        self._runs: dict[Address, str] = {}
 
     def look(self, overview: InstanceOverview) -> None:
         """Take in what was found, and ask what is due."""
@@ -74,10 +75,19 @@ class Watches:
         fresh = {a for a, (query, _) in wanted.items() if is_fresh(query.shown, now)}
         used = {a: want.description for a, (_, want) in wanted.items() if not want.paused}
         self._controller.answers_again(self.connections.look(used, overview.secrets))
+        self._forget_what_waited(overview)
         self.backlogs.look(
             {a: want.description for a, (_, want) in wanted.items()},
             lambda address: FRESH_EVERY if address in fresh else MEASURED_EVERY,
         )
+
+    def _forget_what_waited(self, overview: InstanceOverview) -> None:
+        """What waited before a run began does not say what waits for it: most of an outage came later."""
+        runs = {a: query.shown.run_id for a, query in overview.queries.items() if query.shown is not None}
+        for address in runs.keys() & self._runs.keys():
+            if runs[address] != self._runs[address]:
+                self.backlogs.forget(address)
+        self._runs = runs
 
     def added_to(self, query: QueryState, address: Address) -> QueryState:
         """What is known of a query, with what was found aside."""

@@ -130,6 +130,7 @@ class WakeListener:
                         ],
                         proposal=str(message.get("proposal", "")),
                         state=str(message.get("state", "")),
+                        again=message.get("again") is True,
                     )
                 )
                 self.event.set()
@@ -145,6 +146,7 @@ def send_wake(settings: ProjectSettings, instance: str, handed: Handed) -> int |
         "flows": list(handed.flows),
         "proposal": handed.proposal,
         "state": handed.state,
+        "again": handed.again,
     }
     try:
         with _connected(settings, instance) as client:
@@ -194,6 +196,7 @@ class HandedValues:
         self._proposed: dict[str, Values] = {}
         self._committed: dict[str, Values] = {}
         self._due: dict[str, str] = {}
+        self._again = False
         self._received = 0
 
     def receive(self, handed: Handed) -> int:
@@ -205,13 +208,14 @@ class HandedValues:
                 _keep(self._proposed, handed.proposal, handed.values)
             elif handed.state:
                 _keep(self._committed, handed.state, handed.values)
-            elif handed.values:
+            elif handed.values or handed.again:
                 self._due.update(handed.values)
+                self._again |= handed.again
                 self._received += 1
             return self._received
 
     def proposed(self, proposal: str) -> Values:
-        """Those for the validation of a proposal."""
+        """The values for the validation of a proposal."""
         with self._lock:
             return self._proposed.get(proposal, {})
 
@@ -220,14 +224,16 @@ class HandedValues:
         with self._lock:
             self._proposed.pop(proposal, None)
 
-    def take(self) -> tuple[Values, int]:
-        """What is due at once, and the number of hand-overs that this makes."""
+    def take(self) -> tuple[Values, bool, int]:
+        """What is due at once, whether what has failed is, and the number of hand-overs that this makes."""
         with self._lock:
-            due, self._due = self._due, {}
-            return due, self._received
+            due, again = self._due, self._again
+            self._due, self._again = {}, False
+            return due, again, self._received
 
     def take_committed(self, digest: Callable[[], str | None]) -> Values:
-        """Those of the state that is committed, whose digest is asked for only if there are any."""
+        """The values for the state that is committed, whose digest is asked for only if there are any
+        values."""
         with self._lock:
             waiting = bool(self._committed)
         committed = digest() if waiting else None

@@ -44,6 +44,7 @@ _MAX_DEPTH = 32
 OWN = "_mzplan_"  # prefix of mzplan's own temporary columns
 _FEED = ("_change_type", "_commit_version", "_commit_timestamp")
 _NOT_STORED = re.compile(r"[ ,;{}()\n\t=]")
+_SIZED_TEXT = re.compile(r"\b(?:VAR)?CHAR\(\d+\)")
 _DOUBTFUL = re.compile(r"`|struct|_change_type|_commit_|_mzplan_", re.IGNORECASE)
 MAX_LENGTH = 100_000  # characters of one schema
 
@@ -83,11 +84,11 @@ class Column:
 
 
 def change_columns(columns: Sequence[Column], keys: Sequence[str]) -> tuple[Column, ...]:
-    """The columns of a change of a keyed collection: all but the key nullable, as of a deleted row only the
-    key is known; and `_change`."""
+    """The columns of a keyed collection's change: all but the key are nullable, because of a deleted row
+    only the key is known; and `_change`."""
     known = {key.lower() for key in keys}
-    found = (c if c.name.lower() in known else replace(c, nullable=True) for c in columns)
-    return (*found, Column(CHANGE, "STRING", nullable=False))
+    row_columns = (c if c.name.lower() in known else replace(c, nullable=True) for c in columns)
+    return (*row_columns, Column(CHANGE, "STRING", nullable=False))
 
 
 @lru_cache(maxsize=8192)
@@ -135,12 +136,26 @@ def check_storable(ddl: str) -> None:
         seen.add((struct, lower))
 
 
+def spark_type(type_: str) -> str:
+    """`VARCHAR(20)` → `STRING`, and without NOT NULL within: that is checked when a record is read; in a
+    table it would only prevent adding such a column later."""
+    return _SIZED_TEXT.sub("STRING", type_).replace(" NOT NULL", "")
+
+
 def canonical(ddl: str) -> str:
     """The DDL in canonical form, so that equivalent schemas are equal; unchanged if it can't be parsed."""
     try:
         return ", ".join(map(str, parse_columns(ddl)))
     except DdlError:
         return ddl
+
+
+def canonical_type(text: str) -> str | None:
+    """A Spark type in canonical DDL (`decimal(10,2)` → `DECIMAL(10,2)`); None for one we don't know."""
+    try:
+        return parse_columns(f"x {text}")[0].type
+    except DdlError:
+        return None
 
 
 def _short(token: str) -> str:
@@ -190,13 +205,13 @@ class _Parser:
 
     def expect(self, sign: str) -> None:
         if not self.accept(sign):
-            found = _short(self.token) if self.kind else "the end"
-            raise DdlError(f"expected {sign!r}, found {found}", self.start)
+            actual = _short(self.token) if self.kind else "the end"
+            raise DdlError(f"expected {sign!r}, found {actual}", self.start)
 
     def name(self) -> str:
         if self.kind not in ("word", "quoted"):
-            found = _short(self.token) if self.kind else "the end"
-            raise DdlError(f"expected a column name, found {found}", self.start)
+            actual = _short(self.token) if self.kind else "the end"
+            raise DdlError(f"expected a column name, found {actual}", self.start)
         name = self.token.replace("``", "`") if self.kind == "quoted" else self.token
         self.advance()
         return name
@@ -275,15 +290,15 @@ class _Parser:
     def numbers(self, default: tuple[int, int]) -> tuple[int, int]:
         if not self.accept("("):
             return default
-        found: list[int] = []
+        numbers: list[int] = []
         while True:
             if self.kind != "word" or not self.token.isdecimal() or len(self.token) > 9:
                 raise DdlError("expected a number", self.start)
-            found.append(int(self.token))
+            numbers.append(int(self.token))
             self.advance()
             if not self.accept(","):
                 break
         self.expect(")")
-        if len(found) > 2:
+        if len(numbers) > 2:
             raise DdlError("expected at most two numbers", self.start)
-        return found[0], found[1] if len(found) == 2 else 0
+        return numbers[0], numbers[1] if len(numbers) == 2 else 0

@@ -14,12 +14,13 @@ from mzplan.model.address import Address, Kind
 from mzplan.model.resources import Body
 from mzplan.model.words import unusable_character
 from mzplan.schema.columns import DdlError
-from mzplan.schema.description import Description, InlinedConnection
+from mzplan.schema.description import Description, InlinedConnection, SourceRead
 from mzplan.schema.expressions import parse_select, parse_where
 from mzplan.schema.kinds import ResourceKind, resource_kind
 from mzplan.schema.loading import is_type
-from mzplan.schema.source_columns import columns_of
+from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.schema.validators import Path, validator
+from mzplan.schema.view_query import parse_view
 
 _SHOWN = 80  # characters of a key that somebody may have chosen
 
@@ -37,24 +38,55 @@ def fault_of_connection(inlined: InlinedConnection) -> str:
 
 def _faults(description: Description) -> Iterator[str]:
     address, source = description.address, description.source
-    if address.kind not in ("source", "sink") or (source is not None) != (address.kind == "sink"):
+    if address.kind == "connection" or (source is not None) != address.reads_collection:
         yield f"{address} is no query, or reads what it can't"
         return
     yield from _resource_faults(address, description.type, description.body, description.connections)
     if source is not None:
         yield from _body_faults(source.address, source.type, source.body)
-    read = source or description
+        yield from _collection_faults(source)
+        if bool(source.origin) != source.address.reads_collection:
+            yield f"{source.address} should {'not ' if source.origin else ''}have rows of another"
+        if source.origin and not is_type("source", source.origin):
+            yield f"{_cut(source.origin)} is not a type of a source here"
+        yield from _expression_faults(address, description.body)
+        yield from _query_faults(description, source)
+    if address.has_collection:
+        yield from _collection_faults(description)
+
+
+def _collection_faults(read: Description | SourceRead) -> Iterator[str]:
+    """Of the columns of a collection, whose body is right by its schema, and of its former generations."""
     bodies, predecessor = [read.body], read.predecessor
     while predecessor is not None:
         yield from _body_faults(read.address, read.type, predecessor.body)
         bodies, predecessor = [*bodies, predecessor.body], predecessor.predecessor
     try:
-        for body in bodies:
-            columns_of(read.type, body)
+        if not all(columns_of(read.type, body) for body in bodies):
+            yield f"{read.address} has no columns"
     except DdlError:
         yield f"the schema of {read.address} is not Spark DDL"
-    if source is not None:
-        yield from _expression_faults(address, description.body)
+
+
+def _query_faults(description: Description, source: SourceRead) -> Iterator[str]:
+    """The SQL of a view, which reads the collection that it is said to."""
+    address = description.address
+    property_ = resource_kind(address.kind, description.type).query_property
+    if property_ is None:
+        return
+    query = parse_view(description.body[property_])
+    if query.problem:
+        yield f"{address}.{property_}: {query.problem}"
+    elif not query.collection.text == source.address.name == description.body.get("from"):
+        yield f"{address}.{property_} reads another collection than {source.address}"
+    if source.place == description.place:
+        yield f"{address} reads what it writes"
+    key = keys_of(description.type, description.body)
+    if not query.problem and query.key(keys_of(source.type, source.body)) != key:
+        yield f"{address} has another key than what it reads"
+    for _, parsed in query.expressions():
+        if parsed.problem:
+            yield f"{address}.{property_}: {parsed.problem}"
 
 
 def _connection_faults(inlined: InlinedConnection) -> Iterator[str]:
@@ -80,7 +112,9 @@ def _reference_faults(
     address: Address, kind: ResourceKind, body: Body, connections: Mapping[str, InlinedConnection]
 ) -> Iterator[str]:
     """Each property that names a connection has one of a type that it may have, and there is no other."""
-    named = {r.property: r.types for r in kind.references if r.kind == "connection" and r.property in body}
+    named = {
+        r.property: r.types for r in kind.references if r.kinds == ("connection",) and r.property in body
+    }
     for role in sorted(named.keys() ^ connections.keys()):
         yield f"{address} has no connection, or no use for one, as {_cut(role)}"
     for role in sorted(named.keys() & connections.keys()):
@@ -119,8 +153,8 @@ def _unusable_text(value: Any, place: Path = ()) -> Path | None:
     for key, inner in entries:
         if unusable_character(str(key)):
             return (*place, key)
-        if (found := _unusable_text(inner, (*place, key))) is not None:
-            return found
+        if (inner_place := _unusable_text(inner, (*place, key))) is not None:
+            return inner_place
     return None
 
 

@@ -18,6 +18,7 @@ from mzplan.model.address import Address, Place
 from mzplan.model.state import Backfill, Errand, Predecessor, Replay, ResourceState
 from mzplan.model.stored import SPARSE, Id, Positive, stored
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.view_query import with_collection
 
 DIGEST_VERSION = 1
 
@@ -34,8 +35,8 @@ class InlinedConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRead:
-    """The collection that a sink reads: its place (id, generation) and columns. `predecessor`: see
-    Description."""
+    """The collection that a query reads: its place (id, generation) and columns. `predecessor`: see
+    Description. `origin`: of that of a view, the type of the source that its rows come from at first."""
 
     address: Address
     id: Id
@@ -43,15 +44,21 @@ class SourceRead:
     type: str
     body: Mapping[str, Any]
     predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
+    origin: str = field(default="", metadata=SPARSE)
 
     @property
     def place(self) -> Place:
         return (self.id, self.generation)
 
+    @property
+    def position_type(self) -> str:
+        """The type of the source whose positions the rows have."""
+        return self.origin or self.type
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """A source or sink as the runner starts it. Bodies are as committed: defaults are not filled in
+    """A query as the runner starts it. Bodies are as committed: defaults are not filled in
     (see ResourceKind.with_defaults), secrets are references. `backfills`, `replays`: what a source or a
     sink does before it starts, each once. `may_lose`: it may begin without what its upstream no longer holds
     of what the generation before has read. `predecessor`: the generation of a source whose rows this one
@@ -71,8 +78,18 @@ class Description:
     predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
 
     @property
+    def collection(self) -> Description | SourceRead:
+        """What it writes; of a sink, what it reads."""
+        return self if self.source is None or self.address.has_collection else self.source
+
+    @property
+    def position_type(self) -> str:
+        """See SourceRead."""
+        return self.type if self.source is None else self.source.position_type
+
+    @property
     def errands(self) -> tuple[Errand, ...]:
-        """All that it does once before it starts."""
+        """All errands that the query does once before it starts."""
         return (*self.backfills, *self.replays)
 
     @property
@@ -89,31 +106,32 @@ def references_of(description: Description) -> set[str]:
 
 def references_of_connections(connections: Iterable[InlinedConnection]) -> set[str]:
     """The secret references of connections, and of what they need, at any depth."""
-    found: set[str] = set()
+    references: set[str] = set()
     below = list(connections)
     while below:
         connection = below.pop()
-        found |= resource_kind("connection", connection.type).secret_references(connection.body)
+        references |= resource_kind("connection", connection.type).secret_references(connection.body)
         below += connection.connections.values()
-    return found
+    return references
 
 
 def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]) -> Description:
-    """Inline a source or sink of a state. Raises KeyError on a dangling reference: none is committed."""
+    """Inline a query of a state. Raises KeyError on a dangling reference: none is committed."""
     connections: dict[str, InlinedConnection] = {}
     source: SourceRead | None = None
     for role, target in resource.references.items():
-        found = resources[target]
+        record = resources[target]
         if target.kind == "connection":
-            connections[role] = inline_connection(found, resources)
+            connections[role] = inline_connection(record, resources)
         else:
             source = SourceRead(
                 address=target,
-                id=found.id,
-                generation=found.generation,
-                type=found.type,
-                body=found.body,
-                predecessor=found.predecessor,
+                id=record.id,
+                generation=record.generation,
+                type=record.type,
+                body=record.body,
+                predecessor=record.predecessor,
+                origin=_origin(record, resources),
             )
     return Description(
         address=resource.address,
@@ -129,6 +147,14 @@ def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]
         may_lose=resource.may_lose == resource.generation,
         predecessor=resource.predecessor,
     )
+
+
+def _origin(record: ResourceState, resources: Mapping[Address, ResourceState]) -> str:
+    """See SourceRead. Raises KeyError on a dangling reference."""
+    first = record
+    while (read := first.references.get("from")) is not None:
+        first = resources[read]
+    return first.type if first is not record else ""
 
 
 def inline_connection(
@@ -173,10 +199,12 @@ def as_connection(description: Description) -> InlinedConnection:
 def packages_of(resources: Mapping[Address, ResourceState]) -> dict[str, tuple[str, ...]]:
     """The jars that Spark needs for the resources of a state in addition to its own, as settings of Spark:
     `spark.jars.packages`, `spark.jars.excludes`; both empty where it needs none."""
-    found = [resource_kind(a.kind, r.type).packages(r.body) for a, r in resources.items()]
+    pairs = [resource_kind(a.kind, r.type).packages(r.body) for a, r in resources.items()]
     names = ("spark.jars.packages", "spark.jars.excludes")
-    both = {name: sorted({one for pair in found for one in pair[i]}) for i, name in enumerate(names)}
-    return {name: tuple(ones) for name, ones in both.items() if ones}
+    by_setting = {
+        name: sorted({package for pair in pairs for package in pair[i]}) for i, name in enumerate(names)
+    }
+    return {name: tuple(packages) for name, packages in by_setting.items() if packages}
 
 
 def digest_of(
@@ -197,9 +225,9 @@ def digest_of(
     content = [resource.address.kind, *_identity(resource, resources, memo)]
     content.append([resource.generation, resource.restart_token])
     if backfills := resource.own_backfills:
-        content.append([[one.serial, one.start, one.end] for one in backfills])
+        content.append([[backfill.serial, backfill.start, backfill.end] for backfill in backfills])
     if replays := resource.own_replays:
-        content.append([_of_replay(one) for one in replays])
+        content.append([_of_replay(replay) for replay in replays])
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return f"{DIGEST_VERSION}:{hashlib.sha256(text.encode()).hexdigest()}"
 
@@ -217,14 +245,17 @@ def _identity(
     references: dict[str, Any] = {}
     for role, target in resource.references.items():
         if target not in memo:
-            found = resources[target]
+            record = resources[target]
             memo[target] = (
-                _identity(found, resources, memo)
+                _identity(record, resources, memo)
                 if target.kind == "connection"
-                else [found.type, found.generation, collection_columns(found)]
+                else [record.type, record.generation, collection_columns(record)]
             )
         references[role] = memo[target]
-    return [resource.type, kind.identifying(resource.body), references]
+    identifying = kind.identifying(resource.body)
+    if (property_ := kind.query_property) in identifying:  # names are left out
+        identifying = {**identifying, property_: with_collection(identifying[property_], "_")}
+    return [resource.type, identifying, references]
 
 
 def collection_columns(source: ResourceState) -> Any:

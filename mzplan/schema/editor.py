@@ -13,10 +13,11 @@ from typing import Any
 
 from mzplan.model.address import KINDS, Kind
 from mzplan.schema.dialect import Json
-from mzplan.schema.kinds import resource_kind
+from mzplan.schema.kinds import only_type, resource_kind
 from mzplan.schema.loading import load_schema, types_of
 
 PIPELINE, PROJECT = "pipeline.json", "project.json"
+QUERY_FILE = "query_file"  # of a view in a file: see mzplan.config.checks.query_files
 DRAFT = "http://json-schema.org/draft-07/schema#"
 NAME = "^[a-z][a-z0-9_]*$"
 _VARIABLE: Json = {"type": "string", "pattern": r"\$\{"}
@@ -37,15 +38,16 @@ def editor_schemas() -> dict[str, Json]:
 
 
 def declarations_schema() -> Json:
-    """Of a file with connections, sources and sinks."""
+    """Of a file with connections, sources, views and sinks."""
     about = {
         "connection": "How to reach servers and storage, and as whom: by name.",
         "source": "Streaming queries from an upstream into a collection: by name.",
+        "view": "Streaming queries from a collection into one of their own, by SQL: by name.",
         "sink": "Streaming queries from a collection to a target: by name.",
     }
     return {
         "$schema": DRAFT,
-        "title": "mzplan: connections, sources and sinks",
+        "title": "mzplan: connections, sources, views and sinks",
         "type": ["object", "null"],
         "additionalProperties": False,
         "properties": {
@@ -91,7 +93,10 @@ def _of_any_type(kind: Kind) -> Json:
     schema: Json = {"type": "object", "properties": {"type": given}}
     if kind == "connection":
         return {**schema, "required": ["type"], "allOf": rules}
-    implied = {resource_kind("connection", one).query_type(kind) for one in types_of("connection")} - {None}
+    implied = {
+        only_type(kind),
+        *(resource_kind("connection", link).query_type(kind) for link in types_of("connection")),
+    } - {None}
     without = {
         "if": {"not": {"required": ["type"]}},
         "then": {"anyOf": [{"$ref": f"#/definitions/{kind}.{type_}"} for type_ in sorted(map(str, implied))]},
@@ -118,33 +123,33 @@ def _edited(schema: Any, *, repeated: bool = False) -> Any:
     for_each may give each of its properties."""
     if not isinstance(schema, dict):
         return schema
-    found: Json = {key: value for key, value in schema.items() if _is_kept(key)}
-    if "dependentRequired" in found:  # its name in draft 7
-        found["dependencies"] = found.pop("dependentRequired")
+    edited: Json = {key: value for key, value in schema.items() if _is_kept(key)}
+    if "dependentRequired" in edited:  # its name in draft 7
+        edited["dependencies"] = edited.pop("dependentRequired")
     for key in ("properties", "patternProperties"):
-        if key in found:
-            found[key] = {name: _property(inner, repeated) for name, inner in found[key].items()}
+        if key in edited:
+            edited[key] = {name: _property(inner, repeated) for name, inner in edited[key].items()}
     for key in ("items", "additionalProperties", "then", "else"):
-        if key in found:
-            found[key] = _edited(found[key], repeated=repeated)
+        if key in edited:
+            edited[key] = _edited(edited[key], repeated=repeated)
     for key in ("allOf", "anyOf", "oneOf"):
-        if key in found:
-            found[key] = [_edited(inner, repeated=repeated) for inner in found[key]]
+        if key in edited:
+            edited[key] = [_edited(inner, repeated=repeated) for inner in edited[key]]
     for key in ("if", "not"):  # a condition is of what is written: a variable fulfils none
-        if key in found:
-            found[key] = _bare(found[key])
+        if key in edited:
+            edited[key] = _bare(edited[key])
     if schema.get("x-sensitive") and schema.get("type") == "string":
-        return {**{key: found[key] for key in _ABOUT if key in found}, **_SECRET}
-    return _open(found)
+        return {**{key: edited[key] for key in _ABOUT if key in edited}, **_SECRET}
+    return _open(edited)
 
 
 def _property(schema: Any, repeated: bool) -> Any:
     """A list or a mapping may also be what for_each gives: nothing else stands for one."""
-    found = _edited(schema, repeated=repeated)
-    if not repeated or not isinstance(found, dict) or not _holds(found):
-        return found
-    about = {key: found[key] for key in _ABOUT if key in found}
-    return {**about, "anyOf": [{k: v for k, v in found.items() if k not in about}, copy.copy(_EACH)]}
+    edited = _edited(schema, repeated=repeated)
+    if not repeated or not isinstance(edited, dict) or not _holds(edited):
+        return edited
+    about = {key: edited[key] for key in _ABOUT if key in edited}
+    return {**about, "anyOf": [{k: v for k, v in edited.items() if k not in about}, copy.copy(_EACH)]}
 
 
 def _types(schema: Json) -> set[str]:
@@ -171,9 +176,9 @@ def _bare(schema: Any) -> Any:
     """A condition without mzplan's own words. What it says of keys is of a mapping, and of no text that
     stands for one."""
     if isinstance(schema, dict):
-        found = {key: _bare(value) for key, value in schema.items() if _is_kept(key)}
-        return {"type": "object", **found} if isinstance(found.get("properties"), dict) else found
-    return [_bare(one) for one in schema] if isinstance(schema, list) else schema
+        kept = {key: _bare(value) for key, value in schema.items() if _is_kept(key)}
+        return {"type": "object", **kept} if isinstance(kept.get("properties"), dict) else kept
+    return [_bare(condition) for condition in schema] if isinstance(schema, list) else schema
 
 
 def _is_kept(key: str) -> bool:
@@ -198,6 +203,8 @@ def written_schema(name: str) -> Json:
         **schema["properties"],
         **load_schema("defaults" if kind == "connection" else "for_each")["properties"],
     }
+    if any(inner.get("x-query") for inner in schema["properties"].values()):
+        properties |= load_schema(QUERY_FILE)["properties"]
     connection = properties.get("connection", {})
     if "x-reference" in connection:  # by its name, or written out: see mzplan.config.declarations
         properties["connection"] = {**connection, "type": ["string", "object"]}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from mzplan.schema.sql_text import Bare, SqlTextError, bare, trees
+from mzplan.schema.sql_text import DIALECTS, Bare, SqlTextError, bare, trees
 
 
 def _words(text: str) -> frozenset[str]:
@@ -20,11 +20,13 @@ def _words(text: str) -> frozenset[str]:
 
 _NAME = r"(?:[A-Za-z_]\w*|`[^`]+`)"  # of what is bare: words have ASCII letters
 _OPERAND = rf"{_NAME}(?:\.{_NAME})*|-?(?:\d+(?:\.\d+)?|\.\d+)|'[^'\\]*'"
+_TESTED = r"(?P<null>\s+[iI][sS](?:\s+[nN][oO][tT])?\s+[nN][uU][lL][lL]\b)?"
 _OPERATOR = r"\s*(?:<=>|<=|>=|<>|!=|==|[-+*/%=<>])\s*|\s+(?:[aA][nN][dD]|[oO][rR])\s+"
+_LINK = rf"(?:{_OPERAND}){_TESTED.replace('?P<null>', '?:')}"
 _PLAIN = re.compile(
-    rf"\s*(?P<chain>(?:{_OPERAND})(?:(?:{_OPERATOR})(?:{_OPERAND}))*)(?:\s+[aA][sS]\s+(?P<alias>{_NAME}))?\s*"
+    rf"\s*(?P<chain>{_LINK}(?:(?:{_OPERATOR}){_LINK})*)(?:\s+[aA][sS]\s+(?P<alias>{_NAME}))?\s*"
 )
-_CHAIN = re.compile(rf"(?P<operand>{_OPERAND})(?:{_OPERATOR})?")
+_CHAIN = re.compile(rf"(?P<operand>{_OPERAND}){_TESTED}(?:{_OPERATOR})?")
 _FIRST_NAME, _LAST_NAME = re.compile(_NAME), re.compile(rf"{_NAME}$")
 # Words that are values or functions when they stand alone.
 VALUES = _words(
@@ -90,7 +92,7 @@ _CHEAP = _words(
 )
 _VARYING_TEXT = re.compile(r"\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
-_STATELESS = "a sink's expressions look at one row at a time"
+_STATELESS = "an expression here looks at one row at a time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,7 @@ class Parsed:
 
     `columns` are the columns read, with their places; `name` that of the result (None: it has none);
     `star` says that it stands for all columns but those `without` (lower case); `varies` is what of it gives
-    another value each time, such as `now()`, and its place (None: nothing); `cast` the type that all of it is
-    cast to ("": none). `sql` is what Spark is given.
+    another value each time, such as `now()`, and its place (None: nothing). `sql` is what Spark is given.
     """
 
     problem: str = ""
@@ -111,7 +112,6 @@ class Parsed:
     star: bool = False
     without: frozenset[str] = frozenset()
     varies: tuple[str, int] | None = None
-    cast: str = ""
 
 
 @lru_cache(maxsize=8192)
@@ -128,22 +128,24 @@ def parse_where(text: str) -> Parsed:
 
 def _parsed(text: str, prefix: str) -> Parsed:
     try:
-        found = bare(text)
-        if not found.sql.strip():
+        bare_text = bare(text)
+        if not bare_text.sql.strip():
             return Parsed("it is empty")
-        parsed = _plain(found.sql, single="WHERE" not in prefix) or _read(found, prefix)
+        parsed = _plain(bare_text.sql, single="WHERE" not in prefix) or _read(bare_text, prefix)
     except SqlTextError as refused:
         return Parsed(refused.problem, refused.offset)
-    return parsed if parsed.problem else replace(parsed, sql=found.sql)
+    return parsed if parsed.problem else replace(parsed, sql=bare_text.sql)
 
 
 def _plain(text: str, single: bool) -> Parsed | None:
-    """A chain of columns, numbers and texts with operators between them; None for anything else."""
+    """A chain of columns, numbers and texts with operators between them, each perhaps `IS NULL` or not; None
+    for anything else."""
     match = _PLAIN.fullmatch(text)
     if match is None or (match["alias"] is not None and not single):
         return None
     operands = list(_CHAIN.finditer(text, *match.span("chain")))
-    refused = VALUES if len(operands) == 1 else _NOT_PLAIN
+    is_alone = len(operands) == 1 and operands[0]["null"] is None
+    refused = VALUES if is_alone else _NOT_PLAIN
     columns: list[tuple[str, int]] = []
     for operand in operands:
         first = _FIRST_NAME.match(operand["operand"])
@@ -152,7 +154,7 @@ def _plain(text: str, single: bool) -> Parsed | None:
                 return None
             columns.append((_unquoted(first.group()), operand.start()))
     name = match["alias"]
-    if name is None and len(operands) == 1 and columns:
+    if name is None and is_alone and columns:
         last = _LAST_NAME.search(operands[0]["operand"])
         name = last.group() if last else None
     return Parsed(columns=tuple(columns), name=_unquoted(name) if name is not None else None)
@@ -167,8 +169,7 @@ def _read(text: Bare, prefix: str) -> Parsed:
     from sqlglot import errors
 
     problem = Parsed()
-    # Databricks' dialect is Spark's and what is newer: `payload:field`, for example.
-    for dialect in ("spark", "databricks"):
+    for dialect in DIALECTS:
         try:
             return _Reader(prefix, text.sql).read(trees(prefix, text, dialect))
         except errors.ParseError as failure:
@@ -225,17 +226,22 @@ class _Reader:
         if self.where:
             return Parsed(columns=columns, varies=varies)
         if isinstance(tree, exp.Star):
-            without = frozenset(one.name.lower() for one in tree.args.get("except_") or ())
+            left_out = tree.args.get("except_") or ()
+            if (
+                tree.args.get("replace")
+                or tree.args.get("rename")
+                or any(c.args.get("table") for c in left_out)
+            ):
+                return Parsed("`*` stands alone, or with EXCEPT (columns): write other items beside it")
+            without = frozenset(column.name.lower() for column in left_out)
             return Parsed(columns=columns, star=True, without=without)
         if isinstance(tree, exp.Column) and isinstance(tree.this, exp.Star):
             return Parsed("`column.*` has no fixed names: write its fields one by one")
         if isinstance(tree, exp.Aliases):
             return Parsed("it has several names")
         named = isinstance(tree, exp.Alias | exp.Column | exp.Dot)
-        inner = tree.unalias()
-        cast = inner.to.sql(dialect="spark") if isinstance(inner, exp.Cast) else ""
         name = (tree.alias or tree.name) if named else None
-        return Parsed(columns=columns, name=name, varies=varies, cast=cast)
+        return Parsed(columns=columns, name=name, varies=varies)
 
     def _star_within(self, tree: Any) -> tuple[str, int] | None:
         """A star that is part of something: Spark would read mzplan's own column as well."""
@@ -257,9 +263,9 @@ class _Reader:
             if name in TYPED:
                 given = node.expressions if is_named else [node.this, node.args.get("expression")]
                 types = given[TYPED[name]] if len(given) > TYPED[name] else None
-                made = isinstance(types, exp.Anonymous) and str(types.name).lower() in SCHEMA_OF
+                inferred = isinstance(types, exp.Anonymous) and str(types.name).lower() in SCHEMA_OF
                 plain = isinstance(types, exp.Literal) and is_ddl(types.this) and "\\" not in types.this
-                if types is not None and not (made or plain):
+                if types is not None and not (inferred or plain):
                     why = f"{name} takes its types as DDL, such as 'a INT, b STRING', or from schema_of_…"
                     return why, max(self.text.lower().find(name), 0)
         return None
@@ -310,25 +316,25 @@ class _Reader:
         return None
 
     def _stateful(self, tree: Any) -> tuple[str, int] | None:
-        """What is more than a look at one row, and where."""
+        """Why the expression needs more than one row, and the offset of that; None if it does not."""
         from sqlglot import exp
 
         for node in tree.walk():
             name = str(node.name).lower() if isinstance(node, exp.Anonymous) else ""
-            what, names = "", frozenset[str]()
+            fault, names = "", frozenset[str]()
             if isinstance(node, exp.Window | exp.RowNumber) or name in _WINDOWS:
-                what = "a window function needs other rows"
+                fault = "a window function needs other rows"
             elif isinstance(node, exp.Query | exp.Subquery):
-                what = "a subquery needs other rows"
+                fault = "a subquery needs other rows"
             elif isinstance(node, exp.UDTF | exp.QueryTransform) or name in _GENERATORS:
-                what, names = "makes several rows of one", _GENERATORS
+                fault, names = "makes several rows of one", _GENERATORS
             elif isinstance(node, exp.AggFunc) or name in _AGGREGATES or _is_any(node):
-                what, names = "needs other rows", _AGGREGATES | _WINDOWS
+                fault, names = "needs other rows", _AGGREGATES | _WINDOWS
             elif isinstance(node, exp.Placeholder | exp.Parameter):
-                what = "a placeholder has no value here"
-            if what:
+                fault = "a placeholder has no value here"
+            if fault:
                 called, offset = self._called(names, self._offset(node))
-                return f"{called} {what}; {_STATELESS}".lstrip(), offset
+                return f"{called} {fault}; {_STATELESS}".lstrip(), offset
         return None
 
     def _called(self, names: frozenset[str], otherwise: int) -> tuple[str, int]:
@@ -339,15 +345,16 @@ class _Reader:
         return "this" if names else "", otherwise
 
     def _columns(self, tree: Any) -> list[tuple[str, int]]:
-        """The columns it reads. Of `payload.address.city` that is the first part."""
+        """The columns that the expression reads, each with its offset. Of `payload.address.city` that is
+        `payload`."""
         from sqlglot import exp
 
-        found = []
+        columns = []
         for column in tree.find_all(exp.Column):
             first = next(iter(column.parts))
             if isinstance(first, exp.Identifier):
-                found.append((first.name, self._offset(first)))
-        return sorted(found, key=lambda one: one[1])
+                columns.append((first.name, self._offset(first)))
+        return sorted(columns, key=lambda pair: pair[1])
 
     def _offset(self, node: Any) -> int:
         """Where a node is written: at its first identifier, for lack of anything better."""

@@ -7,31 +7,43 @@ So no other module needs `if type == "kafka"` to find the effect of a change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal, cast
 
 from mzplan.host.network import is_loopback
-from mzplan.model.address import Kind
+from mzplan.model.address import COLLECTIONS, Address, Kind
 from mzplan.model.plan import Effect
 from mzplan.model.resources import Body
 from mzplan.schema.columns import canonical
 from mzplan.schema.dialect import Json
-from mzplan.schema.loading import load_schema
+from mzplan.schema.loading import load_schema, types_of
 from mzplan.schema.properties import is_sensitive, takes_secret, walk_properties
 from mzplan.secrets.references import placed_references
 
 EditKind = Literal["added", "removed", "changed"]
+_REFERRED: Mapping[str, tuple[Kind, ...]] = {"collection": COLLECTIONS}
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A property that names another resource, and the types it may have (empty: any)."""
+    """A property that names another resource: of one of these kinds, which share their names, and of one of
+    these types (empty: any)."""
 
     property: str
-    kind: Kind
+    kinds: tuple[Kind, ...]
     types: tuple[str, ...]
+
+    def words(self) -> str:
+        """What it names, for people: `connection`, `source or view`."""
+        return " or ".join(self.kinds)
+
+    def address(self, name: str, known: Container[Address]) -> Address:
+        """The one that a name stands for among those that are known; where there is none, one of the first
+        kind."""
+        addresses = [Address(kind, name) for kind in self.kinds]
+        return next((address for address in addresses if address in known), addresses[0])
 
 
 @dataclass(frozen=True)  # no slots: cached_property needs a __dict__
@@ -49,7 +61,11 @@ class ResourceKind:
     def references(self) -> tuple[Reference, ...]:
         """The properties that refer to other resources."""
         return tuple(
-            Reference(name, cast(Kind, schema["x-reference"]), tuple(schema.get("x-reference-types", ())))
+            Reference(
+                name,
+                _REFERRED.get(schema["x-reference"], (schema["x-reference"],)),
+                tuple(schema.get("x-reference-types", ())),
+            )
             for name, schema in self.schema["properties"].items()
             if "x-reference" in schema
         )
@@ -62,8 +78,8 @@ class ResourceKind:
     @property
     def rotates_keys(self) -> tuple[str, str] | None:
         """The properties of the keys that ALTER … ROTATE KEYS rotates: the primary, the secondary."""
-        found = self.schema.get("x-rotates-keys")
-        return (found["primary"], found["secondary"]) if found else None
+        properties = self.schema.get("x-rotates-keys")
+        return (properties["primary"], properties["secondary"]) if properties else None
 
     def packages(self, body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The jars that Spark needs for this body, and the dependencies to exclude from them, as Maven
@@ -74,9 +90,9 @@ class ResourceKind:
         return tuple(wanted), tuple(excluded)
 
     def query_type(self, kind: Kind) -> str | None:
-        """The default type of a source or sink on this connection; None where it can't have one."""
-        found = self.schema.get(f"x-{kind}-type")
-        return str(found) if found else None
+        """The default type of a query of this kind on this connection; None where it can't have one."""
+        type_name = self.schema.get(f"x-{kind}-type")
+        return str(type_name) if type_name else None
 
     def normalise(self, body: Body) -> Json:
         """The body with values equal to their defaults left out and keys sorted.
@@ -96,22 +112,22 @@ class ResourceKind:
 
     def assumed(self, body: Body) -> dict[tuple[str, ...], Any]:
         """By path, what a body gets that is declared without it (`x-assumed`)."""
-        found: dict[tuple[str, ...], Any] = {}
+        assumed: dict[tuple[str, ...], Any] = {}
         for path, schema in self._assuming:
             rule = schema["x-assumed"]
             if not _holds(body, path) and not is_loopback(str(body.get(rule["unless-loopback"], ""))):
-                found[path] = rule["value"]
-        return found
+                assumed[path] = rule["value"]
+        return assumed
 
     @cached_property
     def _assuming(self) -> tuple[tuple[tuple[str, ...], Json], ...]:
-        return tuple(one for one in walk_properties(self.schema) if "x-assumed" in one[1])
+        return tuple((path, schema) for path, schema in walk_properties(self.schema) if "x-assumed" in schema)
 
     def property_schema(self, path: tuple[str | int, ...]) -> Json:
         """The schema of the property at a path of keys and indexes; the nearest one above where a
         schema does not go deeper (items of a list, free keys of a map)."""
-        found = _annotated(self.schema, path)
-        return found[-1] if found else self.schema
+        schemas = _annotated(self.schema, path)
+        return schemas[-1] if schemas else self.schema
 
     def effect(self, path: tuple[str | int, ...], edit: EditKind) -> Effect:
         """The effect of an edit of this kind at this path on a running query (`x-change`)."""
@@ -141,7 +157,9 @@ class ResourceKind:
     def restricted(self) -> tuple[tuple[str, Json], ...]:
         """The properties whose keys are not all free (`x-reserved`, `x-allowed`)."""
         properties = self.schema["properties"].items()
-        return tuple(one for one in properties if "x-reserved" in one[1] or "x-allowed" in one[1])
+        return tuple(
+            (name, schema) for name, schema in properties if "x-reserved" in schema or "x-allowed" in schema
+        )
 
     @cached_property
     def column_paths(self) -> tuple[tuple[str, ...], ...]:
@@ -155,8 +173,14 @@ class ResourceKind:
     @cached_property
     def key_path(self) -> tuple[str, ...] | None:
         """The property that lists the columns of a keyed collection's key (`x-key`)."""
-        found = (path for path, schema in walk_properties(self.schema) if schema.get("x-key"))
-        return next(found, None)
+        paths = (path for path, schema in walk_properties(self.schema) if schema.get("x-key"))
+        return next(paths, None)
+
+    @cached_property
+    def query_property(self) -> str | None:
+        """The property with the SQL of a view (`x-query`)."""
+        properties = self.schema["properties"].items()
+        return next((name for name, inner in properties if inner.get("x-query")), None)
 
     @property
     def is_key_certain(self) -> bool:
@@ -177,9 +201,18 @@ class ResourceKind:
 @cache
 def resource_kind(kind: Kind, type_: str) -> ResourceKind:
     """The schema's view of a kind and type. Raises KeyError when there is no such schema."""
-    found = ResourceKind(kind, type_)
-    _ = found.schema
-    return found
+    view = ResourceKind(kind, type_)
+    _ = view.schema
+    return view
+
+
+@cache
+def only_type(kind: Kind) -> str | None:
+    """The type of a query that says none and has no connection: the only one of its kind; None where there
+    are several, or it follows from the connection."""
+    types = types_of(kind)
+    is_only = len(types) == 1 and "connection" not in resource_kind(kind, types[0]).schema["properties"]
+    return types[0] if is_only else None
 
 
 def _holds(body: Any, path: tuple[str, ...]) -> bool:

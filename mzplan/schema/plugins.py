@@ -42,27 +42,27 @@ def find_plugin(type_: str) -> Plugin | None:
 
     Raises MzplanError MZ080, naming the package, when it can't be used.
     """
-    found = [entry for entry in _entries() if entry.name == type_]
-    if not found:
+    entries = [entry for entry in _entries() if entry.name == type_]
+    if not entries:
         return None
-    if len({package_of(entry) for entry in found}) > 1:
-        packages = " and ".join(sorted({package_of(entry) for entry in found}))
+    if len({package_of(entry) for entry in entries}) > 1:
+        packages = " and ".join(sorted({package_of(entry) for entry in entries}))
         raise _broken(type_, packages, "more than one package brings this type", "uninstall all but one.")
-    return _loaded(found[0])
+    return _loaded(entries[0])
 
 
 @cache
 def all_plugins() -> tuple[Plugin, ...]:
     """Every plug-in that works, by type; a broken one is reported when its type is used."""
-    found = []
+    plugins = []
     for name in sorted({entry.name for entry in _entries()}):
         try:
             plugin = find_plugin(name)
         except MzplanError:
             continue
         if plugin is not None:
-            found.append(plugin)
-    return tuple(found)
+            plugins.append(plugin)
+    return tuple(plugins)
 
 
 def package_of(entry: EntryPoint) -> str:
@@ -102,7 +102,7 @@ def _loaded(entry: EntryPoint) -> Plugin:
 def _problems(type_: str, connector: Any, schemas: Mapping[str, Json]) -> Iterator[str]:
     if connector.type != type_:
         yield f"its entry point is {type_!r}, and its connector's type is {connector.type!r}"
-    allowed = {f"{kind}.{type_}" for kind in KINDS}
+    allowed = {f"{kind}.{type_}" for kind in KINDS if kind != "view"}
     if not schemas or not set(schemas) <= allowed:
         yield f"its schemas are {sorted(schemas)}; they can only be of {sorted(allowed)}"
     for kind, method in (("source", "input_factory"), ("sink", "output_factory")):

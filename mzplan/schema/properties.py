@@ -31,6 +31,11 @@ def takes_secret(schema: Json, path: tuple[str | int, ...]) -> bool:
     return is_sensitive(schema, path) or any(s.get("x-reference-allowed") for s in _along(schema, path))
 
 
+def leads(schema: Json, path: tuple[str | int, ...]) -> bool:
+    """Whether the value at a path says where something leads, or what is open to others, by `x-server`."""
+    return any(inner.get("x-server") for inner in _along(schema, path))
+
+
 def _along(schema: Json, path: tuple[str | int, ...]) -> Iterator[Json]:
     """The schemas along a path, outermost first, through the items of lists and what free keys hold too."""
     for key in path:

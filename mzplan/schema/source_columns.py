@@ -1,4 +1,4 @@
-"""The columns of a source's collection, for both sides.
+"""The columns of a collection, for both sides.
 
 The schemas declare where they come from: a property with DDL (`x-diff: columns`), its default for a format
 that needs none (`x-default-columns`), and properties that add one column each (`x-column`).
@@ -12,9 +12,17 @@ from typing import Any
 from mzplan.schema.columns import Column, parse_columns
 from mzplan.schema.kinds import ResourceKind, as_mapping, resource_kind
 
+VIEW_TYPES = frozenset(("sql",))
+
+
+def collection_kind(type_: str) -> ResourceKind:
+    """The kind and type of what writes a collection: no source has the type of a view. Raises KeyError when
+    there is no such type."""
+    return resource_kind("view" if type_ in VIEW_TYPES else "source", type_)
+
 
 def columns_of(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
-    """The user's columns of the collection that a source of this type writes, in order.
+    """The user's columns of the collection that a source or view of this type writes, in order.
 
     Raises DdlError for a schema that is not Spark DDL.
     """
@@ -23,21 +31,21 @@ def columns_of(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
 
 def record_columns(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
     """The columns that the record itself is read into, without included ones. Raises DdlError."""
-    kind = resource_kind("source", type_)
-    found: list[Column] = []
+    kind = collection_kind(type_)
+    columns: list[Column] = []
     for path in kind.column_paths:
         if kind.property_schema(path).get("x-diff") == "columns":
             ddl = _value(body, path) or default_ddl(kind, path, body)
-            found += parse_columns(ddl) if isinstance(ddl, str) else ()
-    return tuple(found)
+            columns += parse_columns(ddl) if isinstance(ddl, str) else ()
+    return tuple(columns)
 
 
 def keys_of(type_: str, body: Mapping[str, Any]) -> tuple[str, ...]:
     """The key columns of a keyed collection (`x-key`: the property that lists them); `()` for a collection to
     which rows are only added."""
-    kind = resource_kind("source", type_)
+    kind = collection_kind(type_)
     listed = _value(body, kind.key_path) if kind.key_path is not None else None
-    return tuple(listed) if isinstance(listed, list) and all(isinstance(one, str) for one in listed) else ()
+    return tuple(listed) if isinstance(listed, list) and all(isinstance(name, str) for name in listed) else ()
 
 
 def default_ddl(kind: ResourceKind, path: tuple[str, ...], body: Mapping[str, Any]) -> str | None:
@@ -49,15 +57,15 @@ def default_ddl(kind: ResourceKind, path: tuple[str, ...], body: Mapping[str, An
 
 def included_columns(type_: str, body: Mapping[str, Any]) -> dict[str, Column]:
     """The columns for what comes with a record beside its value: by what it is (`key`, …)."""
-    kind = resource_kind("source", type_)
-    found: dict[str, Column] = {}
+    kind = collection_kind(type_)
+    columns: dict[str, Column] = {}
     for path in kind.column_paths:
         written = _value(body, path)
         type_of_it = kind.property_schema(path).get("x-column")
         if type_of_it is not None and isinstance(written, str):
             name, _, other = written.partition(" ")
-            found[path[-1]] = Column(name, other or type_of_it)
-    return found
+            columns[path[-1]] = Column(name, other or type_of_it)
+    return columns
 
 
 def _value(body: Any, path: tuple[str, ...]) -> Any:

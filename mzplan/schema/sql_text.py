@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 MAX_LENGTH = 10_000
+# sqlglot's, in the order to try them. Databricks' is Spark's and what is newer: `payload:field`, for example.
+DIALECTS = ("spark", "databricks")
 _MAX_DEPTH = 32  # brackets within brackets
 # Steps of sqlglot's parser. It reads ordinary expressions in 2 for each token, and STRUCT(STRUCT(…)) in 2 to
 # the power of the depth: what others have written must not keep anybody busy.
@@ -56,7 +59,8 @@ class Bare:
 
 
 def bare(text: str) -> Bare:
-    """Raises SqlTextError for what sqlglot and Spark might read differently."""
+    """The text without its comments. Raises SqlTextError for what sqlglot and Spark might read
+    differently."""
     if len(text) > MAX_LENGTH:
         raise SqlTextError(f"it is longer than {MAX_LENGTH:,} characters")
     parts: list[str] = []
@@ -69,30 +73,68 @@ def bare(text: str) -> Bare:
         token = _TOKEN.match(text, end)
         if token is None:
             raise SqlTextError(_unreadable(text[end:]), end)
-        kind, found = token.lastgroup, token.group()
+        kind, lexeme = token.lastgroup, token.group()
         if kind == "comment":
-            _check_comment(found, end)
-            found = re.sub(r"[^\n]", " ", found)
-        elif kind == "signs" and not _SIGNS.fullmatch(found):
-            raise SqlTextError(f"`{found}` {_TWO_WAYS}: put a blank between operators", end)
+            _check_comment(lexeme, end)
+            lexeme = re.sub(r"[^\n]", " ", lexeme)
+        elif kind == "signs" and not _SIGNS.fullmatch(lexeme):
+            raise SqlTextError(f"`{lexeme}` {_TWO_WAYS}: put a blank between operators", end)
         elif kind == "quoted":
             quoted.add(token.span())
         elif kind == "open":
             has_arrow.append(False)
         elif kind == "close":
             has_arrow = has_arrow[:-1] or [False]
-        elif found == ",":
+        elif lexeme == ",":
             has_arrow[-1] = False
-        if kind == "signs" and found.startswith("->"):
+        if kind == "signs" and lexeme.startswith("->"):
             if has_arrow[-1]:
                 raise SqlTextError("a function can't be the result of a function", end)
             has_arrow[-1] = True
         depth += (kind == "open") - (kind == "close")
         if depth > _MAX_DEPTH:
             raise SqlTextError("it is nested too deep", end)
-        parts.append(found)
+        parts.append(lexeme)
         end = token.end()
     return Bare("".join(parts), frozenset(quoted))
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A part of what is bare: its kind (`word`, `quoted`, …; "" for a comma or a point), its text, its place,
+    and in how many brackets it is."""
+
+    kind: str
+    text: str
+    start: int
+    depth: int
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+    @property
+    def word(self) -> str:
+        """In lower case; "" for what is no word, or in brackets."""
+        return self.text.lower() if self.kind == "word" and self.depth == 0 else ""
+
+    @property
+    def name(self) -> str:
+        """In lower case, as Spark compares names; "" for what is none."""
+        if self.kind == "quoted" and self.text.startswith("`"):
+            return self.text[1:-1].replace("``", "`").lower()
+        return self.text.lower() if self.kind == "word" else ""
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """The tokens of what is bare. Blanks are none."""
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        kind = token.lastgroup or ""
+        depth -= kind == "close"
+        if kind != "space":
+            yield Token(kind, token.group(), token.start(), depth)
+        depth += kind == "open"
 
 
 def _check_comment(comment: str, offset: int) -> None:
@@ -132,8 +174,8 @@ def trees(prefix: str, text: Bare, dialect: str) -> list[Any]:
         raise SqlTextError(f"{text.sql[start:end][:60]} {_TWO_WAYS}", start)
     # Of the dialect, which is of this call alone: sqlglot makes further parsers, for types, from it.
     spoken.parser_class, spoken.steps = _bounded(dialect), _STEPS + _STEPS_OF_TOKEN * len(tokens)
-    found: list[Any] = spoken.parser().parse(tokens, sql)
-    return found
+    statements: list[Any] = spoken.parser().parse(tokens, sql)
+    return statements
 
 
 @cache

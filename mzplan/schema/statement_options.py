@@ -33,9 +33,9 @@ class StatementOptions:
         self.single: dict[str, SqlOption] = {}
         self.entries: dict[str, SqlOption] = {}
         for path, schema in walk_properties(kind.schema):
-            for word, one in (("x-sql", False), ("x-sql-one", True)):
+            for word, takes_one in (("x-sql", False), ("x-sql-one", True)):
                 if (name := schema.get(word)) is not None:
-                    self.single[name] = SqlOption(name=name, path=path, one=one, schema=schema)
+                    self.single[name] = SqlOption(name=name, path=path, one=takes_one, schema=schema)
             if (name := schema.get("x-sql-entry")) is not None:
                 entry = schema["additionalProperties"]
                 self.entries[name] = SqlOption(name=name, path=path, one=False, schema=entry)

@@ -33,9 +33,9 @@ def errors_of(name: str, schema: Json, body: Any) -> list[tuple[Path, Any]]:
     longs = _Longs(schema, body)
     for start in range(0, longs.longest, _PORTION):
         part = longs.portion(schema, body, start)
-        found = list(validator(name).iter_errors(part))
-        if found:
-            return [(_whole_path(body, _path_in(part, error), start), error) for error in found]
+        errors = list(validator(name).iter_errors(part))
+        if errors:
+            return [(_whole_path(body, _path_in(part, error), start), error) for error in errors]
     return [(_path_in(body, error), error) for error in validator(name).iter_errors(body)]
 
 

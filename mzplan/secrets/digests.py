@@ -57,12 +57,12 @@ def find_key() -> bytes | None:
 def own_key() -> bytes:
     """The key, which is made where there is none. Where no file can be made it is one of this process alone,
     and nobody else can compare its digests. Raises MzplanError MZ112."""
-    found = find_key()
-    if found is None:
+    key = find_key()
+    if key is None:
         with contextlib.suppress(OSError, RuntimeError):
             _make(key_path())
-        found = find_key()
-    return found if found is not None else _key_of_this_process()
+        key = find_key()
+    return key if key is not None else _key_of_this_process()
 
 
 def name_of(key: bytes) -> str:
@@ -120,11 +120,11 @@ def is_same_secret(reference: str, value: str, digest: str) -> bool:
     key, salt = find_key(), salt_of(digest)
     if key is None or salt is None or _name_of(digest) != name_of(key):
         return True
-    _, cost, _, _, there = digest.split(":")
-    if not cost.isdecimal() or not 1 <= int(cost) <= _MOST_COST or not there:
+    _, cost, _, _, expected = digest.split(":")
+    if not cost.isdecimal() or not 1 <= int(cost) <= _MOST_COST or not expected:
         return True
     try:
-        return hmac.compare_digest(_keyed(key, reference, value, salt, int(cost)), there)
+        return hmac.compare_digest(_keyed(key, reference, value, salt, int(cost)), expected)
     except (ValueError, TypeError):  # the salt is no hex, the digest no ASCII
         return True
 

@@ -29,16 +29,21 @@ def read_secret(path: Path, name: str) -> str | None:
     try:
         _require_regular(path.stat().st_mode, name)  # before it is opened: that may do something to a device
         with _opened(path) as handle:
-            _require_regular(os.fstat(handle).st_mode, name)
-            data = _read(handle)
+            return secret_in(handle, name)
     except (OSError, ValueError):  # ValueError: a NUL in its name
         return None
+
+
+def secret_in(handle: int, name: str) -> str:
+    """The same of a file that is open. Raises MzplanError MZ103 and OSError."""
+    _require_regular(os.fstat(handle).st_mode, name)
+    data = _read(handle)
     if len(data) > MAX_SECRET:
-        raise _unusable(name, f"holds more than {MAX_SECRET >> 20} MiB")
+        raise unusable(name, f"holds more than {MAX_SECRET >> 20} MiB")
     try:
         return data.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:
-        raise _unusable(name, "is not text in UTF-8") from None
+        raise unusable(name, "is not text in UTF-8") from None
 
 
 def read_pem(path: Path) -> bytes:
@@ -52,13 +57,13 @@ def read_pem(path: Path) -> bytes:
     except ValueError:  # a NUL in its name
         raise OSError(errno.EINVAL, "no name of a file", str(path)) from None
     if kind or len(data) > MAX_SECRET:
-        what = f"it is {kind}" if kind else f"it holds more than {MAX_SECRET >> 20} MiB"
-        raise OSError(errno.EINVAL, what, str(path))
+        reason = f"it is {kind}" if kind else f"it holds more than {MAX_SECRET >> 20} MiB"
+        raise OSError(errno.EINVAL, reason, str(path))
     return data
 
 
 def read_pem_text(path: Path) -> str:
-    """The same, as text. Raises OSError, too, where it is not UTF-8."""
+    """The text of a file, read by read_pem. Raises OSError, too, if it is not UTF-8."""
     try:
         return read_pem(path).decode("utf-8")
     except UnicodeDecodeError:
@@ -85,15 +90,16 @@ def _read(handle: int) -> bytes:
 
 def _require_regular(mode: int, name: str) -> None:
     if kind := _kind(mode):
-        raise _unusable(name, f"is {kind}")
+        raise unusable(name, f"is {kind}")
 
 
 def _kind(mode: int) -> str:
-    """What it is instead of a regular file; "" for one."""
-    return "" if stat.S_ISREG(mode) else next((what for is_it, what in _KINDS if is_it(mode)), "no file")
+    """What a file of this mode is instead of a regular file; "" for a regular file."""
+    return "" if stat.S_ISREG(mode) else next((kind for is_kind, kind in _KINDS if is_kind(mode)), "no file")
 
 
-def _unusable(name: str, what: str) -> MzplanError:
+def unusable(name: str, what: str) -> MzplanError:
+    """MZ103: `${file:NAME}` `what`."""
     return error(
         "MZ103",
         f"${{file:{name}}} can't be a secret: it {what}",

@@ -106,7 +106,7 @@ def _is_login(path: Path) -> bool:
             return True
     except (OSError, ValueError):  # no name of a file: nothing to read
         return False
-    return any(_is_same(one, real) for one in _files())
+    return any(_is_same(login_file, real) for login_file in _files())
 
 
 def _is_same(login: Path, real: str) -> bool:

@@ -62,8 +62,10 @@ class Allowance:
     hosts: tuple[str, ...]
 
     def names(self, reference: str) -> bool:
-        found = _plain(reference)
-        return any(_like(_plain(one), "[^/]*").fullmatch(found) for one in self.references)
+        plain = _plain(reference)
+        if _climbs(reference):
+            return False
+        return any(_like(_plain(pattern), "[^/]*").fullmatch(plain) for pattern in self.references)
 
     def leads_to(self, server: str) -> bool:
         """Whether an entry names this server. Patterns are for names of hosts: a socket, or whatever else is
@@ -71,8 +73,8 @@ class Allowance:
         host = server.rpartition(":")[0]
         if server.startswith(UNKNOWN):
             return "*" in self.hosts
-        written = [one.lower() for one in self.hosts if _HOST.fullmatch(host) or "*" not in one]
-        return any(_like(one, ".*").fullmatch(name) for one in written for name in (server, host))
+        written = [pattern.lower() for pattern in self.hosts if _HOST.fullmatch(host) or "*" not in pattern]
+        return any(_like(pattern, ".*").fullmatch(name) for pattern in written for name in (server, host))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,19 +90,23 @@ class Policy:
         if not refused:
             return
         reference = refused[0].reference
-        named = any(one.names(reference) for one in self.allowed)
+        named = any(allowance.names(reference) for allowance in self.allowed)
         why = "names it, but not with that server" if named else "does not name it"
+        hint = f"if it may, add to {self.path} (a runner reads it when it starts):\n{lines_for(refused)}"
+        if _climbs(reference):
+            why = "allows no path with `..`: behind a link, that leads elsewhere than it says"
+            hint = "write the path without `..`; it may be absolute."
         raise error(
             "MZ106",
             f"The policy does not let {subject} send {reference} to {shown_route(refused[0].route)}",
             f"The policy is {self.path}, and {why}.",
-            f"if it may, add to {self.path} (a runner reads it when it starts):\n{lines_for(refused)}",
+            hint,
         )
 
     def connect(self, subject: str, routes: Collection[Route]) -> None:
         """Raises MzplanError MZ173."""
         for route in sorted(routes):
-            if all(any(one.leads_to(server) for one in self.allowed) for server in route):
+            if all(any(allowance.leads_to(server) for allowance in self.allowed) for server in route):
                 continue
             raise error(
                 "MZ173",
@@ -112,8 +118,10 @@ class Policy:
             )
 
     def _allows(self, flow: Flow) -> bool:
-        naming = [one for one in self.allowed if one.names(flow.reference)]
-        return bool(naming) and all(any(one.leads_to(server) for one in naming) for server in flow.route)
+        naming = [allowance for allowance in self.allowed if allowance.names(flow.reference)]
+        return bool(naming) and all(
+            any(allowance.leads_to(server) for allowance in naming) for server in flow.route
+        )
 
 
 class Committed:
@@ -182,16 +190,16 @@ def read_policy(path: str) -> Policy:
 
 def lines_for(flows: Iterable[Flow]) -> str:
     """What a policy needs to allow these ways, as it is written there. A name with `*` in it would allow more
-    than itself: it is left out."""
+    than itself, a path with `..` nothing: they are left out."""
     servers: dict[str, set[str]] = {}
     for reference, route in flows:
-        if "*" not in "".join((reference, *route)):
-            found = servers.setdefault(reference, set())
-            found.update("*" if server.startswith(UNKNOWN) else server for server in route)
+        if "*" not in "".join((reference, *route)) and not _climbs(reference):
+            hosts = servers.setdefault(reference, set())
+            hosts.update("*" if server.startswith(UNKNOWN) else server for server in route)
     return "\n".join(
         f"[[allow]]\nreferences = [{_quoted(reference) if reference else ''}]\n"
-        f"hosts = [{', '.join(map(_quoted, sorted(found)))}]"
-        for reference, found in sorted(servers.items())
+        f"hosts = [{', '.join(map(_quoted, sorted(hosts)))}]"
+        for reference, hosts in sorted(servers.items())
     )
 
 
@@ -199,13 +207,21 @@ def _allowance(path: str, entry: Any) -> Allowance:
     if not isinstance(entry, dict) or entry.keys() != {"references", "hosts"}:
         raise _unusable(path, f"what may go where is {_FORM}")
     for name, values in entry.items():
-        if not isinstance(values, list) or not all(isinstance(one, str) and one for one in values):
+        if not isinstance(values, list) or not all(isinstance(text, str) and text for text in values):
             raise _unusable(path, f"{name} is a list of texts")
     strange = next(
-        (one for one in entry["references"] if not re.fullmatch(r"\$\{[^:{}]+:[^{}]+\}", one)), None
+        (
+            reference
+            for reference in entry["references"]
+            if not re.fullmatch(r"\$\{[^:{}]+:[^{}]+\}", reference)
+        ),
+        None,
     )
     if strange is not None:
         raise _unusable(path, f"{strange[:60]!r} is no reference, as ${{env:NAME}} or ${{file:PATH}}")
+    climbing = next(filter(_climbs, entry["references"]), None)
+    if climbing is not None:
+        raise _unusable(path, f"{climbing[:60]!r} has `..` in it, and would allow nothing: write it without")
     return Allowance(references=tuple(entry["references"]), hosts=tuple(entry["hosts"]))
 
 
@@ -245,9 +261,15 @@ def _proposed(subject: str, flows: Collection[Flow]) -> Diagnostic:
 
 
 def _plain(reference: str) -> str:
-    """The reference, the path of a file without detours: `a/../b` is `b`."""
+    """The reference, the path of a file without detours: `./a//b` is `a/b`."""
     provider, _, name = reference[2:-1].partition(":")
     return f"${{file:{os.path.normpath(name)}}}" if provider == "file" else reference
+
+
+def _climbs(reference: str) -> bool:
+    """Whether it is a file's, with `..` in its path: behind a link only the system knows where that leads."""
+    provider, _, name = reference[2:-1].partition(":")
+    return provider == "file" and ".." in name.split("/")
 
 
 def _like(pattern: str, any_text: str) -> re.Pattern[str]:
@@ -271,12 +293,14 @@ def _quoted(text: str) -> str:
 class Handed:
     """`values` of `${env:NAME}` references, by name; `flows`: where a command that commits sends secrets.
     `proposal`: the id of the one for whose validation alone the values are. `state`: the digest of the state
-    with whose commit they are taken over (Store.serial_digest). Neither: they are used from now on."""
+    with whose commit they are taken over (Store.serial_digest). Neither: they are used from now on. `again`:
+    what has failed is tried again at once."""
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     flows: Collection[Flow] = ()
     proposal: str = ""
     state: str = ""
+    again: bool = False
 
 
 NOTHING_HANDED = Handed()

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 GROUP = "mzplan.secrets"
 OURS = {"vault": "mzplan.secrets.vault:provider", "aws-sm": "mzplan.secrets.aws_secrets:provider"}
-"""Those of mzplan, as an entry point has them. Another package can't take their names."""
+"""The providers of mzplan, written as an entry point is. Another package can't take their names."""
 
 Content = str | Mapping[str, Any] | None
 """What lies at a path: a text (which may be a JSON object, and is then named by key, too), texts by key, or
@@ -31,11 +31,11 @@ class ProviderError(Exception):
 
 
 class NotReachableError(ProviderError):
-    """It can't be asked now: it is down, sealed, slow. What was read before is used meanwhile."""
+    """The provider can't be asked now: it is down, sealed or slow. What was read before is used meanwhile."""
 
 
 class RefusedError(ProviderError):
-    """It was asked, and does not give it."""
+    """The provider was asked, and does not give the secret."""
 
 
 @runtime_checkable
@@ -65,11 +65,11 @@ def find_provider(name: str) -> Provider | None:
     if name in OURS:
         loaded: Provider = EntryPoint(name=name, value=OURS[name], group=GROUP).load()
         return loaded
-    found = list(entry_points(group=GROUP, name=name))
-    if not found:
+    entries = list(entry_points(group=GROUP, name=name))
+    if not entries:
         return None
-    loaded = found[0].load()
-    assert callable(loaded) or isinstance(loaded, RemoteProvider), f"{found[0].value} is no provider"
+    loaded = entries[0].load()
+    assert callable(loaded) or isinstance(loaded, RemoteProvider), f"{entries[0].value} is no provider"
     return loaded
 
 
@@ -83,5 +83,5 @@ def has_provider(name: str) -> bool:
 def fault_of_name(provider: str, name: str) -> str | None:
     """What is wrong with the name of a secret of one of mzplan's providers, as a sentence; None for no
     fault, and for the providers of others: none of their code runs for it."""
-    found = find_provider(provider) if provider in OURS else None
-    return found.fault_of(name) if isinstance(found, _Ours) else None
+    known = find_provider(provider) if provider in OURS else None
+    return known.fault_of(name) if isinstance(known, _Ours) else None

@@ -40,7 +40,7 @@ def references_in(value: Any) -> Iterator[str]:
 
 
 def placed_references(value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
-    """The same, each with its place in the value."""
+    """Every secret reference in a value, at any depth, each with its place in the value."""
     if isinstance(value, str):
         if "${" in value:
             yield from ((place, match.group(0)) for match in REFERENCE.finditer(value))
@@ -89,7 +89,7 @@ class Secrets:
         connectors.admission.GuardedSecrets."""
 
     def proposed(self, values: Mapping[str, str] | None = None) -> Self:
-        """The same, for descriptions that nobody has committed; with these values of the environment, which
+        """The secrets for descriptions that nobody has committed; with these values of the environment, which
         are nowhere else."""
         other = copy.copy(self)
         if values:
@@ -145,20 +145,23 @@ class Secrets:
         if provider == "env":
             return self.environment.get(name)
         if provider == "file":
-            return read_secret(self.directory / name, name)
-        found = _provider(provider)
-        if found is None:
+            return self._file(name)
+        loaded = _provider(provider)
+        if loaded is None:
             return None
-        if isinstance(found, RemoteProvider):
+        if isinstance(loaded, RemoteProvider):
             reference = f"${{{provider}:{name}}}"
             if self.remote is None:
                 raise _not_asked(reference)
-            return self.remote.value(reference, provider, found, name, current=current)
+            return self.remote.value(reference, provider, loaded, name, current=current)
         try:
-            value = found(name)
+            value = loaded(name)
         except Exception:  # its text may contain anything; it counts as no value
             return None
         return value if isinstance(value, str) else None
+
+    def _file(self, name: str) -> str | None:
+        return read_secret(self.directory / name, name)
 
 
 def _provider(name: str) -> Provider | None:

@@ -73,10 +73,10 @@ class RemoteSecrets:
             known = self._known.get((kind, path), _UNKNOWN)  # another thread may just have asked
             if not self._is_due(known):
                 return known
-            found = self._asked(kind, provider, path, known)
+            fresh = self._asked(kind, provider, path, known)
             with self._lock:
-                self._known[kind, path] = found
-            return found
+                self._known[kind, path] = fresh
+            return fresh
         finally:
             asking.release()
 
@@ -153,14 +153,14 @@ def _picked(reference: str, content: Content, key: str) -> str | None:
 
 def _parsed(reference: str, text: str) -> Mapping[str, object]:
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise _unusable(
             reference, "names a key of what is no JSON object", "leave out # and what follows it."
         )
-    return found
+    return content
 
 
 def _unusable(reference: str, what: str, fix: str) -> MzplanError:

@@ -44,8 +44,8 @@ def scrub(text: str) -> str:
         return text
     with _lock:
         known = [pattern for patterns in _values.values() for pattern in patterns]
-    found = [pattern for pattern in known if pattern[0] in text]
-    for form, pattern in sorted(found, key=lambda one: len(one[0]), reverse=True):
+    matching = [pattern for pattern in known if pattern[0] in text]
+    for form, pattern in sorted(matching, key=lambda pair: len(pair[0]), reverse=True):
         if form in text:
             text = pattern.sub(BLOT, text)
     for form, _ in known:
@@ -62,8 +62,8 @@ def _without_beginnings(form: str, text: str) -> str:
         alike = zip(form, text[at : at + len(form)], strict=False)
         end = at + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], alike))
         alone = not (text[at - 1 : at] + " ")[0].isalnum() and not (text[end : end + 1] + " ")[0].isalnum()
-        found = text[at:end]
-        if alone and (len(found) >= _LONG_BEGINNING or any(map(str.isdigit, found))):
+        part = text[at:end]
+        if alone and (len(part) >= _LONG_BEGINNING or any(map(str.isdigit, part))):
             kept += [text[begin:at], BLOT]
         else:
             kept.append(text[begin:end])
@@ -78,7 +78,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def scrubbed(found: Diagnostic) -> Diagnostic:
-    """The same of a diagnostic."""
+    """The diagnostic with `***` for every value that was resolved."""
     return replace(found, summary=scrub(found.summary), detail=scrub(found.detail), hint=scrub(found.hint))
 
 

@@ -186,8 +186,8 @@ def _kept(client: Any, path: str) -> Content:
             answer = client.secrets.kv.v1.read_secret(inner, mount_point=point)
     except exceptions.InvalidPath:  # none, or its newest version is deleted
         return None
-    found = answer["data"]
-    return found if isinstance(found, Mapping) else None
+    content = answer["data"]
+    return content if isinstance(content, Mapping) else None
 
 
 @contextmanager

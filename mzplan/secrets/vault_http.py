@@ -54,7 +54,7 @@ class _Guarded(HTTPAdapter):
 
 
 def _parts(answer: Response, until: float) -> Iterator[bytes]:
-    """As they come: each one may take the whole timeout."""
+    """The parts of the body as they come: each part may take the whole timeout."""
     size = 0
     while part := answer.raw.read1(_PART, decode_content=False):
         size += len(part)

@@ -63,13 +63,13 @@ class Collections:
         with lock:
             if self._ready.get(path) == wanted:
                 return
-            there = _columns_at(spark, path)
-            if there is None:
+            existing = _columns_at(spark, path)
+            if existing is None:
                 create_table(spark, path, f"{ddl(columns)}, {POSITION} {position}", properties)
             else:
-                if POSITION not in there:  # adopted from a query that somebody else has written
+                if POSITION not in existing:  # adopted from a query that somebody else has written
                     adopt_table(spark, path, f"{POSITION} {position}", properties)
-                added = [c for c in columns if c.name.lower() not in there]
+                added = [c for c in columns if c.name.lower() not in existing]
                 if added:
                     spark.sql(f"ALTER TABLE {table_at(path)} ADD COLUMNS ({ddl(added)})")
             self._ready[path] = wanted

@@ -166,10 +166,10 @@ class DeltaStorage:
         from mzplan.connectors.local.numbering import Numbering, turns
 
         places = {description.query.place for description, _ in commands}
-        with turns(self._warehouse, places, self._alone) as there:
+        with turns(self._warehouse, places, self._alone) as by_place:
             for description, command in commands:
                 query = description.query
-                turn = there[query.place]
+                turn = by_place[query.place]
                 if command.key.startswith(RESERVED):
                     raise StorageError(f"The key {command.key!r} is mzplan's own: no append may have it.")
                 if turn.plans(command.key):
@@ -183,14 +183,14 @@ class DeltaStorage:
                 if first is None:
                     raise InvalidUppersError(command.id, command.upper - 1, numbering.next + 1, decided=False)
                 planned = planned_steps(command, first, keyed)
-                made = turn.append([to_table(columns, each) for each in planned], command.key, apart=True)
-                if made.digests is not None:
+                appended = turn.append([to_table(columns, each) for each in planned], command.key, apart=True)
+                if appended.digests is not None:
                     raise StorageError(
-                        f"An append of the key {command.key!r} was made as step {made.step}, and step "
-                        f"{made.other} has other rows: their digest is {made.digests[0]}, that of these is "
-                        f"{made.digests[1]}."
+                        f"An append of the key {command.key!r} was made as step {appended.step}, and step "
+                        f"{appended.other} has other rows: their digest is {appended.digests[0]}, that of "
+                        f"these is {appended.digests[1]}."
                     )
-            for turn in there.values():
+            for turn in by_place.values():
                 turn.write()
 
     def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:
@@ -250,8 +250,10 @@ def clean_log(collection: str, version: int) -> int:
     folder = open_folder(f"{collection}/_delta_log")
     names = folder.names()
     limit = min(version, last_vacuumed(collection))
-    first = max((one for one in _versions(names, _CHECKPOINT) if one <= limit), default=0)
-    gone = [name for name in names if (found := _ENTRY.fullmatch(name)) and int(found[1]) < first]
+    first = max(
+        (checkpoint for checkpoint in _versions(names, _CHECKPOINT) if checkpoint <= limit), default=0
+    )
+    gone = [name for name in names if (match := _ENTRY.fullmatch(name)) and int(match[1]) < first]
     for name in gone:  # oldest first: stopped half-way, the log is as whole as it was
         _delete(folder, name)
     return len(gone)
@@ -271,7 +273,7 @@ def tidy_log(collection: str) -> int:
 
 
 def _versions(names: list[str], pattern: re.Pattern[str]) -> list[int]:
-    return [int(found[1]) for name in names if (found := pattern.fullmatch(name))]
+    return [int(match[1]) for name in names if (match := pattern.fullmatch(name))]
 
 
 def _delete(folder: Folder, name: str) -> None:

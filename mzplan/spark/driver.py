@@ -66,8 +66,9 @@ class SparkDriver:
     def versions(self) -> Versions | None:
         return self._versions
 
-    def replaced(self) -> str | None:
-        return self._installation.replaced_by() if self._installation is not None else None
+    def replaced(self, *, at_once: bool = False) -> str | None:
+        installation = self._installation
+        return installation.replaced_by(at_once=at_once) if installation is not None else None
 
     def _session(self) -> SparkSession:
         if self._spark is None:

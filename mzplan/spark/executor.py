@@ -16,12 +16,20 @@ from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.queries import Output, ResolvedQuery, resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.checks import check_connection, check_description, prepare_target
+from mzplan.connectors.formats.dead_letters import folder_of, require_own
 from mzplan.connectors.frames.merges import merge_small_files
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.connectors.network.tunnels import close_forwards
 from mzplan.connectors.releases import leave, remove
-from mzplan.controller.executor import CheckResult, ExecutorContext, Measured, QueryName, QueryReport
+from mzplan.controller.executor import (
+    CheckResult,
+    ExecutorContext,
+    ExecutorGoneError,
+    Measured,
+    QueryName,
+    QueryReport,
+)
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Counters
@@ -34,15 +42,15 @@ from mzplan.spark.driver import SparkDriver
 from mzplan.spark.errands.dead_letters import check_conditions
 from mzplan.spark.maintenance import compact_target, measured, vacuum
 from mzplan.spark.progress import Progress, ProgressListener
-from mzplan.spark.projection import analysed_outputs
+from mzplan.spark.projection import analysed_outputs, ensure_columns
 from mzplan.spark.query import Running
 from mzplan.spark.session import has_ended
 from mzplan.spark.start import QueryStart, StartContext, collection_of
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.unfinished import UnfinishedSteps
-from mzplan.spark.versions import require_features, require_readable, require_uncomputed
-from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.spark.versions import require_features, require_readable
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.collection_log import CollectionLog, require_inside, require_uncomputed
 from mzplan.warehouse.storage import missing_storage, require_plain
 
 log = logging.getLogger("mzplan.spark")
@@ -90,9 +98,9 @@ class SparkExecutor(SparkDriver):
     # ── storage and servers, beside the queries
 
     def missing(self, description: Description) -> tuple[Diagnostic, ...]:
-        written = description.source or description
-        collection = written.address, written.id, written.generation
-        return missing_storage(self._warehouse, description.address, description.place, collection)
+        read = description.source or description
+        of = (read.address, *read.place)
+        return missing_storage(self._warehouse, description.address, description.place, of)
 
     def measure(self, description: Description, secrets: Secrets) -> Measured:
         try:
@@ -119,6 +127,7 @@ class SparkExecutor(SparkDriver):
     def merge_files(self, collection: str) -> None:
         """Merge the small files of a Delta table into large ones; its streams don't notice."""
         session = self._session()
+        CollectionLog(collection).ensure_inside()
         with self._collections.rewriting(collection):
             merge_small_files(session, table_at(collection))
 
@@ -135,18 +144,19 @@ class SparkExecutor(SparkDriver):
 
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
         directory = self._context.directory
-        found = check_description(
+        checked = check_description(
             description, secrets, self._connectors, self._outputs, directory, self._warehouse
         )
         lacking = self._lacking_jars(description, secrets)
         unreadable = self._unreadable(description)
-        diagnostics = (*found.diagnostics, *lacking, *unreadable)
-        if not any(one.severity == "error" for one in diagnostics):
+        diagnostics = (*checked.diagnostics, *lacking, *unreadable)
+        if not any(diagnostic.severity == "error" for diagnostic in diagnostics):
             diagnostics += self._unsupported(description, secrets)
             diagnostics += self._uncastable(description, secrets)
             diagnostics += self._unacceptable(description, secrets)
+            diagnostics += self._otherwise(description, secrets)
         return CheckResult(
-            diagnostics=diagnostics, upstream=found.upstream, makes=found.makes, lacks=found.lacks
+            diagnostics=diagnostics, upstream=checked.upstream, makes=checked.makes, lacks=checked.lacks
         )
 
     def _unreadable(self, description: Description) -> tuple[Diagnostic, ...]:
@@ -159,13 +169,17 @@ class SparkExecutor(SparkDriver):
         with these tables fails by itself."""
         if self._spark is None or description.address.kind == "connection":
             return ()
-        if any(one.name.generation == description.generation for one in self._hosted(description.address)):
+        if any(
+            query.name.generation == description.generation for query in self._hosted(description.address)
+        ):
             return ()
-        return _raised("MZ281 MZ282", lambda: self._require_features(self._resolve(description, secrets)))
+        return _raised(
+            "MZ281 MZ282 MZ283", lambda: self._require_features(self._resolve(description, secrets))
+        )
 
     def _uncastable(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """MZ294, before anything is stopped for a source that could not begin with the rows that it has."""
-        if self._spark is None or description.predecessor is None or description.source is not None:
+        if self._spark is None or description.predecessor is None:
             return ()
         connector = self._connectors.source(description.type)
         try:
@@ -180,9 +194,16 @@ class SparkExecutor(SparkDriver):
     def _unacceptable(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """MZ058, before anything is stopped for dead letters whose condition Spark does not accept."""
         spark = self._spark
-        if spark is None or not any(one.where for one in description.replays):
+        if spark is None or not any(replay.where for replay in description.replays):
             return ()
         return _raised("MZ058", lambda: check_conditions(spark, self._resolve(description, secrets)))
+
+    def _otherwise(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
+        """MZ058 and MZ302, before anything is stopped for a view that Spark reads in another way."""
+        if self._spark is None or description.source is None or not description.address.has_collection:
+            return ()
+        query = self._resolve(description, secrets)
+        return _raised("MZ058 MZ302", lambda: ensure_columns(self._outputs(query), query))
 
     def _lacking_jars(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """MZ129, before anything is stopped for a query that could not be started."""
@@ -196,19 +217,29 @@ class SparkExecutor(SparkDriver):
             return [query for name, query in self._running.items() if name.address == address]
 
     def _require_features(self, query: ResolvedQuery) -> None:
-        """Raise MZ282 for a collection that computes; MZ281 for a table that the Delta of here can't read, or
-        write where the query does."""
-        # One log for both looks: it keeps the commits that it has read.
-        collection = CollectionLog(collection_of(self._warehouse, query.description))
-        require_uncomputed(collection, query.address)
+        """Raise MZ282 for a collection, or a table of dead letters, that computes; MZ283 for a table whose
+        log leads out of it; MZ281 for one that the Delta of here can't read, or write where the query does.
+        """
+        # One log for all looks: it keeps the commits that it has read.
+        writes, source = query.address.has_collection, query.description.source
+        tables = {CollectionLog(collection_of(self._warehouse, query.description)): writes}
+        if writes and source is not None:
+            tables[CollectionLog(collection_path(self._warehouse, *source.place))] = False
+        for collection in tables:
+            require_inside(collection, query.address)
+            require_uncomputed(collection, query.address)
+        target = None if writes else self._connectors.sink(query.description.type).target_table(query)
+        if target is not None:
+            written = CollectionLog(target)
+            require_inside(written, query.address, own=False)
+            tables[written] = True
+        if (folder := folder_of(query)) is not None:
+            letters = CollectionLog(folder)
+            require_own(letters, query.address)
+            tables[letters] = True
         ours = self._delta_features
         if ours is None:  # it then says so itself
             return
-        is_source = query.address.kind == "source"
-        tables = {collection: is_source}
-        target = None if is_source else self._connectors.sink(query.description.type).target_table(query)
-        if target is not None:
-            tables[CollectionLog(target)] = True
         for table, writes in tables.items():
             with suppress(OSError, ValueError):  # what can't be seen, the start says
                 require_features(table, query.address, ours, writes=writes)
@@ -223,13 +254,12 @@ class SparkExecutor(SparkDriver):
         """A sink's columns: exactly, once Spark is there; before that, as far as they are known."""
         if self._spark is None:
             return outputs_without_spark(query)
-        written = query.description.source or query.description
-        return analysed_outputs(self._spark, query, self._connectors.source(written.type).position)
+        return analysed_outputs(self._spark, query, self._connectors.position(query.description))
 
     def _connector(self, query: ResolvedQuery) -> Side:
         type_ = query.description.type
-        is_source = query.address.kind == "source"
-        return self._connectors.source(type_) if is_source else self._connectors.sink(type_)
+        writes = query.address.has_collection
+        return self._connectors.source(type_) if writes else self._connectors.sink(type_)
 
     # ── starting
 
@@ -240,7 +270,8 @@ class SparkExecutor(SparkDriver):
         name = QueryName.of(self._context.project, description)
         running = Running(name, self._connector(query).route(query))
         checkpoint = Checkpoint.of(self._warehouse, *description.place)
-        require_plain(query.address, checkpoint, collection_of(self._warehouse, description))
+        log = f"{collection_of(self._warehouse, description)}/_delta_log"
+        require_plain(query.address, checkpoint.folder, log)
         self._require_features(query)
         resolve_again = partial(self._resolve, secrets=secrets)
         try:
@@ -291,21 +322,23 @@ class SparkExecutor(SparkDriver):
         return self._steps.counted()
 
     def reports(self) -> list[QueryReport]:
-        """See Executor. Raises RuntimeError when Spark's Java process has ended (killed, or out of memory):
-        this process can't go on then, and whoever supervises it starts another one."""
         if self._spark is not None and has_ended(self._spark):
-            raise RuntimeError("Spark's Java process has ended: was it killed, or out of memory?")
+            raise ExecutorGoneError("Spark's Java process has ended: was it killed, or out of memory?")
         with self._lock:
             running = list(self._running.values())
-        found = {one.run_id: self._progress.get(one.run_id) for one in running}
-        if self._look(running, found):
+        progress = {query.run_id: self._progress.get(query.run_id) for query in running}
+        if self._look(running, progress):
             self._collections.forget_all()  # it may have failed of its table: look again
-        reports = [one.report(found[one.run_id], self._steps.recorded(str(one.name))) for one in running]
+        reports = [
+            query.report(progress[query.run_id], self._steps.recorded(str(query.name))) for query in running
+        ]
         return list(map(self._explained, reports))
 
     def _explained(self, report: QueryReport) -> QueryReport:
         """MZ243 for what has ended in a way that says nothing, as Python's tasks are of another PySpark."""
-        if report.error is None or report.error_code != "MZ064" or (now := self.replaced()) is None:
+        if report.error is None or report.error_code != "MZ064":
+            return report
+        if (now := self.replaced(at_once=True)) is None:
             return report
         why = f"PySpark was replaced under this runner (now: {now}), and its tasks in Python are of that one."
         fix = "Fix: restart the runner: mzplan down, then mzplan up."
@@ -318,19 +351,19 @@ class SparkExecutor(SparkDriver):
         whether one has ended."""
         ended: list[Running] = []
         others: list[Running] = []
-        for one in running:
-            if one.ended is None:
-                (ended if self._progress.has_ended(one.run_id) else others).append(one)
-        others.sort(key=lambda one: one.asked_at)
-        silent = [one for one in others if not one.was_idle and found[one.run_id] is None]
-        heard = [one for one in others if one.was_idle or found[one.run_id] is not None]
+        for query in running:
+            if query.ended is None:
+                (ended if self._progress.has_ended(query.run_id) else others).append(query)
+        others.sort(key=lambda query: query.asked_at)
+        silent = [query for query in others if not query.was_idle and found[query.run_id] is None]
+        heard = [query for query in others if query.was_idle or found[query.run_id] is not None]
         others = [*heard[:1], *silent, *heard[1:]]
-        news = [one.look(found[one.run_id]) for one in ended]
+        news = [query.look(found[query.run_id]) for query in ended]
         until = time.monotonic() + _ASKING
-        for number, one in enumerate(others):
+        for number, query in enumerate(others):
             if number >= _ASKED and time.monotonic() >= until:
                 break
-            news.append(one.look(found[one.run_id]))
+            news.append(query.look(found[query.run_id]))
         return any(news)
 
 

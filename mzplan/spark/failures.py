@@ -57,9 +57,15 @@ _FIXES = {
     "of Kafka dead-letter keeps them aside.",
     "MZ067": "say where to go on (on_upstream_change), or begin anew: mzplan apply --replace SOURCE "
     "--allow-replace; and give the topic a longer retention.",
+    "MZ283": "look who else writes the table; a shallow clone has files of another table.",
     "MZ287": "on_change: skip passes over such commits; with `key` (a new generation) the source follows "
     "them.",
 }
+_GONE = re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST")
+_BACK = (
+    "put it back, or begin anew: mzplan apply --replace SOURCE --allow-replace. Files of a Delta table go "
+    "with VACUUM: let it keep them for longer (delta.deletedFileRetentionDuration)."
+)
 _OF_FILE = "correct or remove that file, or correct format and schema of the source."
 _CAST = (
     "correct the value where it comes from; or in select use try_cast, which makes it NULL, or a wider type."
@@ -158,7 +164,7 @@ def of_query(query: Any, place: str) -> Failure | None:
 def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
     """Of exceptions, outermost first, each as (class, message)."""
     chain = [(name, _without_plan(message)) for name, message in chain]
-    marked = next((found for _, message in reversed(chain) if (found := _MARKED.search(message))), None)
+    marked = next((match for _, message in reversed(chain) if (match := _MARKED.search(message))), None)
     if marked:
         return Failure(_with_fix(marked[2], _FIXES.get(marked[1], "")), marked[1])
     for code, pattern in _KNOWN:
@@ -170,7 +176,9 @@ def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
         return Failure(_NO_WORKER, OTHER)
     # The innermost is the cause, unless it says nothing.
     lines = [_first_line(message) for _, message in reversed(chain)]
-    file = next((found for _, message in chain if (found := _FILE.search(message))), None)
+    file = next((match for _, message in chain if (match := _FILE.search(message))), None)
+    if file is not None and any(_GONE.search(message) for _, message in chain):
+        return Failure(_with_fix(f"file {file[1]} was deleted before it was read", _BACK), "MZ067")
     if file is not None:  # not of its format, or with other columns
         why = next((line for line in lines if line and not _FILE.search(line)), "it can't be read")
         return Failure(_with_fix(f"file {file[1]}: {why}", _OF_FILE), "MZ066")
@@ -181,11 +189,11 @@ def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
 
 def _of_value(text: str) -> str | None:
     """What is wrong with a value, by the exceptions' messages: which column or expression, which type."""
-    for pattern, said, fix in _VALUES:
-        if (found := re.search(pattern, text, re.S)) is not None:
+    for pattern, template, fix in _VALUES:
+        if (match := re.search(pattern, text, re.S)) is not None:
             expression = _EXPRESSION.search(text)
             where = f"{expression[1].strip()}: " if expression else ""
-            return _with_fix(where + said.format("", *found.groups()), fix)
+            return _with_fix(where + template.format("", *match.groups()), fix)
     return None
 
 

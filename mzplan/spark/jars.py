@@ -8,6 +8,7 @@ Which ones those are, host/spark_lines.py says.
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -58,8 +59,8 @@ def require_pinned(jars: Sequence[Path], packages: str | None, others: bool = Fa
         wanted = pins.get(jar.name)
         if wanted is None and not others:
             raise _unexpected(jar)
-        if wanted is not None and (found := _sha256(jar)) != wanted:
-            raise _changed(jar, found, wanted)
+        if wanted is not None and (digest := _sha256(jar)) != wanted:
+            raise _changed(jar, digest, wanted)
 
 
 def _sha256(jar: Path) -> str:
@@ -94,4 +95,4 @@ def _remove(jar: Path) -> str:
     organisation, _, rest = jar.name.partition("_")
     cache = jar.parent.parent / "cache" / organisation
     name = next((p.name for p in sorted(cache.glob("*"), reverse=True) if rest.startswith(f"{p.name}-")), "")
-    return f"rm -r {jar} {cache / name}" if name else f"rm {jar}"
+    return shlex.join(["rm", "-r", str(jar), str(cache / name)] if name else ["rm", str(jar)])

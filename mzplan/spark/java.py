@@ -25,25 +25,25 @@ def require_java() -> str:
     Looks where Spark's own launcher looks: JAVA_HOME, else the PATH.
     """
     home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     where = f"in JAVA_HOME ({home})" if home else "on the PATH"
-    if found is None or not os.access(found, os.X_OK):
+    if java is None or not os.access(java, os.X_OK):
         raise _error(
             "Java was not found", f"Spark runs on Java {MINIMUM_JAVA} or 21, and there is none {where}."
         )
     try:
-        done = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S)
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S)
         version = _VERSION.search(done.stderr + done.stdout)
     except (OSError, subprocess.TimeoutExpired):
         version = None
     if version is None:
-        raise _error("Java does not run", f"{found} ({where}) does not say which version it is.")
+        raise _error("Java does not run", f"{java} ({where}) does not say which version it is.")
     if int(version[1]) < MINIMUM_JAVA:
         raise _error(
             f"Java {version[1]} is too old",
-            f"Spark needs Java {MINIMUM_JAVA} or 21; {found} is Java {version[1]}.",
+            f"Spark needs Java {MINIMUM_JAVA} or 21; {java} is Java {version[1]}.",
         )
-    return found
+    return java
 
 
 def _error(summary: str, detail: str) -> MzplanError:

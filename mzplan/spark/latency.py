@@ -27,10 +27,10 @@ class Latencies:
     def take(self, history: StepHistory, found: Sequence[StepRecord]) -> None:
         """Steps of a query were recorded, the newest last."""
         if history.is_source:
-            made = self._made.setdefault(history.written, {})
-            made |= {record.step: at for record in found if (at := _made(record)) is not None}
-            for old in list(made)[:-_KEPT]:
-                del made[old]
+            times = self._made.setdefault(history.written, {})
+            times |= {record.step: at for record in found if (at := _made(record)) is not None}
+            for old in list(times)[:-_KEPT]:
+                del times[old]
 
     def latency(self, history: StepHistory, record: StepRecord, ended: float | None) -> float | None:
         """Seconds until a step ended (`ended`: since the epoch) from when the oldest record of it was made;

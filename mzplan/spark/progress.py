@@ -83,13 +83,13 @@ class ProgressListener:
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         data = json.loads(event.progress().json())
         with self._lock:
-            found = parse_progress(data)
+            latest = parse_progress(data)
             before = self._runs.get(data["runId"], Progress())
             self._runs[data["runId"]] = replace(
-                found,
+                latest,
                 heard_at=time.time(),
-                left_out=before.left_out + found.left_out,
-                batch_seconds=before.batch_seconds if found.batch_seconds is None else found.batch_seconds,
+                left_out=before.left_out + latest.left_out,
+                batch_seconds=before.batch_seconds if latest.batch_seconds is None else latest.batch_seconds,
             )
         if self._also is not None:
             self._also(data)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.outputs import canonical_type
 from mzplan.connectors.api.queries import Output, ResolvedQuery
-from mzplan.connectors.frames.types import ddl_of, quoted, spark_type
+from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.schema.columns import POSITION
+from mzplan.schema.columns import POSITION, canonical_type, spark_type
 from mzplan.schema.expressions import (
     SCHEMA_OF,
     TYPED,
@@ -28,6 +28,9 @@ from mzplan.schema.expressions import (
     parse_select,
     parse_where,
 )
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.source_columns import columns_of, keys_of
+from mzplan.schema.view_query import parse_view
 from mzplan.secrets.resolved import shortened
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ _UNRESOLVED = {
 _FUNCTION = f"{_CATALYST}analysis.UnresolvedFunction"
 _HOW = {
     "sink": 'write Spark SQL expressions over the source\'s columns, such as "amount * 1.2 AS gross"',
+    "view": "write Spark SQL over the collection's columns: SELECT … FROM a collection WHERE …",
     "source": "write a condition of Spark SQL over the letters' columns, such as \"reason LIKE 'id %'\"",
 }
 _MAX_TOLD = 1000  # characters of what Spark says
@@ -69,29 +73,49 @@ _MOST_ARGUMENTS = {
 }
 
 
-def project(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+def read_by(query: ResolvedQuery) -> ResolvedQuery:
+    """A query as one that reads a collection: a view as a sink would say what its SQL says, with the columns
+    that it reads. Raises MzplanError MZ058 for SQL that no view may have."""
+    source = query.description.source
+    property_ = resource_kind(query.address.kind, query.description.type).query_property
+    if source is None or property_ is None:
+        return query
+    parsed = parse_view(query.body[property_])
+    if parsed.problem:
+        raise _too_much(query, property_, f"{parsed.problem[0].upper()}{parsed.problem[1:]}.")
+    columns = columns_of(source.type, source.body)
+    keys = keys_of(source.type, source.body)
+    return replace(query, body={**query.body, **parsed.body}, columns=columns, keys=keys)
+
+
+def project(rows: DataFrame, query: ResolvedQuery, *, or_else: str = "") -> DataFrame:
     """The sink's columns, then `_position`: `where` sees the collection's columns, then `select` is taken.
+    `or_else`: a condition in SQL by which rows are taken that `where` leaves out.
 
     Raises MzplanError MZ058 when Spark can't make sense of them, or would do more with them than may be.
     """
     looking = _looking(rows.sparkSession.sparkContext._gateway)
-    made = ["Project"]
+    nodes = ["Project"]
     items: list[str] = []
     try:
         for index, text in enumerate(query.body.get("select") or ["*"]):
-            item = _sql(parse_select(text), f"select[{index}]", rows, query)
-            items += [quoted(column.name) for column in query.columns] if item.strip() == "*" else [item]
+            parsed = parse_select(text)
+            item = _sql(parsed, f"select[{index}]", rows, query)
+            # Spark's own star has mzplan's columns, too.
+            star = [quoted(c.name) for c in query.columns if c.name.lower() not in parsed.without]
+            items += star if parsed.star else [item]
         filtered = rows
         if "where" in query.body:
-            made.append("Filter")
-            filtered = rows.where(_sql(parse_where(query.body["where"]), "where", rows, query))
+            nodes.append("Filter")
+            condition = _sql(parse_where(query.body["where"]), "where", rows, query)
+            filtered = rows.where(f"({condition}) OR {or_else}" if or_else else condition)
         projected = filtered.selectExpr(*items, POSITION)
     except MzplanError:
         raise
     except Exception as problem:
         names = [column.name for column in query.columns]
         raise _refused(query, problem, "select or where", names) from None
-    if odd := looking.odd_plan(projected, rows, made):
+    if odd := looking.odd_plan(projected, rows, nodes):
         raise _too_much(query, "select or where", odd)
     return projected
 
@@ -112,10 +136,34 @@ def rows_where(rows: DataFrame, text: str, place: str, query: ResolvedQuery) -> 
 
 
 def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -> tuple[Output, ...]:
-    """The sink's columns, as Spark sees them, without any table. Raises MzplanError MZ058."""
+    """The columns that a sink or a view makes, as Spark sees them, without any table. Raises MzplanError
+    MZ058."""
+    query = read_by(query)
     fields = [f"CAST(NULL AS {spark_type(c.type)}) AS {quoted(c.name)}" for c in query.columns]
     empty = spark.range(0).selectExpr(*fields, f"CAST(NULL AS {position}) AS {POSITION}")
     return outputs_of(project(empty, query))
+
+
+def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
+    """Raises MzplanError MZ302 where what comes out is not what the query's collection has: the plan has
+    worked out the columns of a view without Spark, or its files say them."""
+    by_name = {output.name.lower(): spark_type(output.type or "") for output in outputs}
+    if [output.name.lower() for output in outputs] != [column.name.lower() for column in query.columns]:
+        differing = f"Spark makes {', '.join(output.name for output in outputs)} of its query, in this order"
+    else:
+        differing = "; ".join(
+            f"{column.name} is {by_name[column.name.lower()]} to Spark, and {column.type} in the plan"
+            for column in query.columns
+            if by_name[column.name.lower()] != spark_type(column.type)
+        )
+    if differing:
+        raise error(
+            "MZ302",
+            f"The schema of {query.address} is not that of its query",
+            f"{differing}.",
+            "write a CAST in the query where the types differ, or say what Spark makes of it as `schema`.",
+            address=query.address,
+        )
 
 
 def outputs_of(rows: DataFrame) -> tuple[Output, ...]:
@@ -132,9 +180,9 @@ def _sql(parsed: Parsed, place: str, rows: DataFrame, query: ResolvedQuery) -> s
         raise _too_much(query, place, f"{parsed.problem[0].upper()}{parsed.problem[1:]}.")
     # Without a bracket there is neither a query in it nor a call.
     if "(" in parsed.sql:
-        there = {name.lower() for name in rows.columns}
+        columns = {name.lower() for name in rows.columns}
         for name, _ in parsed.columns:
-            if name.lower() in VALUES - there:
+            if name.lower() in VALUES - columns:
                 raise _too_much(query, place, f"{name} is no column: write {name}() for Spark's function.")
         spark: Any = rows.sparkSession
         tree = spark._jsparkSession.sessionState().sqlParser().parseExpression(parsed.sql)
@@ -204,7 +252,7 @@ class _Looking:
 
     def odd_plan(self, projected: DataFrame, rows: DataFrame, made: Iterable[str]) -> str:
         """The same of an analysed projection: nodes of these classes, then what the rows are themselves."""
-        plan, base = (one._jdf.queryExecution().analyzed() for one in (projected, rows))
+        plan, base = (frame._jdf.queryExecution().analyzed() for frame in (projected, rows))
         for wanted in made:
             node = str(plan.getClass().getName())
             if node != f"{_CATALYST}plans.logical.{wanted}":
@@ -242,7 +290,7 @@ def _calls(tree: Any, called: str) -> list[list[Mapping[str, Any]]]:
     before its children."""
     nodes = json.loads(tree.toJSON())
     after = [0] * len(nodes)  # where what belongs to a node ends
-    found = []
+    calls = []
     for place in reversed(range(len(nodes))):
         arguments, following = [], place + 1
         for _ in range(nodes[place]["num-children"]):
@@ -250,8 +298,8 @@ def _calls(tree: Any, called: str) -> list[list[Mapping[str, Any]]]:
             following = after[following]
         after[place] = following
         if _called(nodes[place]) == called:
-            found.append(arguments)
-    return found
+            calls.append(arguments)
+    return calls
 
 
 def _called(node: Mapping[str, Any]) -> str:

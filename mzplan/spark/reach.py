@@ -30,12 +30,12 @@ def take_out(session: SparkSession) -> None:
         # Spark 4.2 has them qualified in a session's registry, and by their names alone in the common one.
         lines = str(listed.mkString("\n")).lower().split("\n")
         names = [line.rpartition(".")[2].strip("`") for line in lines]
-        there = {name: listed.apply(place) for place, name in enumerate(names) if name in _REACHING}
-        if reflect := there.get("reflect"):
+        identifiers = {name: listed.apply(place) for place, name in enumerate(names) if name in _REACHING}
+        if reflect := identifiers.get("reflect"):
             clock = catalyst.FunctionIdentifier(NAME, reflect.database(), reflect.catalog())
             builder = registry.lookupFunctionBuilder(reflect).get()
             registry.registerFunction(clock, registry.lookupFunction(reflect).get(), builder)
-        for identifier in there.values():
+        for identifier in identifiers.values():
             registry.dropFunction(identifier)
     UserDefinedType.fromJson = classmethod(_refuse)  # type: ignore[assignment,method-assign]
 

@@ -196,10 +196,10 @@ def _start(conf: SparkConf, line: SparkLine) -> None:
         except BaseException:
             _end(gateway)
             raise
-        there = next((jar for jar in jars if jar.name == wanted), None)
-        if there is None or first is not None:
+        replacement = next((jar for jar in jars if jar.name == wanted), None)
+        if replacement is None or first is not None:
             break
-        first = there
+        first = replacement
         _end(gateway)
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
@@ -256,7 +256,7 @@ def _relay(reader: int, lines: deque[bytes], started: threading.Event) -> None:
 def _not_started(lines: list[str]) -> MzplanError:
     """Why Spark did not start, from what it has printed."""
     text = "\n".join(lines)
-    missing = [":".join(found) for found in _ARTIFACT.findall(text)]
+    missing = [":".join(coordinates) for coordinates in _ARTIFACT.findall(text)]
     listed = ", ".join(dict.fromkeys(missing)) or "see the log"
     if "download failed" in text and "local-m2-cache" in text and " in local-m2-cache" in text:
         return error(

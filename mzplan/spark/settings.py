@@ -23,8 +23,13 @@ _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _REDACTED = "(?i:secret|password|token|access[.]?key)"
 _REDACTED_TOO = "(?i:keystore[.]key|jaas|private.?key)"
 # How Spark reads what others have written, whatever is configured: else it puts values of its configuration,
-# secrets among them, in the place of ${…}, and takes "…" for a name.
-READING = {"spark.sql.variable.substitute": "false", "spark.sql.ansi.doubleQuotedIdentifiers": "false"}
+# secrets among them, in the place of ${…}, and takes "…" for a name; and a table's log has it merge after a
+# write what that log names, files of other places among them.
+READING = {
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.databricks.delta.autoCompact.enabled": "false",
+}
 STOP_TIMEOUT_S = 20
 _FETCHED = ("http", "https", "ftp")
 NOTHING: Mapping[str, tuple[str, ...]] = {}
@@ -54,6 +59,8 @@ def _defaults(application: str) -> dict[str, str]:
         # that nobody here reads, a first micro-batch takes a tenth less CPU.
         "spark.databricks.delta.fileSizeHistogramMetrics.enabled": "false",
         "spark.databricks.delta.checksumDVMetrics.enabled": "false",
+        # mzplan does not look into what merges commits of a log; Delta itself writes none.
+        "spark.databricks.delta.deltaLog.minorCompaction.useForReads": "false",
         # Also in an object store: by it, verify tells files that VACUUM has removed from lost ones.
         "spark.databricks.delta.vacuum.logging.enabled": "true",
         # Else Spark checks its own optimizer after each rule.
@@ -117,19 +124,21 @@ def _java_options(ours: str, wanted: str) -> str:
     if wanted == ours:
         return ours
     logs = "configurationFile" in wanted
-    return " ".join([*(one for one in ours.split() if not (logs and "configurationFile" in one)), wanted])
+    return " ".join(
+        [*(option for option in ours.split() if not (logs and "configurationFile" in option)), wanted]
+    )
 
 
 def _joined(given: str | None, ours: tuple[str, ...]) -> str:
     """A comma-separated list with ours added, except those that are there in some version."""
-    there = [item for item in (given or "").split(",") if item]
-    names = {item.rpartition(":")[0] or item for item in there}
-    return ",".join([*there, *(item for item in ours if (item.rpartition(":")[0] or item) not in names)])
+    listed = [item for item in (given or "").split(",") if item]
+    names = {item.rpartition(":")[0] or item for item in listed}
+    return ",".join([*listed, *(item for item in ours if (item.rpartition(":")[0] or item) not in names)])
 
 
 def given_here() -> dict[str, str]:
     """Configuration from outside that our own would override: spark-defaults.conf, PYSPARK_SUBMIT_ARGS."""
-    found = _spark_defaults()
+    settings = _spark_defaults()
     words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
     names = {
         "--master": "spark.master",
@@ -138,11 +147,11 @@ def given_here() -> dict[str, str]:
     }
     for flag, value in pairwise(words):
         if flag in names:
-            found[names[flag]] = value
+            settings[names[flag]] = value
         elif flag in ("--conf", "-c") and "=" in value:
             key, _, setting = value.partition("=")
-            found[key] = setting
-    return found
+            settings[key] = setting
+    return settings
 
 
 def _spark_defaults() -> dict[str, str]:

@@ -18,7 +18,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Versions
 from mzplan.model.state import Replay
-from mzplan.schema.description import Description, writes_all
+from mzplan.schema.description import Description, SourceRead, writes_all
 from mzplan.spark import failures
 from mzplan.spark.carry_over.rows import CarryOver
 from mzplan.spark.collections import Collections
@@ -27,10 +27,10 @@ from mzplan.spark.errands.dead_letters import LettersReplays
 from mzplan.spark.errands.replays import write_replays
 from mzplan.spark.errands.source_steps import newest_done, pass_over_begun, settle_steps
 from mzplan.spark.progress import ProgressListener
-from mzplan.spark.projection import analysed_outputs, outputs_of
+from mzplan.spark.projection import analysed_outputs, ensure_columns, outputs_of, read_by
 from mzplan.spark.query import Running, resumed
 from mzplan.spark.step_recorder import StepRecorder
-from mzplan.spark.streams import letters_of, sink_rows, source_writer, trigger_interval
+from mzplan.spark.streams import letters_of, rows_read, source_writer, trigger_interval
 from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.verification.sink_content import SinkContent
 from mzplan.spark.versions import take_over
@@ -40,7 +40,7 @@ from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.storage import ensure_collection, remember_collection
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -60,8 +60,7 @@ class StartContext:
 
 def collection_of(warehouse: str, description: Description) -> str:
     """The path or URI of the collection that a query writes, or reads."""
-    written = description.source or description
-    return collection_path(warehouse, written.id, written.generation)
+    return collection_path(warehouse, *description.collection.place)
 
 
 class QueryStart:
@@ -89,7 +88,7 @@ class QueryStart:
         self._history = StepHistory(
             context.warehouse,
             description.place,
-            source.place if source is not None else None,
+            None if description.address.has_collection or source is None else source.place,
             whole=writes_all(description.body),
         )
 
@@ -97,11 +96,11 @@ class QueryStart:
         """Start the query, once all that comes before that is done. `ours`: what writes its checkpoint from
         now on. Raises MzplanError, OSError, and whatever Spark raises."""
         description, checkpoint, running = self._query.description, self._checkpoint, self._running
-        if description.source is not None:  # what began before the sink was changed is finished first
+        if description.source is not None:  # what began before the query was changed is finished first
             self._go_over()
             self._context.unfinished.begin(description, checkpoint, running, self._run_once)
         running.written_with = take_over(checkpoint, self._query.address, ours)
-        if description.source is None:
+        if description.address.has_collection:
             self._carry_over()
         self._do_errands()
         running.step = checkpoint.log.committed()
@@ -134,7 +133,7 @@ class QueryStart:
             ) from None
 
     def _go_over(self) -> None:
-        """Let a sink go on with the generation of its source that has begun with the rows of the former one,
+        """Let a query go on with the generation of its source that has begun with the rows of the former one,
         once it has read the rest of that."""
         moves = GoingOver(self._context.warehouse, self._query.description, self._checkpoint)
         while (earlier := moves.to_read()) is not None:
@@ -150,7 +149,7 @@ class QueryStart:
 
     def _do_errands(self) -> None:
         """Do what the query is to do before it starts. Raises as `submit` does."""
-        if self._query.description.source is None:
+        if self._query.address.has_collection:
             self._write_errand_steps()
         else:
             with self._failing("replay"):
@@ -191,7 +190,7 @@ class QueryStart:
         def content() -> SinkContent:
             return SinkContent(query.description, self._resolve, connectors, warehouse, spark, carries=True)
 
-        position = connectors.source((query.description.source or query.description).type).position
+        position = connectors.position(query.description)
         run = self._sink_run(analysed_outputs(spark, query, position), begins=False)
         write_replays(connectors.sink(query.description.type), run, content)
         running.backfilled = checkpoint.replays().newest()
@@ -231,7 +230,7 @@ class QueryStart:
     def _start(self, *, once: bool = False) -> StreamingQuery:
         """`once`: for one micro-batch."""
         query, name = self._query, str(self._running.name)
-        if query.address.kind == "source":
+        if query.address.has_collection:
             self._remember_upstream()
             writer = self._source_writer()
         else:
@@ -250,11 +249,18 @@ class QueryStart:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(self._query.address))
 
     def _source_writer(self) -> DataStreamWriter:
+        query = self._query
+        connector = self._context.connectors.source(query.description.type)
+        if query.description.source is None:
+            rows = connector.stream(self._spark, query)
+        else:
+            rows = self._rows_read()
+            ensure_columns(outputs_of(rows), query)
         self._own_collection()
         return source_writer(
-            self._spark,
-            self._context.connectors.source(self._query.description.type),
-            self._query,
+            rows,
+            connector,
+            query,
             self._collection,
             fail=self._running.fail,
             rewriting=self._context.collections.rewriting(self._collection),
@@ -262,17 +268,20 @@ class QueryStart:
         )
 
     def _sink_writer(self) -> DataStreamWriter:
-        query, collections = self._query, self._context.collections
-        source = query.description.source
-        assert source is not None, "a sink reads a collection"
-        collections.wait_for_writer(
-            self._collection, query.columns, lambda: self._context.source_runs(source.address)
+        rows = self._rows_read()
+        run = self._sink_run(outputs_of(rows), begins=not self._checkpoint.log.has_begun())
+        return self._context.connectors.sink(self._query.description.type).write(rows, run)
+
+    def _rows_read(self) -> DataFrame:
+        """What a sink or a view makes of the collection that it reads."""
+        query, source = read_by(self._query), self._query.description.source
+        assert source is not None, f"{query.address} reads no collection"
+        path = collection_path(self._context.warehouse, *source.place)
+        self._context.collections.wait_for_writer(
+            path, query.columns, lambda: self._context.source_runs(source.address)
         )
-        self._ensure_table()
-        begins = not self._checkpoint.log.has_begun()
-        rows = sink_rows(self._spark, query, self._collection, begins=begins)
-        run = self._sink_run(outputs_of(rows), begins=begins)
-        return self._context.connectors.sink(query.description.type).write(rows, run)
+        self._ensure_table(path, query, source)
+        return rows_read(self._spark, query, path, begins=not self._checkpoint.log.has_begun())
 
     def _sink_run(self, outputs: tuple[Output, ...], *, begins: bool) -> SinkRun:
         running = self._running
@@ -293,7 +302,7 @@ class QueryStart:
     def _own_collection(self) -> None:
         """Make sure that the source's collection is there, and is the one that it has written before."""
         ensure_collection(self._checkpoint, self._query.address, self._collection)
-        self._ensure_table()
+        self._ensure_table(self._collection, self._query, self._query.description)
         remember_collection(self._checkpoint, self._collection)
         self._context.collections.is_written_with(self._collection, self._query.columns)
 
@@ -310,13 +319,9 @@ class QueryStart:
             with suppress(MzplanError):  # it is busy: its next start is refused
                 self._running.stop()
 
-    def _ensure_table(self) -> None:
-        query = self._query
-        written = query.description.source or query.description
-        position = self._context.connectors.source(written.type).position
-        self._context.collections.ensure(
-            self._spark, self._collection, query.columns, position, keyed=bool(query.keys)
-        )
+    def _ensure_table(self, path: str, query: ResolvedQuery, collection: Description | SourceRead) -> None:
+        position = self._context.connectors.position(collection)
+        self._context.collections.ensure(self._spark, path, query.columns, position, keyed=bool(query.keys))
 
     def _remember_upstream(self) -> None:
         """Record the upstream's identity before the very first start; later, insist on it."""

@@ -181,7 +181,7 @@ class StepRecorder:
             due = [(name, query) for name, query in self._queries.items() if query.due]
         # Sources first, for sinks ask when their steps were made; and in the order in which they began: two
         # may have the same index.
-        for name, query in sorted(due, key=lambda one: not one[1].history.is_source):
+        for name, query in sorted(due, key=lambda pair: not pair[1].history.is_source):
             self._write(name, query)
         with self._lock:
             for name, query in list(self._queries.items()):
@@ -191,11 +191,11 @@ class StepRecorder:
     def _write(self, name: str, query: _Recorded) -> None:
         with self._lock:
             query.due, upto = False, query.upto
-            reported = {step: one for step, one in query.reported.items() if step <= upto}
+            reported = {step: report for step, report in query.reported.items() if step <= upto}
         try:
-            found = _update(query, upto, reported)
-            self._latencies.take(query.history, found)
-            newest = found[-1] if found and found[-1].step in reported else None
+            records = _update(query, upto, reported)
+            self._latencies.take(query.history, records)
+            newest = records[-1] if records and records[-1].step in reported else None
             ended_at = reported[newest.step].ended if newest is not None else None
             latency = self._latencies.latency(query.history, newest, ended_at) if newest else None
         except Exception as problem:  # the thread must outlive whatever a storage does; it is tried again
@@ -215,7 +215,7 @@ class StepRecorder:
                 query.reported.pop(step, None)
             if query.address is not None:
                 # Those that have run here: an index may lack others', that ran before.
-                self._count(query.address, [record for record in found if record.step in reported])
+                self._count(query.address, [record for record in records if record.step in reported])
 
     def _count(self, address: Address, ran: Sequence[StepRecord]) -> None:
         before = self._counters.get(address, Counters())
@@ -231,15 +231,15 @@ def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> l
     last = query.recent[0] if query.recent else None
     tail = history.tail(last, upto)
     newest = tail[-1].step if tail else -1
-    found = [
+    records = [
         _filled(history, record, reported, compute=record.step > newest - _COMPUTED_STEPS) for record in tail
     ]
-    if found:
-        found = _totalled(found, last, history)
-        history.index.append(found)
-        query.recent = (*reversed(found[-RECENT:]), *query.recent)[:RECENT]
-        query.rows = _sum([query.rows, *(one.rows for one in found if one.step > query.base)])
-    return found
+    if records:
+        records = _totalled(records, last, history)
+        history.index.append(records)
+        query.recent = (*reversed(records[-RECENT:]), *query.recent)[:RECENT]
+        query.rows = _sum([query.rows, *(record.rows for record in records if record.step > query.base)])
+    return records
 
 
 def _totalled(
@@ -249,17 +249,17 @@ def _totalled(
     total = before.total if before is not None else 0 if records[0].step == 0 else None
     if before is not None and total is None:  # the index is of an earlier mzplan: count once, if it has all
         older = list(history.index.backwards())
-        total = _sum([one.rows for one in older]) if older[-1].step == 0 else None
-    found = []
+        total = _sum([record.rows for record in older]) if older[-1].step == 0 else None
+    totalled = []
     for record in records:
         total = _sum([total, record.rows])
-        found.append(replace(record, total=total))
-    return found
+        totalled.append(replace(record, total=total))
+    return totalled
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:
     """None where one is not known."""
-    return None if None in numbers else sum(one for one in numbers if one is not None)
+    return None if None in numbers else sum(number for number in numbers if number is not None)
 
 
 def _written(progress: Mapping[str, Any]) -> int | None:
@@ -272,14 +272,14 @@ def _filled(
     history: StepHistory, record: StepRecord, reported: Mapping[int, _Reported], *, compute: bool
 ) -> StepRecord:
     """With what the step reported; what it did not (a crash came first) is computed where that is cheap."""
-    found = reported.get(record.step)
+    report = reported.get(record.step)
     if not history.is_source:
-        return replace(record, rows=found.rows) if found is not None and found.rows is not None else record
-    if found is not None:
-        record = replace(record, oldest=found.oldest)
+        return replace(record, rows=report.rows) if report is not None and report.rows is not None else record
+    if report is not None:
+        record = replace(record, oldest=report.oldest)
     # A step that is run again, and that the collection has already, reports no rows.
-    if found is not None and found.hash is not None and found.hash.rows == record.rows:
-        return replace(record, digest=str(found.hash), digest_from="stream")
+    if report is not None and report.hash is not None and report.hash.rows == record.rows:
+        return replace(record, digest=str(report.hash), digest_from="stream")
     if not compute or record.bytes is None or record.bytes > _COMPUTED_BYTES:
         return record
     try:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.formats.dead_letters import WORD, DeadLetters
-from mzplan.connectors.frames.changes import CHANGE_FEED, latest_rows, with_change, with_order
+from mzplan.connectors.frames.changes import (
+    CHANGE_FEED,
+    GOES,
+    latest_rows,
+    with_change,
+    with_order,
+    without_order,
+)
 from mzplan.connectors.frames.merges import append, merge
 from mzplan.connectors.frames.metrics import oldest, with_time
 from mzplan.connectors.frames.row_hash import observed
@@ -31,7 +38,7 @@ def trigger_interval(query: ResolvedQuery) -> str:
 
 
 def source_writer(
-    spark: SparkSession,
+    rows: DataFrame,
     connector: SourceConnector,
     query: ResolvedQuery,
     collection: str,
@@ -40,11 +47,12 @@ def source_writer(
     rewriting: AbstractContextManager[Any],
     left_out: Callable[[int], None],
 ) -> DataStreamWriter:
-    """From the upstream into the collection. Rows that are only added go by Spark's own Delta sink, and each
-    step reports its hash; the changes of a keyed collection are merged, one commit a step, while `rewriting`
-    keeps others from rewriting its files. Malformed records that are kept aside (dead letters) are so before
-    the others are written. `fail` takes the error of a batch, `left_out` how many were kept aside."""
-    rows, letters = connector.stream(spark, query), letters_of(connector, query, left_out)
+    """The rows of a source or view into its collection. Those that are only added go by Spark's own Delta
+    sink, and each step reports its hash; the changes of a keyed collection are merged, one commit a step,
+    while `rewriting` keeps others from rewriting its files. Malformed records that are kept aside (dead
+    letters) are so before the others are written. `fail` takes the error of a batch, `left_out` how many were
+    kept aside."""
+    letters = letters_of(connector, query, left_out)
     if not query.keys and letters is None:
         seen = observed(rows, *oldest(rows))
         return seen.writeStream.format("delta").outputMode("append").option("path", collection)
@@ -53,6 +61,8 @@ def source_writer(
         failpoint(Failpoint.SOURCE_BEFORE_MERGE)
         if query.keys:
             latest = latest_rows(batch, query.keys, position=True)
+            if query.description.source is not None:  # it was in the order of the collection that it reads
+                latest = without_order(latest)
             with rewriting:
                 merge(latest, step, table_at(collection), query.keys, guarded=connector.guarded)
         else:
@@ -81,9 +91,9 @@ def letters_of(
     return DeadLetters(query, partial(connector.send_letters, query=query), left_out)
 
 
-def sink_rows(spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool) -> DataFrame:
-    """What a sink writes, from the collection. `begins`: its checkpoint is still empty. Raises MzplanError
-    MZ058 for a select or where Spark refuses."""
+def rows_read(spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool) -> DataFrame:
+    """What a sink or a view (see projection.read_by) makes of the collection that it reads. `begins`: its
+    checkpoint is still empty. Raises MzplanError MZ058 for expressions that Spark refuses."""
     reader = spark.readStream.format("delta")
     reader = reader.option("maxFilesPerTrigger", query.body.get("max_files_per_trigger", 1000))
     if begins and is_untouched(collection):
@@ -91,6 +101,8 @@ def sink_rows(spark: SparkSession, query: ResolvedQuery, collection: str, *, beg
         # that has rows: files of its early versions may be merged and gone.
         reader = reader.option("startingVersion", 0)
     if query.keys:
-        feed = reader.options(**CHANGE_FEED).load(collection)
-        return with_change(project(with_order(feed, query.columns), query))
+        feed = with_order(reader.options(**CHANGE_FEED).load(collection), query.columns)
+        # A view's rows are found by its key: one that goes is taken away whatever the condition says of it,
+        # for it may have come in under another.
+        return with_change(project(feed, query, or_else=GOES if query.address.has_collection else ""))
     return project(reader.load(collection), query)

@@ -42,8 +42,8 @@ def _by_way_of_a_script(folder: Path) -> str:
     package, as the driver did. Where that was the archive itself, or `folder` may not hold programs, there
     is not a script.
     """
-    found = find_spec("pyspark")
-    if found is None or found.origin is None or not Path(found.origin).is_file():
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         return sys.executable
     script = folder / "python"
     script.write_text(_SCRIPT.format(python=shlex.quote(sys.executable)))

@@ -45,9 +45,9 @@ class UnfinishedSteps:
         """Stop all of them, and finish no more."""
         with self._lock:
             self._closing, running = True, list(self._running)
-        for one in running:
+        for query in running:
             with suppress(Exception):
-                one.stop()
+                query.stop()
 
     def begin(
         self, description: Description, checkpoint: Checkpoint, running: Running, run_once: RunOnce
@@ -59,7 +59,7 @@ class UnfinishedSteps:
         the output rule keeps it from becoming a mixture. Raises OSError, and MzplanError MZ063 when it was
         stopped meanwhile.
         """
-        names = resource_kind("sink", description.type).row_properties
+        names = resource_kind(description.address.kind, description.type).row_properties
         rows = {name: description.body[name] for name in names if name in description.body}
         history, step = checkpoint.begun(), checkpoint.log.unfinished()
         before = history.to_finish(step, rows)
@@ -109,7 +109,7 @@ class UnfinishedSteps:
             return failures.of_exception(problem).text
         finally:
             with self._lock:
-                self._running = [one for one in self._running if one is not finishing]
+                self._running = [query for query in self._running if query is not finishing]
         return (finishing.ended or Failure("", "")).text
 
     def _insist(self, address: Address, step: int) -> None:

@@ -3,7 +3,6 @@ are here can go on from there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.host.spark_lines import LINES, NEWEST, SparkLine
@@ -11,14 +10,11 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.observed import Versions
 from mzplan.model.words import count
-from mzplan.secrets.resolved import shortened
 from mzplan.warehouse.checkpoints import LAYOUT, Checkpoint
-from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.collection_log import CollectionLog, listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_SHOWN = 10  # features
 
 
 def take_over(checkpoint: Checkpoint, address: Address, ours: Versions | None) -> Versions | None:
@@ -74,7 +70,7 @@ def delta_features(spark: SparkSession) -> frozenset[str] | None:
     try:
         known = java.org.apache.spark.sql.delta.TableFeature.allSupportedFeaturesMap().values().toSeq()
         features = java.scala.jdk.javaapi.CollectionConverters.asJava(known)
-        return frozenset(one.name() for one in features)
+        return frozenset(feature.name() for feature in features)
     except Exception:  # a vendor's own Delta, which has no such thing
         return None
 
@@ -82,42 +78,13 @@ def delta_features(spark: SparkSession) -> frozenset[str] | None:
 def require_features(table: CollectionLog, address: Address, ours: frozenset[str], *, writes: bool) -> None:
     """Raise MzplanError MZ281 for a Delta table with a feature that is not among ours, before a query that
     reads it, or also `writes` it, is stopped or started. Raises OSError."""
-    found = table.features()
-    if found is None:
+    features = table.features()
+    if features is None:
         return
-    wanted = found.reading | found.writing if writes else found.reading
+    wanted = features.reading | features.writing if writes else features.reading
     if lacking := sorted(wanted - ours):
         able = [line for line in LINES if wanted <= line.features]
         raise _unsupported(table.collection, address, lacking, able[-1] if able else None)
-
-
-def require_uncomputed(collection: CollectionLog, address: Address) -> None:
-    """Raise MzplanError MZ282 for a collection that has Delta compute something, which mzplan's own never do:
-    it would run with the rights of the runner; and for one of which that can't be seen, MZ063."""
-    try:
-        computing = collection.computing()
-    except OSError as problem:
-        raise error(
-            "MZ063",
-            f"{address} could not be started",
-            f"What the collection has Delta compute can't be seen: {problem}. None of it was run.",
-            "it is tried again; where its log is damaged, look who else writes the warehouse.",
-            address=address,
-        ) from None
-    if computing:
-        raise error(
-            "MZ282",
-            f"The collection of {address} computes what mzplan has not declared",
-            f"{collection.collection} has generated columns, defaults, constraints or types that name a "
-            f"class: {_listed(computing)}. None of it was run.",
-            "look who else writes the warehouse; then begin anew: "
-            f"mzplan apply --replace {address} --allow-replace",
-            address=address,
-        )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join([shortened(name, 80) for name in names[:_SHOWN]] + ["…"] * (len(names) > _SHOWN))
 
 
 def _unsupported(table: str, address: Address, lacking: list[str], able: SparkLine | None) -> MzplanError:
@@ -125,7 +92,7 @@ def _unsupported(table: str, address: Address, lacking: list[str], able: SparkLi
     return error(
         "MZ281",
         f"{address} needs another Delta than that of its runner",
-        f"{table} has {count(len(lacking), 'feature')} that this runner's Delta lacks: {_listed(lacking)}. "
+        f"{table} has {count(len(lacking), 'feature')} that this runner's Delta lacks: {listed(lacking)}. "
         "Neither the table nor the checkpoint was touched.",
         f"Delta {able.delta} has {features}: run it on Spark {able.spark} (pip install "
         f"'pyspark=={able.tested[-1]}'; where spark-submit starts it, with the --packages of docs/deploy.md)"

@@ -23,11 +23,11 @@ def places_of(state: State) -> set[Place]:
 def recorded_places(store: Store) -> set[Place]:
     """All storage that runners, also former ones, have recorded: what ran last and can be gone back to, and
     what waits for its removal. Raises MzplanError for what can't be read."""
-    found: set[Place] = set()
+    places: set[Place] = set()
     for instance in recorded_instances(store):
-        found |= {d.place for d in store.read_accepted(instance).values()}
-        found |= {entry.place for entry in store.read_journal(instance)}
-    return found
+        places |= {d.place for d in store.read_accepted(instance).values()}
+        places |= {entry.place for entry in store.read_journal(instance)}
+    return places
 
 
 def recorded_instances(store: Store) -> list[str]:

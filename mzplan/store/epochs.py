@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mzplan.model.codec import encode
-from mzplan.model.diagnostics import MzplanError
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.stored import MOST
 from mzplan.store.backends.backend import Backend, Blob, ConflictError
 from mzplan.store.formats import canonical, decode_lease, decode_status, load_as
 
@@ -47,6 +48,15 @@ def _put(backend: Backend, choose: Callable[[int], int]) -> int:
     while True:
         blob = backend.read(EPOCH_KEY)
         chosen = choose(_newest(backend, blob))
+        if chosen > MOST:  # it would not be read again, and no target takes one that begins anew
+            raise error(
+                "MZ030",
+                f"{EPOCH_KEY} has no epoch left",
+                f"The epoch {chosen - 1} was handed out, and none can be higher than {MOST}: nobody takes "
+                "over an instance so often. Somebody else has written it, or a lease.",
+                f"look who else writes the store; then delete {EPOCH_KEY}, and any lease or status with such "
+                "an epoch.",
+            )
         content = canonical({"format_version": FORMAT_VERSION, **encode(Newest(epoch=chosen))}) + "\n"
         try:
             backend.write(EPOCH_KEY, content.encode(), expected=blob.version if blob else None)
@@ -63,7 +73,7 @@ def _newest(backend: Backend, blob: Blob | None) -> int:
 
 def _highest(backend: Backend) -> int:
     """The highest epoch that any lease or status has."""
-    found = [0]
+    epochs = [0]
     for key in (*backend.list("leases/"), *backend.list("status/")):
         if key == EPOCH_KEY or key.count(".") != 1:
             continue
@@ -71,7 +81,7 @@ def _highest(backend: Backend) -> int:
         try:
             if blob is not None:
                 lease = key.startswith("leases/")
-                found.append((decode_lease if lease else decode_status)(blob.data, key).epoch)
+                epochs.append((decode_lease if lease else decode_status)(blob.data, key).epoch)
         except MzplanError:  # one that is damaged is for the runner of its instance to report
             continue
-    return max(found)
+    return max(epochs)

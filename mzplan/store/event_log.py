@@ -53,10 +53,14 @@ class Segment:
 
 
 def segments(backend: Backend, instance: str | None = None) -> list[Segment]:
-    """Those of an instance, or of all; the oldest first."""
-    found = (_KEY.fullmatch(key) for key in backend.list(FOLDER))
-    every = (Segment(int(m["began"]), int(m["epoch"]), m["instance"]) for m in found if m is not None)
-    return sorted(one for one in every if is_valid_name(one.instance) and instance in (None, one.instance))
+    """The segments of an instance, or of all instances; the oldest first."""
+    matches = (_KEY.fullmatch(key) for key in backend.list(FOLDER))
+    every = (Segment(int(m["began"]), int(m["epoch"]), m["instance"]) for m in matches if m is not None)
+    return sorted(
+        segment
+        for segment in every
+        if is_valid_name(segment.instance) and instance in (None, segment.instance)
+    )
 
 
 class EventLog:
@@ -74,7 +78,7 @@ class EventLog:
 
     def add(self, events: Iterable[Event], serial: int) -> None:
         """To be written by the next `flush`. `serial`: the newest that was taken in."""
-        lines = [_line(replace(one, serial=max(0, serial), epoch=self._epoch)) for one in events]
+        lines = [_line(replace(event, serial=max(0, serial), epoch=self._epoch)) for event in events]
         if lines:
             self._since = self._clock() if self._since is None else self._since
             self._waiting = [*self._waiting, *lines][-MAX_WAITING:]
@@ -124,7 +128,7 @@ class EventLog:
 
 
 def _too_many(known: list[Segment], now: float) -> Iterator[Segment]:
-    """Those beyond what is kept: a segment ends where the next one begins."""
+    """The segments beyond what is kept: a segment ends where the next one begins."""
     oldest = (now - KEPT_SECONDS) * 1000
     for number, segment in enumerate(known[:-1]):
         if known[number + 1].began < oldest or len(known) - number >= KEPT_BYTES // SEGMENT_BYTES:
@@ -134,8 +138,8 @@ def _too_many(known: list[Segment], now: float) -> Iterator[Segment]:
 def _line(event: Event) -> bytes:
     cause = scrubbed_cause(event.cause) if event.cause is not None else None
     bare = replace(event, detail=shortened(event.detail, MAX_DETAIL), cause=cause)
-    found = {name: value for name, value in encode(bare).items() if value is not None}
-    return (canonical(found) + "\n").encode(errors="replace")
+    fields = {name: value for name, value in encode(bare).items() if value is not None}
+    return (canonical(fields) + "\n").encode(errors="replace")
 
 
 def seconds_of(event: Event) -> float:
@@ -218,7 +222,7 @@ class EventReader:
         try:
             blob = self._backend.read(segment.key)
         except MzplanError as problem:
-            if any(one.code != "MZ030" for one in problem.diagnostics):  # the whole store fails
+            if any(diagnostic.code != "MZ030" for diagnostic in problem.diagnostics):  # the whole store fails
                 raise
             return self._leave_out(segment)
         if blob is None:  # taken over, or dropped meanwhile

@@ -53,20 +53,20 @@ def load(build: Callable[[Any], T], data: bytes, place: str, hint: str = "") -> 
     try:
         return build(parse_json(data))
     except ValueError as problem:
-        what = str(problem)
+        reason = str(problem)
     except RecursionError:
-        what = "it is nested too deeply"
+        reason = "it is nested too deeply"
     raise error(
         "MZ030",
         f"{place} is truncated or damaged",
-        f"It can't be understood: {what[:200]}. Nothing was changed.",
+        f"It can't be understood: {reason[:200]}. Nothing was changed.",
         hint or _TAKE_BACK,
     )
 
 
 def load_as(type_: type[T], data: bytes, place: str, hint: str) -> T:
     """What a JSON text holds, as that type. Raises MzplanError MZ030 for anything else."""
-    return load(lambda found: decode(type_, found), data, place, hint)
+    return load(lambda document: decode(type_, document), data, place, hint)
 
 
 def encode_state(state: State) -> bytes:
@@ -88,8 +88,8 @@ def _brief(address: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _TAKE_BACK) -> State:
-    """The inverse. Raises MZ031 (a newer format), MZ032 (wrong checksum, unless `checked` is False), MZ030
-    (anything unreadable), with what `hint` says to do about it."""
+    """The inverse of encode_state. Raises MZ031 (a newer format), MZ032 (wrong checksum, unless `checked` is
+    False), MZ030 (anything unreadable), with what `hint` says to do about it."""
 
     def build(content: Any) -> State:
         head = decode(_Head, content)
@@ -142,7 +142,7 @@ def encode_outcome(outcome: CommitOutcome) -> bytes:
 
 
 def decode_outcome(data: bytes, place: str) -> CommitOutcome:
-    """The inverse."""
+    """The inverse of encode_outcome."""
     return load_as(CommitOutcome, data, place, "delete it: then nothing is known of how that serial ended.")
 
 
@@ -165,8 +165,10 @@ def _check_whole(
         raise ValueError(f"{next(a for a in needs if gone & set(needs[a]))} refers to what is not there")
     for address, resource in resources.items():
         source = resource.references.get("from")
-        if (address.kind == "sink") != (source is not None and source.kind == "source"):
-            raise ValueError(f"{address} should {'' if address.kind == 'sink' else 'not '}read a source")
+        if address.reads_collection != (source is not None and source.has_collection):
+            raise ValueError(
+                f"{address} should {'' if address.reads_collection else 'not '}read a collection"
+            )
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as cycle:
@@ -196,17 +198,19 @@ def _scrubbed(status: Status) -> Status:
     """Without secrets in what servers and libraries have said."""
     observations = {
         address: replace(
-            one,
-            error=one.error and scrub(one.error),
-            warning=one.warning and scrub(one.warning),
-            held=one.held and scrub(one.held),
-            fault=one.fault and scrub(one.fault),
-            fault_fix=one.fault_fix and scrub(one.fault_fix),
-            started_because=one.started_because and scrubbed_cause(one.started_because),
+            observation,
+            error=observation.error and scrub(observation.error),
+            warning=observation.warning and scrub(observation.warning),
+            held=observation.held and scrub(observation.held),
+            fault=observation.fault and scrub(observation.fault),
+            fault_fix=observation.fault_fix and scrub(observation.fault_fix),
+            started_because=observation.started_because and scrubbed_cause(observation.started_because),
         )
-        for address, one in status.observations.items()
+        for address, observation in status.observations.items()
     }
-    canaries = {address: replace(one, reason=scrub(one.reason)) for address, one in status.canaries.items()}
+    canaries = {
+        address: replace(canary, reason=scrub(canary.reason)) for address, canary in status.canaries.items()
+    }
     return replace(status, observations=observations, canaries=canaries)
 
 
@@ -221,15 +225,15 @@ def _finite(value: Any) -> Any:
 
 
 def decode_status(data: bytes, place: str) -> Status:
-    """The inverse."""
+    """The inverse of encode_status."""
     return load_as(Status, data, place, "delete it: the runner writes it anew.")
 
 
 def serial_in_status(data: bytes) -> int:
     """The serial that a status says its runner has taken in; 0 where it says none that can be read. Without
     decoding its queries, which may be 100,000."""
-    found = _SERIAL.search(data[:1000])
-    return int(found[1]) if found is not None else 0
+    match = _SERIAL.search(data[:1000])
+    return int(match[1]) if match is not None else 0
 
 
 def encode_lease(lease: Lease) -> bytes:
@@ -237,7 +241,7 @@ def encode_lease(lease: Lease) -> bytes:
 
 
 def decode_lease(data: bytes, place: str) -> Lease:
-    """The inverse."""
+    """The inverse of encode_lease."""
     return load_as(Lease, data, place, "delete it once no runner is alive.")
 
 
@@ -247,23 +251,25 @@ def encode_accepted(accepted: Mapping[Address, Description]) -> bytes:
 
 
 def decode_accepted(data: bytes, place: str) -> dict[Address, Description]:
-    """The inverse."""
+    """The inverse of encode_accepted."""
     hint = "delete it: the runner starts what is committed."
-    return load(lambda found: dict(decode(Mapping[Address, Description], found, "it")), data, place, hint)
+    return load(
+        lambda document: dict(decode(Mapping[Address, Description], document, "it")), data, place, hint
+    )
 
 
 def encode_recent(recent: Recent) -> bytes:
     lines = [
-        f"  {json.dumps(str(a))}: {canonical([[_finite(part) for part in one] for one in samples])}"
+        f"  {json.dumps(str(a))}: {canonical([[_finite(part) for part in sample] for sample in samples])}"
         for a, samples in sorted(recent.items())
     ]
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def decode_recent(data: bytes, place: str) -> Recent:
-    """The inverse."""
+    """The inverse of encode_recent."""
     hint = "delete it: the runner writes it anew."
-    return load(lambda found: dict(decode(Recent, found, "it")), data, place, hint)
+    return load(lambda document: dict(decode(Recent, document, "it")), data, place, hint)
 
 
 def _lines(content: Mapping[str, Any], last: str) -> str:

@@ -68,7 +68,7 @@ def encode_journal(entries: Iterable[Entry]) -> bytes:
 
 
 def decode_journal(type_: type[Entry], data: bytes, place: str) -> list[Entry]:
-    """The inverse. Raises MZ030 for a line that is no such entry."""
+    """The inverse of encode_journal. Raises MZ030 for a line that is no such entry."""
     return [
         load_as(type_, line, f"{place}:{number}", "remove that line.")
         for number, line in enumerate(data.splitlines(), 1)

@@ -146,8 +146,8 @@ class Leases:
         """The lease with a new heartbeat; None when it is no longer ours (another epoch or owner)."""
         key = _key(lease.instance)
         blob = self._backend.read(key)
-        there = decode_lease(blob.data, key) if blob else None
-        if there is None or (there.epoch, there.owner) != (lease.epoch, lease.owner):
+        current = decode_lease(blob.data, key) if blob else None
+        if current is None or (current.epoch, current.owner) != (lease.epoch, lease.owner):
             return None
         renewed = replace(lease, heartbeat=time.time(), released=released)
         assert blob is not None

@@ -44,5 +44,5 @@ def limited(store: Store, serial: int) -> int | None:
     if blob is None:
         return None
     hint = "delete it: it is only how many queries are started at once."
-    found = load_as(Limit, blob.data, LIMIT_KEY, hint)
-    return found.parallelism if found.serial == serial else None
+    limit = load_as(Limit, blob.data, LIMIT_KEY, hint)
+    return limit.parallelism if limit.serial == serial else None

@@ -37,7 +37,7 @@ class Proposal:
 
     @classmethod
     def decode(cls, data: bytes, place: str) -> Proposal:
-        """The inverse. Raises MzplanError."""
+        """The inverse of encode. Raises MzplanError."""
         return load_as(cls, data, place, "delete it: it is only a question.")
 
 
@@ -50,12 +50,12 @@ class Answer:
     upstreams: Mapping[Address, Mapping[str, Any]] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        found = replace(self, diagnostics=tuple(map(scrubbed, self.diagnostics)))
-        return (json.dumps(encode(found), sort_keys=True) + "\n").encode()
+        answer = replace(self, diagnostics=tuple(map(scrubbed, self.diagnostics)))
+        return (json.dumps(encode(answer), sort_keys=True) + "\n").encode()
 
     @classmethod
     def decode(cls, data: bytes, place: str) -> Answer:
-        """The inverse. Raises MzplanError."""
+        """The inverse of encode. Raises MzplanError."""
         return load_as(cls, data, place, "delete it: it is only an answer.")
 
 
@@ -78,10 +78,10 @@ class Proposals:
         return proposal
 
     def open(self, instance: str) -> list[Proposal]:
-        """Those of an instance that have no answer yet. On the way, what has expired is removed, and what
-        is no proposal at all: one that can't be read must not keep the runner from its work."""
+        """The proposals of an instance that have no answer yet. On the way, proposals that have expired are
+        removed, and whatever is no proposal: what can't be read must not keep the runner from its work."""
         keys = set(self._backend.list("proposals/"))
-        found = []
+        proposals = []
         for key in sorted(keys):
             if key.endswith(".answer.json"):
                 if key.replace(".answer.json", ".json") not in keys:  # it came too late
@@ -98,15 +98,15 @@ class Proposals:
             elif abs(time.time() - proposal.created) > LIFETIME:
                 self.withdraw(proposal.id)
             elif proposal.instance == instance:
-                found.append(proposal)
+                proposals.append(proposal)
         self._seen = {key: since for key, since in self._seen.items() if key in keys}
-        return found
+        return proposals
 
     def _read(self, key: str) -> Proposal | None:
         """None for what is no proposal, or too large to be one: to decode that would hold up the runner."""
         try:
-            blob = self._backend.read(key)  # a link or a folder of that name can't be read
-            if blob is None or len(blob.data) > MOST_BYTES:
+            blob = self._backend.read(key, MOST_BYTES)  # a link or a folder of that name can't be read
+            if blob is None:
                 return None
             proposal = Proposal.decode(blob.data, key)
         except MzplanError:

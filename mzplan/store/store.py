@@ -57,6 +57,7 @@ from mzplan.store.proposals import Proposals
 
 HOLD_KEY = "hold.json"
 APPEND_WAIT = 60.0  # seconds
+_SERIAL_DIGITS = 15  # of a serial at most; a key of a database or a bucket can have thousands
 
 
 def open_store(settings: ProjectSettings) -> Store:
@@ -166,7 +167,10 @@ class Store:
     def serials(self) -> list[int]:
         """The earlier serials that the history has, in order."""
         names = (key.removeprefix("history/").removesuffix(".json") for key in self.backend.list("history/"))
-        return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
+        numbers = (
+            name for name in names if name.isascii() and name.isdecimal() and len(name) <= _SERIAL_DIGITS
+        )
+        return sorted(map(int, numbers))
 
     def read_serial(self, serial: int) -> State | None:
         """An earlier serial, from the history; None when it is not there (any more)."""
@@ -178,18 +182,18 @@ class Store:
 
     def read_history(self, most: int | None = None) -> list[HistoryEntry]:
         """The committed serials, the newest first, at most so many. Raises MZ030 for one that is damaged."""
-        found: list[HistoryEntry] = []
+        entries: list[HistoryEntry] = []
         current = self.backend.read(STATE_KEY)
         if current is not None:
-            found.append(self._entry(current.data, STATE_KEY, current=True))
+            entries.append(self._entry(current.data, STATE_KEY, current=True))
         for serial in reversed(self.serials()):
-            if most is not None and len(found) >= most:
+            if most is not None and len(entries) >= most:
                 break
             blob = self.backend.read(serial_key(serial))
             # A crash may have kept the current one already.
-            if blob is not None and not (found and found[-1].serial <= serial):
-                found.append(self._entry(blob.data, serial_key(serial), current=False))
-        return found[:most]
+            if blob is not None and not (entries and entries[-1].serial <= serial):
+                entries.append(self._entry(blob.data, serial_key(serial), current=False))
+        return entries[:most]
 
     def _entry(self, data: bytes, key: str, *, current: bool) -> HistoryEntry:
         place = f"{self.backend.describe()}/{key}"
@@ -205,8 +209,8 @@ class Store:
         """How a serial has ended; None where nobody has recorded that."""
         key = outcome_key(serial)
         blob = self.backend.read(key)
-        found = decode_outcome(blob.data, key) if blob else None
-        return found if found is not None and found.lineage == lineage else None
+        outcome = decode_outcome(blob.data, key) if blob else None
+        return outcome if outcome is not None and outcome.lineage == lineage else None
 
     def write_outcome(self, outcome: CommitOutcome) -> None:
         """Record how a serial has ended: once, what is recorded stays."""
@@ -231,12 +235,12 @@ class Store:
         """Replace the state by its successor. The one it was planned on, as `read_state` gave it under the
         lock, must still be there: otherwise MZ036 (exit 5), and nothing is written."""
         current = self.backend.read(STATE_KEY)
-        there = decode_state(current.data, STATE_KEY) if current else State(project=self.project)
-        if (there.lineage, there.serial) != (planned_on.lineage, planned_on.serial):
-            raise _stale(planned_on, there)
+        stored = decode_state(current.data, STATE_KEY) if current else State(project=self.project)
+        if (stored.lineage, stored.serial) != (planned_on.lineage, planned_on.serial):
+            raise _stale(planned_on, stored)
         failpoint(Failpoint.COMMIT_BEFORE_HISTORY)
         if current is not None:
-            self._keep(there, current.data)
+            self._keep(stored, current.data)
         if not self._put(new, current.version if current else None):
             raise _stale(planned_on, self.read_state())
 
@@ -340,8 +344,8 @@ class Store:
     def read_statuses(self) -> dict[str, Status]:
         """The status of every instance that has one."""
         keys = [k for k in self.backend.list("status/") if k.count(".") == 1]
-        found = (self.read_status(key.removeprefix("status/").removesuffix(".json")) for key in keys)
-        return {status.instance: status for status in found if status is not None}
+        statuses = (self.read_status(key.removeprefix("status/").removesuffix(".json")) for key in keys)
+        return {status.instance: status for status in statuses if status is not None}
 
     def write_status(self, status: Status, *, durable: bool = False) -> None:
         """`durable`: it holds a decision that is about to be acted on."""

@@ -156,9 +156,11 @@ class CheckpointLog:
         """Where the upstream was before step 0, of a source that logs that (Kafka)."""
         data = open_folder(f"{self.spark}/sources/0").read("0")
         with decoding(f"{self.spark}/sources/0/0"):
-            found = _parsed(data.decode(errors="replace").rpartition("\n")[2]) if data is not None else None
+            offset = _parsed(data.decode(errors="replace").rpartition("\n")[2]) if data is not None else None
         # A source of files logs the files of its first batch there.
-        return found if isinstance(found, dict) and all(isinstance(v, dict) for v in found.values()) else None
+        return (
+            offset if isinstance(offset, dict) and all(isinstance(v, dict) for v in offset.values()) else None
+        )
 
     def files(self, start: Any, end: Any) -> tuple[str, ...]:
         """The URIs of the files that a source of files has logged between two of its offsets; its log keeps
@@ -166,7 +168,7 @@ class CheckpointLog:
         folder = open_folder(f"{self.spark}/sources/0")
         with decoding(f"an offset in {self.spark}"):
             first, last = _log_offset(start) + 1, _log_offset(end)
-        found: dict[tuple[int, str], None] = {}
+        paths: dict[tuple[int, str], None] = {}
         for name in folder.names():
             number = name.removesuffix(".compact")
             if not number.isdecimal() or not (first <= int(number) <= last or name.endswith(".compact")):
@@ -175,8 +177,8 @@ class CheckpointLog:
                 for line in (folder.read(name) or b"").decode().splitlines()[1:]:
                     entry = json.loads(line)
                     if first <= entry["batchId"] <= last:
-                        found[entry["batchId"], entry["path"]] = None
-        return tuple(path for _, path in sorted(found))
+                        paths[entry["batchId"], entry["path"]] = None
+        return tuple(path for _, path in sorted(paths))
 
     def range_of(self, step: int, before: StepRecord | None) -> tuple[Any, Any, float | None]:
         """From where to where a step reads, and when it began."""
@@ -198,7 +200,7 @@ def _as_moved(settings: str) -> str:
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None if text in ("", "-") else text
 
 

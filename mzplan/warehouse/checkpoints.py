@@ -96,23 +96,23 @@ class History:
 
     def under(self, step: int) -> Begun | None:
         """What a step began under; None where that is not known."""
-        return next((one for one in reversed(self.begun) if one.step <= step), None)
+        return next((begun for begun in reversed(self.begun) if begun.step <= step), None)
 
     def to_finish(self, step: int | None, rows: Mapping[str, Any]) -> Begun | None:
         """What a step that was interrupted (None: there is none) is finished under, where that is not what
         the sink is now."""
-        found = self.under(step) if step is not None else None
-        return found if found is not None and found.rows != rows else None
+        begun = self.under(step) if step is not None else None
+        return begun if begun is not None and begun.rows != rows else None
 
     def changed_at(self, step: int) -> Begun | None:
         """Of a step at which the sink was changed, what it may have been pushed under as well: the
         description after it, or the first that is known."""
-        return next((one for one in self.begun if 0 < one.step in (step, step + 1)), None)
+        return next((begun for begun in self.begun if 0 < begun.step in (step, step + 1)), None)
 
     def going_on(self, now: Begun) -> History:
         """The history once steps begin under another description; equal where they go on under the same.
         What it had of later steps is of a checkpoint that was set back since."""
-        before = tuple(one for one in self.begun if one.step < now.step)
+        before = tuple(begun for begun in self.begun if begun.step < now.step)
         if before and (before[-1].digest, before[-1].rows) == (now.digest, now.rows):
             return History(before)
         return History((*before, now)[-BEGUN_KEPT:])
@@ -134,11 +134,11 @@ class ReplaysDone:
 
     def has(self, replay: Replay) -> bool:
         """Whether it is one of them."""
-        return any(one.replay == replay for one in self.done)
+        return any(replayed.replay == replay for replayed in self.done)
 
     def newest(self) -> int:
         """The serial of the newest one; 0 for none."""
-        return max((one.replay.serial for one in self.done), default=0)
+        return max((replayed.replay.serial for replayed in self.done), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +179,8 @@ class ErrandSteps:
 
     def all(self) -> list[ErrandStep]:
         """In the order of their steps."""
-        found = [self.at(int(name[:20])) for name in sorted(self._folder.names()) if name[:20].isdecimal()]
-        return [one for one in found if one is not None]
+        steps = [self.at(int(name[:20])) for name in sorted(self._folder.names()) if name[:20].isdecimal()]
+        return [step for step in steps if step is not None]
 
     def at(self, step: int) -> ErrandStep | None:
         """The one that is this step; None where it is no errand."""

@@ -4,95 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import unquote
 
-from mzplan.warehouse.folder import decoding, ensure_file, file_system, open_folder
-from mzplan.warehouse.paths import is_uri
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.secrets.resolved import shortened
+from mzplan.warehouse.folder import MalformedError, decoding, open_folder
+from mzplan.warehouse.log_entries import (
+    Commit,
+    Features,
+    OutsideError,
+    computing_of,
+    decode_commit,
+    ensure_inside,
+    features_of,
+    partitions_of,
+    place_of,
+)
+from mzplan.warehouse.table_checkpoints import actions_in, checkpoints_of
 
 T = TypeVar("T")
 
 _CACHED = 4096  # commits
-# What has Delta compute something with each write, or Spark load a class: of a field's metadata and of types.
-_COMPUTING = (
-    "delta.generationExpression",
-    "delta.identity",
-    "delta.invariants",
-    "CURRENT_DEFAULT",
-    "EXISTS_DEFAULT",
-)
-_CONSTRAINTS = "delta.constraints."
 _LOOKED_THROUGH = 1 << 28  # bytes of commits after a checkpoint; Delta makes one every 10, or 20
-_DECODED = 1 << 28  # bytes of a checkpoint, of one kind of action; of all its other rows there are some bits
-_VALUES = 1 << 28  # of a checkpoint and one kind of action, nulls among them
-_KEPT = 100_000  # of a checkpoint and one kind of action; there is one for each writer that the table has had
-_TOO_LARGE = f"it holds more than {_DECODED >> 20} MiB, or {_KEPT:,} actions of a kind"
-_ROWS = 1024  # of a checkpoint that are decoded at once
-# Of each kind of action in a checkpoint, what is read here. The first column each one has.
-_COLUMNS = {
-    "txn": ["txn.appId", "txn.version"],
-    "protocol": ["protocol.minReaderVersion", "protocol.readerFeatures", "protocol.writerFeatures"],
-    "metaData": ["metaData.schemaString", "metaData.configuration", "metaData.partitionColumns"],
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Add:
-    """A file: its name in the log, its path or URI, when it was made (milliseconds), and whether its rows are
-    new to the table (False: they were in other files before). `partition`: the values, as text, that all its
-    rows have in the table's partition columns."""
-
-    name: str
-    place: str
-    modified: int
-    has_new_rows: bool
-    partition: Mapping[str, str | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Features:
-    """Of Delta, by the names that its log has: those that whoever reads the table must have, and those that
-    whoever writes it must."""
-
-    reading: frozenset[str]
-    writing: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
-    """One version. `step` is None for one that no streaming query wrote. `rows` are those that it added; of a
-    MERGE those that it inserted, updated and deleted. `adds` are the Parquet files that it added, `removes`
-    the names of those that it took away. `transaction` is who says that it wrote this, and as which step;
-    `merged` the rows that a MERGE was given (None: it is none), and `changes` the Parquet files of its change
-    feed: with none of them, its rows are those of `adds`, all new. `features`: what the table asks for from
-    here on; None where that is as before. `computing`: likewise, what Delta is to compute with each write
-    (generated columns, constraints, defaults), and types that name a class. `partitions`: likewise, the
-    table's partition columns with their types, by Delta's names."""
-
-    version: int
-    step: int | None
-    rows: int | None
-    bytes: int | None
-    time: float | None
-    adds: tuple[Add, ...] = ()
-    removes: tuple[str, ...] = ()
-    transaction: tuple[str, int] | None = None
-    merged: int | None = None
-    is_vacuum: bool = False
-    changes: tuple[str, ...] = ()
-    features: Features | None = None
-    computing: tuple[str, ...] | None = None
-    partitions: Mapping[str, str] | None = None
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Paths or URIs of the Parquet files that it added."""
-        return tuple(add.place for add in self.adds)
-
-    def is_read_by(self, index: int) -> bool:
-        """Whether a reader of the change feed that is at this file of a MERGE has seen all of it."""
-        return self.merged is not None and index >= len(self.changes or self.adds) - 1
+_SHOWN = 10  # names of an error
+_IN_CHECKSUMS = {"metaData": "metadata", "protocol": "protocol"}
 
 
 class CollectionLog:
@@ -103,6 +39,8 @@ class CollectionLog:
         self._folder = open_folder(f"{collection}/_delta_log")
         self._kept: dict[int, Commit] = {}
         self._read = 0  # bytes of commits
+        self._inside: set[int] = set()  # checkpoints that name no file outside
+        self._inside_after: tuple[int, int] | None = None  # commits that don't: after one, up to another
 
     def commit(self, version: int) -> Commit | None:
         """One version; None when it is not written yet, or its log is gone (Delta keeps it for 30 days)."""
@@ -114,16 +52,15 @@ class CollectionLog:
             if len(self._kept) >= _CACHED:
                 self._kept.clear()
             with decoding(f"{self.collection}/_delta_log/{version:020}.json"):
-                self._kept[version] = _commit(self.collection, version, data)
+                self._kept[version] = decode_commit(self.collection, version, data)
         return self._kept[version]
 
     def after(self, version: int) -> Iterator[Commit]:
         """The versions after one (-1: all), in order, as far as the log reaches back."""
-        found = self.commit(version + 1)
-        if found is None:
+        if self.commit(version + 1) is None:
             version = min((v for v in self.versions() if v > version), default=version + 1) - 1
-        while (found := self.commit(version + 1)) is not None:
-            yield found
+        while (commit := self.commit(version + 1)) is not None:
+            yield commit
             version += 1
 
     def last_transaction(self, application: str) -> int | None:
@@ -137,70 +74,88 @@ class CollectionLog:
         if not versions or versions[0] == 0:
             return None
         with decoding(f"the checkpoint of {self.collection}"):
-            kept = [one for one in self._actions(self._checkpoint()[1], "txn") if one["appId"] == application]
-            return max((int(one["version"]) for one in kept), default=None)
+            checkpoints = self._checkpoints()
+            rows = self._actions(checkpoints.get(max(checkpoints, default=-1), []), "txn")
+            return max((int(row["version"]) for row in rows if row["appId"] == application), default=None)
 
     def features(self) -> Features | None:
         """What the newest version asks for. None where there is no table, or its log does not say. Raises
         OSError."""
-        return self._newest("protocol", _features, lambda commit: commit.features)
+        return self._newest("protocol", features_of, lambda commit: commit.features)
 
     def computing(self) -> tuple[str, ...] | None:
         """What Delta is to compute with each write of the newest version (see Commit), looked for in the same
         way. None where there is no table. Raises OSError."""
-        return self._newest("metaData", _computing, lambda commit: commit.computing)
+        return self._newest("metaData", computing_of, lambda commit: commit.computing)
 
     def partitions(self) -> Mapping[str, str] | None:
         """The partition columns of the newest version with their types, in order, looked for in the same way.
         None where there is no table. Raises OSError."""
-        return self._newest("metaData", _partitions, lambda commit: commit.partitions)
+        return self._newest("metaData", partitions_of, lambda commit: commit.partitions)
+
+    def ensure_inside(self, first: int | None = None) -> None:
+        """Raise OutsideError where what Delta reads from a version on (None: the newest) names a file outside
+        the table: the checkpoints that it begins with, and the commits after the earlier one. What was looked
+        at is not again. Raises OSError, also for a log that mzplan and Delta would read differently."""
+        checkpoints = self._checkpoints()
+        begin = max((at for at in checkpoints if first is None or at <= first), default=-1)
+        for version in {begin, max(checkpoints, default=-1)} - self._inside - {-1}:
+            for action in ("add", "remove"):
+                rows = self._actions(checkpoints[version], action)
+                entry = checkpoints[version][0]
+                with decoding(f"{self.collection}/_delta_log/{entry}"):
+                    ensure_inside(self.collection, entry, ({action: row} for row in rows))
+            self._inside.add(version)
+        known = self._inside_after
+        for commit in self.after(known[1] if known is not None and known[0] <= begin <= known[1] else begin):
+            known = (min(begin, known[0]) if known is not None else begin, commit.version)
+        self._inside_after = known
 
     def _newest(
         self, action: str, read: Callable[[Mapping[str, Any]], T], of: Callable[[Commit], T | None]
     ) -> T | None:
-        version, names = self._last_checkpoint() or self._checkpoint()
-        actions = self._actions(names, action)
+        checkpoints = self._checkpoints()
+        version = max(checkpoints, default=-1)
+        actions = self._actions(checkpoints.get(version, []), action)
         with decoding(f"the checkpoint {version} of {self.collection}"):
-            newest = read(actions[-1]) if actions else None
+            newest = read(actions[0]) if actions else None
+            if any(read(other) != newest for other in actions):
+                raise ValueError(f"it has more than one {action}")
         begun = self._read
         for commit in self.after(version):
             if self._read - begun > _LOOKED_THROUGH:
                 raise OSError(
                     f"{self.collection} has over {_LOOKED_THROUGH >> 20} MiB of commits after {version}"
                 )
+            version = commit.version
             newest = now if (now := of(commit)) is not None else newest
+        self._ensure_same(version, action, read, newest)
         return newest
 
-    def _last_checkpoint(self) -> tuple[int, list[str]] | None:
-        """What Delta notes as its newest checkpoint: its version and files; None where they take a listing.
-        A newer one may be there: what it has, the commits have too."""
-        data = self._folder.read("_last_checkpoint") or b""
-        try:
-            with decoding(f"{self.collection}/_delta_log/_last_checkpoint"):
-                note = json.loads(data)
-                if note.get("parts") or note.get("v2Checkpoint"):
-                    return None
-                return int(note["version"]), [f"{int(note['version']):020}.checkpoint.parquet"]
-        except OSError:
-            return None
+    def _ensure_same(
+        self, version: int, action: str, read: Callable[[Mapping[str, Any]], T], newest: T | None
+    ) -> None:
+        """Spark takes what a table is from the checksum of its newest version, where there is one."""
+        name = f"{version:020}.crc"
+        with decoding(f"{self.collection}/_delta_log/{name}"):
+            noted = json.loads(self._folder.read(name) or b"{}").get(_IN_CHECKSUMS[action])
+            if noted is not None and newest is not None and read(noted) != newest:
+                raise ValueError(f"it has another {action} than the log")
 
-    def _checkpoint(self) -> tuple[int, list[str]]:
-        """Delta's newest checkpoint: its version and files; (-1, []) without one."""
-        found: dict[int, list[str]] = {}
-        for name in self._folder.names():
-            stem, _, kind = name.partition(".")
-            if _is_version(stem) and kind.startswith("checkpoint.") and kind.endswith(".parquet"):
-                found.setdefault(int(stem), []).append(name)
-        newest = max(found, default=-1)
-        return newest, found.get(newest, [])
+    def _checkpoints(self) -> dict[int, list[str]]:
+        """The files of each of Delta's checkpoints. By a listing: what `_last_checkpoint` says, anybody can
+        have written."""
+        with decoding(f"{self.collection}/_delta_log"):
+            return checkpoints_of(self._folder.names())
 
     def _actions(self, names: list[str], action: str) -> list[dict[str, Any]]:
         """What these files of a checkpoint have of one kind of action."""
-        return [row for name in names for row in _actions(f"{self.collection}/_delta_log/{name}", action)]
+        log = f"{self.collection}/_delta_log"
+        return [row for name in names for row in actions_in(log, name, action)]
 
     def place(self, name: str) -> str:
         """The path or URI of a file, by its name in the log."""
-        return _file(self.collection, name)
+        return place_of(self.collection, name)
 
     def oldest(self) -> int | None:
         """The first version whose entry is still there; None where there is no log."""
@@ -219,46 +174,57 @@ class CollectionLog:
         return [version for version in self.versions() if first <= version <= last]
 
 
-def _is_version(stem: str) -> bool:
-    return len(stem) == 20 and stem.isdecimal()
-
-
-def _actions(place: str, action: str) -> list[dict[str, Any]]:
-    """Of one kind, those in a file of one of Delta's checkpoints. Raises OSError, also for a file that
-    decodes to far more than a checkpoint has: a few hundred bytes can hold a thousand million rows."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    ensure_file(place)
-    system, path = file_system(place)
-    found: list[dict[str, Any]] = []
-    decoded = 0
+def require_inside(table: CollectionLog, address: Address, *, own: bool = True) -> None:
+    """Before Spark reads or writes a table: raise MzplanError MZ283 where its log leads out of it, and MZ063
+    where that can't be seen. Unless it is mzplan's `own`, the storage may be one that only Spark reaches."""
     try:
-        with parquet.ParquetFile(path, filesystem=system) as file:
-            for batch in file.iter_batches(_rows_at_once(file.metadata, action), columns=_COLUMNS[action]):
-                kept = batch.column(action).drop_null()
-                if len(found) + len(kept) > _KEPT:
-                    raise ValueError(_TOO_LARGE)
-                # Of a dictionary, which is one text for many rows, Python has as many texts.
-                rows = kept.to_pylist()
-                decoded += batch.nbytes + sum(len(str(row)) for row in rows)
-                if decoded > _DECODED:
-                    raise ValueError(_TOO_LARGE)
-                found += rows
-    except (pa.ArrowException, KeyError, ValueError) as problem:
-        raise OSError(f"{place} is damaged: {problem}") from None
-    return found
+        table.ensure_inside()
+    except OutsideError as problem:
+        raise problem.at(address) from None
+    except OSError as problem:
+        if own or isinstance(problem, MalformedError):
+            raise unseen(address, f"Where the log of {table.collection} leads", problem) from None
 
 
-def _rows_at_once(metadata: Any, action: str) -> int:
-    """Of a checkpoint, so few that they fit even where each has the longest text that its file can hold."""
-    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-    columns = (group.column(at) for group in groups for at in range(group.num_columns))
-    read = [column for column in columns if column.path_in_schema.startswith(f"{action}.")]
-    if sum(column.num_values for column in read) > _VALUES:
-        raise ValueError(_TOO_LARGE)
-    longest: int = max((column.total_uncompressed_size for column in read), default=0)
-    return max(1, min(_ROWS, _DECODED // max(1, longest)))
+def require_uncomputed(table: CollectionLog, address: Address, *, own: bool = True) -> None:
+    """Raise MzplanError MZ282 for a table that has Delta compute something, which mzplan's own never do: it
+    would run with the rights of the runner; and MZ063 where that can't be seen, as require_inside."""
+    try:
+        computing = table.computing()
+    except OSError as problem:
+        if own or isinstance(problem, MalformedError):
+            raise unseen(address, f"What {table.collection} has Delta compute", problem) from None
+        return
+    if computing:
+        raise error(
+            "MZ282",
+            f"A table of {address} computes what mzplan has not declared",
+            f"{table.collection} has generated columns, defaults, constraints or types that name a class: "
+            f"{listed(computing)}. None of it was run.",
+            "look who else writes there, and take them out of the table; or, of a collection, begin anew: "
+            f"mzplan apply --replace {address} --allow-replace",
+            address=address,
+        )
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of names that others have written."""
+    return ", ".join([shortened(name, 80) for name in names[:_SHOWN]] + ["…"] * (len(names) > _SHOWN))
+
+
+def unseen(address: Address, what: str, problem: OSError) -> MzplanError:
+    """MZ063 for what has to be looked at before a start, and can't be."""
+    return error(
+        "MZ063",
+        f"{address} could not be started",
+        f"{what} can't be seen: {problem}. None of it was run.",
+        "it is tried again; where its log is damaged, look who else writes there.",
+        address=address,
+    )
+
+
+def _is_version(stem: str) -> bool:
+    return len(stem) == 20 and stem.isascii() and stem.isdecimal()
 
 
 def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[int, int] | None:
@@ -298,113 +264,3 @@ def is_at_boundary(offset: Any) -> bool:
     """Whether an offset is between two versions. Raises OSError for one that is none."""
     with decoding("an offset"):
         return offset is None or (isinstance(offset, dict) and int(offset.get("index", -1)) < 0)
-
-
-def _commit(collection: str, version: int, data: bytes) -> Commit:
-    info: dict[str, Any] = {}
-    adds: list[dict[str, Any]] = []
-    removes: list[str] = []
-    changes: list[dict[str, Any]] = []
-    transaction: tuple[str, int] | None = None
-    features: Features | None = None
-    computing: tuple[str, ...] | None = None
-    partitions: Mapping[str, str] | None = None
-    for line in data.splitlines():
-        action = json.loads(line)
-        if "commitInfo" in action:
-            info = action["commitInfo"]
-        elif "add" in action:
-            adds.append(action["add"])
-        elif "cdc" in action:
-            changes.append(action["cdc"])
-        elif "remove" in action:
-            removes.append(action["remove"]["path"])
-        elif "txn" in action:
-            transaction = str(action["txn"]["appId"]), int(action["txn"]["version"])
-        elif "protocol" in action:
-            features = _features(action["protocol"])
-        elif "metaData" in action:
-            computing = _computing(action["metaData"])
-            partitions = _partitions(action["metaData"])
-    metrics = info.get("operationMetrics") or {}
-    return Commit(
-        version=version,
-        step=_step(info, transaction),
-        rows=_rows(info, metrics),
-        bytes=sum(file["size"] for file in changes or adds),
-        time=info["timestamp"] / 1000 if "timestamp" in info else None,
-        adds=tuple(
-            Add(
-                name=add["path"],
-                place=_file(collection, add["path"]),
-                modified=int(add.get("modificationTime", 0)),
-                has_new_rows=bool(add.get("dataChange", True)),
-                partition=add.get("partitionValues") or {},
-            )
-            for add in adds
-        ),
-        removes=tuple(removes),
-        transaction=transaction,
-        merged=int(metrics["numSourceRows"]) if "numSourceRows" in metrics else None,
-        is_vacuum=str(info.get("operation", "")).startswith("VACUUM"),
-        changes=tuple(_file(collection, file["path"]) for file in changes),
-        features=features,
-        computing=computing,
-        partitions=partitions,
-    )
-
-
-def _features(protocol: Mapping[str, Any]) -> Features:
-    """Of a table's `protocol`; one of the time before features has none, and each Delta can read it."""
-    reading, writing = protocol.get("readerFeatures"), protocol.get("writerFeatures")
-    return Features(reading=frozenset(map(str, reading or ())), writing=frozenset(map(str, writing or ())))
-
-
-def _computing(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of a table's `metaData`, the properties and the columns, sorted."""
-    settings = dict(metadata.get("configuration") or {})  # of a checkpoint: pairs
-    found = {name for name in settings if name.lower().startswith(_CONSTRAINTS)}
-    _look_at(json.loads(metadata["schemaString"]), "", found)
-    return tuple(sorted(found))
-
-
-def _partitions(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Of a table's `metaData`."""
-    types = {field["name"]: field["type"] for field in json.loads(metadata["schemaString"])["fields"]}
-    return {name: types[name] for name in metadata.get("partitionColumns") or ()}
-
-
-def _look_at(type_: Any, column: str, found: set[str]) -> None:
-    """Add the columns of a type, in Delta's JSON, that compute something or name a class."""
-    if not isinstance(type_, dict):
-        return
-    if type_.get("type") == "udt":
-        found.add(column)
-    for field in type_.get("fields") or ():
-        name = f"{column}.{field['name']}" if column else str(field["name"])
-        if any(key.startswith(_COMPUTING) for key in field.get("metadata") or ()):
-            found.add(name)
-        _look_at(field["type"], name, found)
-    for part in ("elementType", "keyType", "valueType", "type"):
-        _look_at(type_.get(part), column, found)
-
-
-def _step(info: dict[str, Any], transaction: tuple[str, int] | None) -> int | None:
-    """Of which step a commit says that it is: Spark's own sink names it, what is written a micro-batch at a
-    time (MERGE, WRITE) has it as its transaction."""
-    if info.get("operation") in ("MERGE", "WRITE"):
-        return transaction[1] if transaction is not None else None
-    epoch = (info.get("operationParameters") or {}).get("epochId")
-    return int(epoch) if info.get("operation") == "STREAMING UPDATE" and epoch is not None else None
-
-
-def _rows(info: dict[str, Any], metrics: dict[str, Any]) -> int | None:
-    if info.get("operation") == "MERGE":
-        counted = [metrics.get(f"numTargetRows{what}") for what in ("Inserted", "Updated", "Deleted")]
-        return sum(int(one) for one in counted if one is not None) if any(counted) else None
-    return int(metrics["numOutputRows"]) if "numOutputRows" in metrics else None
-
-
-def _file(collection: str, path: str) -> str:
-    path = unquote(path)
-    return path if is_uri(path) or path.startswith("/") else f"{collection}/{path}"

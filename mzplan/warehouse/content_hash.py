@@ -123,10 +123,10 @@ def _hashed(values: pa.Array, seeds: Hashes) -> Hashes:
 
     if len(values) == 0 or values.null_count == len(values):
         return seeds
-    there = None if values.null_count == 0 else _present(values)
-    if there is not None and not types.is_struct(values.type):
+    present = None if values.null_count == 0 else _present(values)
+    if present is not None and not types.is_struct(values.type):
         hashed = seeds.copy()
-        hashed[there] = _hashed(values.drop_null(), seeds[there])
+        hashed[present] = _hashed(values.drop_null(), seeds[present])
         return hashed
     return _hash_of(values.type)(values, seeds)
 
@@ -141,7 +141,7 @@ def _present(values: pa.Array) -> Any:
 def _hash_of(type_: pa.DataType) -> Callable[[pa.Array, Hashes], Hashes]:
     from pyarrow import types
 
-    found: tuple[tuple[Callable[[Any], bool], Callable[[pa.Array, Hashes], Hashes]], ...] = (
+    by_type: tuple[tuple[Callable[[Any], bool], Callable[[pa.Array, Hashes], Hashes]], ...] = (
         (types.is_int64, lambda v, s: _longs(_words(v, "i8"), s)),
         (_is_text, _texts),
         (types.is_timestamp, _timestamps),
@@ -154,7 +154,7 @@ def _hash_of(type_: pa.DataType) -> Callable[[pa.Array, Hashes], Hashes]:
         (types.is_map, lambda v, s: _sequences((v.keys, v.items), v.offsets, s)),
         (_is_list, lambda v, s: _sequences((v.values,), v.offsets, s)),
     )
-    for holds, hashed in found:
+    for holds, hashed in by_type:
         if holds(type_):
             return hashed
     raise TypeError(f"no collection has values of type {type_}")
@@ -204,10 +204,10 @@ def _floats(values: pa.Array, seeds: Hashes) -> Hashes:
     """By their bits, with one NaN and one zero."""
     import numpy as np
 
-    found = _buffer(values, f"f{values.type.bit_width // 8}")
-    plain = np.where(np.isnan(found), np.array(np.nan, found.dtype), found)
-    plain = np.where(plain == 0, np.array(0, found.dtype), plain)
-    if found.dtype == np.float64:
+    numbers = _buffer(values, f"f{values.type.bit_width // 8}")
+    plain = np.where(np.isnan(numbers), np.array(np.nan, numbers.dtype), numbers)
+    plain = np.where(plain == 0, np.array(0, numbers.dtype), plain)
+    if numbers.dtype == np.float64:
         return _longs(plain.view("i8"), seeds)
     return _ints(plain.astype("f4").view("i4"), seeds)
 

@@ -41,16 +41,16 @@ _known: WeakKeyDictionary[CollectionLog, _Removals] = WeakKeyDictionary()
 def missing(log: CollectionLog, file: str, use: str) -> GoneError | DamagedError:
     """What a missing file means. `use`: what it was ("which step 3 has read"). Reads the whole log, once.
     Raises OSError."""
-    found = _removals(log)
-    out = found.taken_out.get(file)
+    removals = _removals(log)
+    out = removals.taken_out.get(file)
     if out is None and _CHANGE_DATA not in file:
         return DamagedError(
             f"{file}, {use}, is missing, and no version has taken it out of the table: it was not mzplan or "
             "Delta that removed it"
         )
     # No version takes files of the change feed out: VACUUM goes by their age.
-    vacuum = next((version for version in found.vacuums if version > (out or 0)), None)
-    if vacuum is None and found.looked_at < (out or 0):
+    vacuum = next((version for version in removals.vacuums if version > (out or 0)), None)
+    if vacuum is None and removals.looked_at < (out or 0):
         return DamagedError(
             f"{file}, {use}, is missing, and the table's log has no VACUUM that would have removed it"
         )
@@ -61,12 +61,12 @@ def missing(log: CollectionLog, file: str, use: str) -> GoneError | DamagedError
 
 def _removals(log: CollectionLog) -> _Removals:
     if log not in _known:
-        found = _Removals(looked_at=last_vacuumed(log.collection))
+        removals = _Removals(looked_at=last_vacuumed(log.collection))
         for commit in filter(None, map(log.commit, log.versions())):
             if commit.is_vacuum:
-                found.vacuums.append(commit.version)
-            found.taken_out.update((log.place(name), commit.version) for name in commit.removes)
-        _known[log] = found
+                removals.vacuums.append(commit.version)
+            removals.taken_out.update((log.place(name), commit.version) for name in commit.removes)
+        _known[log] = removals
     return _known[log]
 
 

@@ -6,18 +6,26 @@ import contextlib
 import os
 from collections.abc import Iterator
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from mzplan.host.files import MAX_BYTES, at_most, left_of, sync_folder
 from mzplan.host.guarded import GuardedFolder
 from mzplan.warehouse.paths import local_path, split_storage
 
 Data = bytes | memoryview
-_FIT: set[tuple[str, str, str, int | None, int | None]] = set()  # checkpoints that were looked at
+_FIT: set[tuple[str, int | None, int | None]] = set()  # Parquet files whose footers were looked at
 _MOST_FIT = 10_000
+_IN_URIS = "%/:?#[]@!$&'()*+,;=~"
 _PIECE = 16 << 20  # bytes that one request to an object store asks for
+_SHOWN = 200  # characters of what decoding says, which may repeat what it has met
+_RETRIES_S = 15  # of a request to Google's object store, whose client would try for 15 minutes
 # What decoding raises for a text that others may have written: `1e999` as a number of a step is an
 # OverflowError, and a hundred thousand brackets are a RecursionError.
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
+
+class MalformedError(OSError):
+    """What lies there was read, and is not as it should be."""
 
 
 class Folder(Protocol):
@@ -60,9 +68,12 @@ def remote(place: str) -> tuple[Any, str]:
     """The file system of a URI, and the path in it. Raises OSError, also for what is no URI of any."""
     from pyarrow import fs
 
-    # Hadoop says s3a, everybody else s3.
+    # Hadoop says s3a, everybody else s3; and it writes letters beyond ASCII as they are.
+    uri = quote(place.replace("s3a://", "s3://", 1), safe=_IN_URIS)
+    if uri.startswith(("gs://", "gcs://")) and "?" not in uri:
+        uri += f"?retry_limit_seconds={_RETRIES_S}"
     try:
-        system, path = fs.FileSystem.from_uri(place.replace("s3a://", "s3://", 1))
+        system, path = fs.FileSystem.from_uri(uri)
     except ValueError as problem:
         raise OSError(f"{place}: {problem}") from None
     return system, path
@@ -108,25 +119,33 @@ def ensure_readable_log(table: str, *, whole: bool = False) -> None:
     """Before delta-rs reads a table that others may write: as ensure_plain of its log (`whole`: of all its
     folders), and OSError for a checkpoint whose footer pyarrow refuses. One that is nested some thousand
     levels deep overflows delta-rs's stack, and ends the process without a word."""
-    from pyarrow import ArrowException, parquet
-
     log = f"{table}/_delta_log"
     ensure_plain(table if whole else log, deep=True)
-    system, root = file_system(log)
     for folder in ("", "/_sidecars"):
         for name in open_folder(log + folder).names():
-            if not name.endswith(".parquet"):
-                continue
-            file = system.get_file_info(f"{root}{folder}/{name}")
-            known = (log, folder, name, file.size, file.mtime_ns)
-            if known not in _FIT:
-                try:
-                    parquet.read_metadata(file.path, filesystem=system)
-                except (ArrowException, OSError) as problem:
-                    raise OSError(f"{log}{folder}/{name} can't be read: {str(problem)[:200]}") from None
-                if len(_FIT) >= _MOST_FIT:
-                    _FIT.clear()
-                _FIT.add(known)
+            if name.endswith(".parquet"):
+                ensure_footer(f"{log}{folder}/{name}")
+
+
+def ensure_footer(place: str) -> None:
+    """The same of one Parquet file. Raises FileNotFoundError where it is not there."""
+    from pyarrow import ArrowException, parquet
+
+    ensure_file(place)
+    system, path = file_system(place)
+    file = system.get_file_info(path)
+    known = (place, file.size, file.mtime_ns)
+    if known in _FIT:
+        return
+    try:
+        parquet.read_metadata(path, filesystem=system)
+    except FileNotFoundError:
+        raise
+    except (ArrowException, OSError) as problem:
+        raise OSError(f"{place} can't be read: {str(problem)[:200]}") from None
+    if len(_FIT) >= _MOST_FIT:
+        _FIT.clear()
+    _FIT.add(known)
 
 
 def ensure_file(place: str) -> None:
@@ -149,12 +168,12 @@ def decoded(data: bytes, place: str) -> str:
 @contextlib.contextmanager
 def decoding(place: str) -> Iterator[None]:
     """Around whatever decodes what others may have written at a place: raises OSError, which names the place,
-    for all that is not as it should be there."""
+    for all that is not as it should be there (MalformedError)."""
     try:
         yield
     except _MALFORMED as problem:
-        why = "it is nested too deeply" if isinstance(problem, RecursionError) else problem
-        raise OSError(f"{place} is damaged: {why}") from None
+        why = "it is nested too deeply" if isinstance(problem, RecursionError) else str(problem)[:_SHOWN]
+        raise MalformedError(f"{place} is damaged: {why}") from None
 
 
 def write_text(place: str, text: str) -> None:
@@ -223,8 +242,8 @@ class RemoteFolder:
     def names(self) -> list[str]:
         from pyarrow import fs
 
-        found = self._system.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
-        return sorted(info.base_name for info in found if not info.base_name.startswith("."))
+        infos = self._system.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
+        return sorted(info.base_name for info in infos if not info.base_name.startswith("."))
 
     def read(self, name: str, most: int = MAX_BYTES) -> bytes | None:
         place = f"{self._path}/{name}"
@@ -243,8 +262,8 @@ class RemoteFolder:
             stream.write(data)
 
     def size(self, names: list[str]) -> int:
-        found = self._system.get_file_info([f"{self._path}/{name}" for name in names])
-        return sum(info.size or 0 for info in found)
+        infos = self._system.get_file_info([f"{self._path}/{name}" for name in names])
+        return sum(info.size or 0 for info in infos)
 
     def delete(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):

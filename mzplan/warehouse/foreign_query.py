@@ -9,25 +9,18 @@ same offsets, and the table knows whether it has it.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mzplan.host.guarded import GuardedFolder
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.folder import (
-    decoding,
-    ensure_plain,
-    ensure_readable_log,
-    file_system,
-    open_folder,
-    read_text,
-)
-from mzplan.warehouse.paths import absolute, local_path, split_storage
+from mzplan.warehouse.copying import copy_folder
+from mzplan.warehouse.delta_rs import open_delta
+from mzplan.warehouse.folder import decoding, ensure_plain, open_folder, read_text
+from mzplan.warehouse.log_entries import OutsideError
+from mzplan.warehouse.paths import absolute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +84,13 @@ def look(checkpoint: str, table: str) -> Left:
 
 
 def copy(left: Left, warehouse: str, id_: str) -> None:
-    """Copy it to where a query of this id has it, generation 1. Raises OSError; RefusedError when the query
-    went on meanwhile."""
-    _copy(left.table, collection_path(warehouse, id_, 1))
-    _copy(left.checkpoint, Checkpoint.of(warehouse, id_, 1).spark)
+    """Copy it to where a query of this id has it, generation 1. Raises OSError."""
+    copy_folder(left.table, collection_path(warehouse, id_, 1))
+    copy_folder(left.checkpoint, Checkpoint.of(warehouse, id_, 1).spark)
+
+
+def ensure_unchanged(left: Left) -> None:
+    """After it was copied. Raises OSError; NotAdoptableError when the query went on meanwhile."""
     if look(left.checkpoint, left.table).mark != left.mark:
         raise NotAdoptableError("The query still runs: it has written while it was copied. Stop it first.")
 
@@ -111,52 +107,15 @@ def files_read(left: Left) -> Iterator[str]:
 
 def open_table(table: str) -> Any:
     """A deltalake.DeltaTable, without Spark. Raises RefusedError, OSError."""
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    ensure_readable_log(table)
     try:
-        return DeltaTable(table.replace("s3a://", "s3://", 1))
+        return open_delta(table)
+    except OutsideError:
+        raise
     except (DeltaError, ValueError) as problem:
         problems = str(problem).splitlines()[0][:200]
         raise NotAdoptableError(f"{table} is not a Delta table that can be read here: {problems}.") from None
-
-
-def _copy(from_: str, to: str) -> None:
-    one, other = local_path(from_), local_path(to)
-    if one is not None and other is not None:
-        root, inner = split_storage(other)
-        _copy_folder(GuardedFolder(one), GuardedFolder(root, inner))
-        return
-    from pyarrow import fs
-
-    (source, path), (target, place) = file_system(from_), file_system(to)
-    fs.copy_files(path, place, source_filesystem=source, destination_filesystem=target)
-
-
-def _copy_folder(source: GuardedFolder, target: GuardedFolder, inner: str = "") -> None:
-    """No link is followed, on either side. Of data, which Delta never changes in place, the copy is a second
-    name where the disk allows one."""
-    with target.folder(inner, make=True) as there:
-        for entry in source.entries(inner):
-            name = f"{inner}/{entry.name}".lstrip("/")
-            if entry.is_dir(follow_symlinks=False):
-                _copy_folder(source, target, name)
-                continue
-            with os.fdopen(source.open(name), "rb") as file:
-                is_data = name.endswith(".parquet") and "_delta_log" not in name.split("/")
-                if is_data and _linked(source.path(name), entry.name, there):
-                    continue
-                with target.replacing(name, durable=False) as copied:
-                    shutil.copyfileobj(file, copied)
-
-
-def _linked(from_: Path, name: str, folder: int) -> bool:
-    try:
-        os.link(from_, name, dst_dir_fd=folder, follow_symlinks=False)
-    except OSError:
-        return False
-    return True
 
 
 def place(path: str) -> str:

@@ -25,10 +25,10 @@ def table_read(entry: str | None) -> str | None:
     """The id of the table that an entry of a sink's offset log is of; None where it says none."""
     try:
         with decoding("an offset"):
-            found = json.loads(entry) if entry is not None else None
+            offset = json.loads(entry) if entry is not None else None
     except OSError:
         return None
-    return str(found["reservoirId"]) if isinstance(found, dict) and "reservoirId" in found else None
+    return str(offset["reservoirId"]) if isinstance(offset, dict) and "reservoirId" in offset else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,9 @@ class GoingOver:
         log, source = self._checkpoint.log, self._source
         reads = table_read(log.entry(log.newest()))
         place = Checkpoint.of(self._warehouse, *source.place)
-        begun = source.predecessor is None or ((made := place.carried()) is not None and made.done)
+        begun = source.predecessor is None or (
+            (carry_over := place.carried()) is not None and carry_over.done
+        )
         if reads is not None and not begun:
             raise _too_early(self._description, source)
         wanted = place.collection()
@@ -99,7 +101,7 @@ class GoingOver:
     def _earlier(self, carried: Carried) -> Description:
         """As its last step began, reading the former generation."""
         description, source = self._description, self._source
-        names = resource_kind("sink", description.type).row_properties
+        names = resource_kind(description.address.kind, description.type).row_properties
         begun = self._checkpoint.begun().begun
         body = begun[-1].body(description.body, names) if begun else description.body
         former = replace(source, generation=carried.generation, body=carried.body, predecessor=None)
@@ -111,9 +113,9 @@ class GoingOver:
 def _offset(entry: str | None, table: str, version: int) -> str:
     """Delta's offset before all files of a version, as Spark writes it after this entry."""
     with decoding("an offset"):
-        known: dict[str, Any] = json.loads(entry) if entry is not None else {}
-    made = {**known, "reservoirId": table, "reservoirVersion": version, "index": -1}
-    return json.dumps({**made, "isStartingVersion": False}, separators=(",", ":"))
+        known: dict[str, Any] = {**json.loads(entry)} if entry is not None else {}
+    offset = {**known, "reservoirId": table, "reservoirVersion": version, "index": -1}
+    return json.dumps({**offset, "isStartingVersion": False}, separators=(",", ":"))
 
 
 def _too_early(description: Description, source: SourceRead) -> MzplanError:

@@ -73,5 +73,5 @@ def _names_its_steps(table: CollectionLog) -> bool:
     commit."""
     commits = [table.commit(version) for version in table.versions()]
     return bool(commits) and all(
-        one is None or one.transaction is not None or not one.adds for one in commits
+        commit is None or commit.transaction is not None or not commit.adds for commit in commits
     )

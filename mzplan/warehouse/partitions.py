@@ -3,6 +3,7 @@ files below them: as text, and NULL for what no folder can be named for."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 """In a folder's name, in place of NULL."""
 AS_NULL = ("", NULL)
 """Texts that Spark stores as NULL in a partition column."""
+_DECIMAL = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?(E[+-]?[0-9]{1,2})?")  # pyarrow crashes at some others
 
 
 def typed(values: Mapping[str, str | None], types: Mapping[str, pa.DataType]) -> dict[str, pa.Scalar[Any]]:
@@ -20,24 +22,26 @@ def typed(values: Mapping[str, str | None], types: Mapping[str, pa.DataType]) ->
     ValueError."""
     import pyarrow as pa
 
-    found: dict[str, pa.Scalar[Any]] = {}
+    scalars: dict[str, pa.Scalar[Any]] = {}
     for name, text in values.items():
         if text is None:
             continue
         if pa.types.is_timestamp(types[name]):  # of UTC, with the sign for it or without
-            found[name] = pa.scalar(text.removesuffix("Z")).cast(pa.timestamp("us"))
+            scalars[name] = pa.scalar(text.removesuffix("Z")).cast(pa.timestamp("us"))
         else:
-            found[name] = pa.scalar(text).cast(types[name])
-    return found
+            if pa.types.is_decimal(types[name]) and not _DECIMAL.fullmatch(text):
+                raise ValueError(f"{text[:60]!r} is no {types[name]}")
+            scalars[name] = pa.scalar(text).cast(types[name])
+    return scalars
 
 
 def with_values(batch: pa.RecordBatch, values: Mapping[str, pa.Scalar[Any]]) -> pa.RecordBatch:
     """The rows of a file with the columns that its folder is named for, unless they are in it, too."""
     import pyarrow as pa
 
-    there = {name.lower() for name in batch.schema.names}
+    columns = {name.lower() for name in batch.schema.names}
     for name, value in values.items():
-        if name.lower() not in there:
+        if name.lower() not in columns:
             batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
     return batch
 

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlparse
 
 _STORAGE = re.compile(r"(.*)/((?:collections|checkpoints)/[^/]+/g\d+(?:/.*)?)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:/")
+_ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")  # an absolute path, or a scheme of any kind
 
 
 def is_uri(path: str) -> bool:
@@ -42,5 +43,15 @@ def local_path(path: str) -> Path | None:
 def split_storage(path: Path) -> tuple[Path, str]:
     """The warehouse that a path of a collection or checkpoint is in, which is where its user has said, and
     what is below it: what others may have put there. Of any other path, itself and nothing."""
-    found = _STORAGE.fullmatch(str(path))
-    return (Path(found[1] or "/"), found[2]) if found is not None else (path, "")
+    match = _STORAGE.fullmatch(str(path))
+    return (Path(match[1] or "/"), match[2]) if match is not None else (path, "")
+
+
+def stays_below(name: str) -> bool:
+    """Whether a name that others have written, which a reader decodes (`%2e`) once, or twice, is of something
+    below the folder that it is relative to."""
+    once = unquote(name)
+    elsewhere = any(not form or _ELSEWHERE.match(form) or "\0" in form for form in (name, once))
+    # A folder that is named for a value with slashes has their escapes in its name: `kind=a%2F..%2Fb`.
+    parts = (*name.split("/"), *(part for entry in once.split("/") for part in (entry, unquote(entry))))
+    return not elsewhere and ".." not in parts

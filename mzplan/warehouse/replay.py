@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.schema.columns import CHANGE, DELETE, UPSERT
-from mzplan.warehouse.collection_log import Add, CollectionLog, Commit, versions_between
+from mzplan.warehouse.collection_log import CollectionLog, versions_between
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError, missing
 from mzplan.warehouse.folder import decoding, ensure_file, file_system
+from mzplan.warehouse.log_entries import Add, Commit
 from mzplan.warehouse.partitions import with_nulls
 from mzplan.warehouse.step_record import StepRecord
 
@@ -78,9 +79,9 @@ def commit_of(log: CollectionLog, record: StepRecord) -> Commit:
         raise GoneError(f"Which version of {log.collection} holds step {record.step} is not known.")
     commit = logged(log, record.version)
     if commit.step != record.step:
-        there = "no step" if commit.step is None else f"step {commit.step}"
+        held = "no step" if commit.step is None else f"step {commit.step}"
         raise GoneError(
-            f"Version {record.version} of {log.collection} holds {there}: the table was restored or replaced."
+            f"Version {record.version} of {log.collection} holds {held}: the table was restored or replaced."
         )
     return commit
 
@@ -110,7 +111,9 @@ def _changed(batch: pa.RecordBatch) -> pa.RecordBatch:
     else:
         batch = batch.filter(compute.not_equal(batch.column(_TYPE), "update_preimage"))
         types = batch.column(_TYPE).to_pylist()
-        change = pa.array([DELETE if one == "delete" else UPSERT for one in types], pa.string())
+        change = pa.array(
+            [DELETE if change_type == "delete" else UPSERT for change_type in types], pa.string()
+        )
         batch = batch.drop_columns([_TYPE])
     return batch.append_column(CHANGE, change)
 
@@ -141,24 +144,24 @@ def files_of(log: CollectionLog, record: StepRecord) -> list[str]:
 
 
 def _adds_between(log: CollectionLog, start: Any, end: dict[str, Any]) -> list[Add]:
-    found: list[Add] = []
+    adds: list[Add] = []
     first, after = 0, -1  # of the versions whose files are read one by one: the first, and the last file read
     if start is not None and not start.get("isStartingVersion"):
         first, after = int(start["reservoirVersion"]), int(start["index"])
     elif end.get("isStartingVersion") or start is not None:
         snapshot = _snapshot(log, int((start or end)["reservoirVersion"]))
         upto = int(end["index"]) if end.get("isStartingVersion") else _ALL
-        found += snapshot[int(start["index"]) + 1 if start is not None else 0 : max(0, upto + 1)]
+        adds += snapshot[int(start["index"]) + 1 if start is not None else 0 : max(0, upto + 1)]
         if end.get("isStartingVersion"):
-            return found
+            return adds
         first = int(start["reservoirVersion"]) + 1 if start is not None else 0
     last, upto = int(end["reservoirVersion"]), int(end["index"])
     for version in range(first, last + 1):
         if version == last and upto < 0:
             break
         fresh = [add for add in logged(log, version).adds if add.has_new_rows]
-        found += fresh[max(0, after + 1) if version == first else 0 : upto + 1 if version == last else None]
-    return found
+        adds += fresh[max(0, after + 1) if version == first else 0 : upto + 1 if version == last else None]
+    return adds
 
 
 def versions_of(log: CollectionLog, record: StepRecord) -> tuple[int, int]:
@@ -170,12 +173,12 @@ def versions_of(log: CollectionLog, record: StepRecord) -> tuple[int, int]:
             f"Step {record.step} has read a snapshot of {log.collection}: what was there when the sink began "
             "is not told apart by steps."
         )
-    found = versions_between(start, end, log)
+    versions = versions_between(start, end, log)
     with decoding(f"the offset of step {record.step} in {log.collection}"):
         last = int(end["index"])
-    if found is None or not (last < 0 or logged(log, found[1]).is_read_by(last)):
+    if versions is None or not (last < 0 or logged(log, versions[1]).is_read_by(last)):
         raise GoneError(f"Step {record.step} has read no version of {log.collection} to its end.")
-    return found
+    return versions
 
 
 def step_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.RecordBatch]:
@@ -199,10 +202,10 @@ def step_hash(
     have: which of them counts is not decided here."""
     total, seen = ContentHash(), set[tuple[Any, ...]]()
     for batch in step_batches(log, record):
-        made = with_nulls(_renamed(batch, columns), partitions)
-        total += content_hash([made])
+        rows = with_nulls(_renamed(batch, columns), partitions)
+        total += content_hash([rows])
         if keys:
-            fresh = _keys_of(made, keys)
+            fresh = _keys_of(rows, keys)
             if fresh is None or len(seen) + len(fresh) > _MOST_KEYS:
                 return None
             seen.update(fresh)
@@ -213,9 +216,11 @@ def step_hash(
 
 def _renamed(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatch:
     """Columns that a file does not have yet are left out: they are NULL."""
-    there = {name.lower(): index for index, name in enumerate(batch.schema.names)}
-    found = {name: there[column.lower()] for name, column in columns.items() if column.lower() in there}
-    return batch.select(list(found.values())).rename_columns(list(found))
+    indices = {name.lower(): index for index, name in enumerate(batch.schema.names)}
+    selected = {
+        name: indices[column.lower()] for name, column in columns.items() if column.lower() in indices
+    }
+    return batch.select(list(selected.values())).rename_columns(list(selected))
 
 
 def _keys_of(batch: pa.RecordBatch, keys: Sequence[str]) -> list[tuple[Any, ...]] | None:
@@ -223,24 +228,24 @@ def _keys_of(batch: pa.RecordBatch, keys: Sequence[str]) -> list[tuple[Any, ...]
     import pyarrow as pa
 
     names = {name.lower(): index for index, name in enumerate(batch.schema.names)}
-    found = []
+    key_columns = []
     for key in keys:
         column = batch.column(names[key.lower()]) if key.lower() in names else None
         if column is None or not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)):
             return None
-        found.append(column.to_pylist())
-    return list(zip(*found, strict=True))
+        key_columns.append(column.to_pylist())
+    return list(zip(*key_columns, strict=True))
 
 
 def _snapshot(log: CollectionLog, version: int) -> list[Add]:
     """The files of a version, in the order in which Spark's stream reads them."""
-    there: dict[str, Add] = {}
+    files: dict[str, Add] = {}
     for number in range(version + 1):
         commit = logged(log, number)
         for name in commit.removes:
-            there.pop(name, None)
-        there.update({add.name: add for add in commit.adds})
-    return sorted(there.values(), key=lambda add: (add.modified, add.name.encode()))
+            files.pop(name, None)
+        files.update({add.name: add for add in commit.adds})
+    return sorted(files.values(), key=lambda add: (add.modified, add.name.encode()))
 
 
 class ValuesSeen:

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mzplan.schema.columns import POSITION
-from mzplan.warehouse.collection_log import CollectionLog, Commit
+from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError, missing
-from mzplan.warehouse.folder import ensure_file, ensure_readable_log, is_there
+from mzplan.warehouse.delta_rs import ensure_readable_rows, open_delta
+from mzplan.warehouse.folder import is_there
+from mzplan.warehouse.log_entries import Commit
 from mzplan.warehouse.replay import commit_of
 from mzplan.warehouse.step_history import StepHistory
 
@@ -44,14 +46,12 @@ class TableSnapshot:
     feature that deltalake does not have."""
 
     def __init__(self, collection: str, version: int):
-        from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
         self.place = collection
         self.version = version
-        ensure_readable_log(collection, whole=True)
         try:
-            self._table: DeltaTable = DeltaTable(collection, version=version)
+            self._table: DeltaTable = open_delta(collection, version, whole=True)
         except DeltaError as problem:
             if "Unsupported" in str(problem):
                 raise OSError(f"{collection} can't be read without Spark: {_first(problem)}") from None
@@ -76,8 +76,8 @@ class TableSnapshot:
 
         whole = pa.schema(self._table.schema().to_arrow())
         schema = pa.schema([field for field in whole if position or field.name != POSITION])
-        found, batches = self._execute(", ".join(_quoted(name) for name in schema.names), where)
-        return schema, batches if found == schema else _cast(batches, schema)
+        actual, batches = self._execute(", ".join(_quoted(name) for name in schema.names), where)
+        return schema, batches if actual == schema else _cast(batches, schema)
 
     def _recorded_count(self) -> int | None:
         import pyarrow as pa
@@ -88,8 +88,8 @@ class TableSnapshot:
         counts = pa.table(self._table.get_add_actions(flatten=True))
         if counts.num_rows and "num_records" not in counts.column_names:
             return None
-        found = counts["num_records"].to_pylist() if counts.num_rows else []
-        return None if None in found else sum(found)
+        row_counts = counts["num_records"].to_pylist() if counts.num_rows else []
+        return None if None in row_counts else sum(row_counts)
 
     def _execute(self, what: str, where: str | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         import pyarrow as pa
@@ -98,13 +98,11 @@ class TableSnapshot:
         if where is not None:
             ensure_one_condition(where)
         condition = f" WHERE (\n{where}\n)" if where is not None else ""
-        for file in self._table.file_uris():
-            if not file.startswith(f"{self.place}/"):  # the log may name any file
-                ensure_file(file)
         with self._explained(where):
+            ensure_readable_rows(self._table)
             builder = QueryBuilder(_ENGINE).register(TABLE, self._table)
-            found = builder.execute(f"SELECT {what} FROM {TABLE}{condition}")
-            reader = pa.RecordBatchReader.from_stream(found)
+            stream = builder.execute(f"SELECT {what} FROM {TABLE}{condition}")
+            reader = pa.RecordBatchReader.from_stream(stream)
         return reader.schema, self._read(reader, where)
 
     def _read(self, reader: pa.RecordBatchReader, where: str | None) -> Iterator[pa.RecordBatch]:
@@ -206,14 +204,12 @@ def _first(problem: Any) -> str:
 
 def small_files(collection: str) -> int:
     """How many data files of the newest version are small; 0 where there is no table. Raises OSError."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
+    from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
-        ensure_readable_log(collection)
-        if not DeltaTable.is_deltatable(collection):
-            return 0
-        sizes = DeltaTable(collection).get_add_actions(flatten=True).column("size_bytes")
+        sizes = open_delta(collection).get_add_actions(flatten=True).column("size_bytes")
+    except TableNotFoundError:
+        return 0
     except DeltaError as problem:
         raise OSError(f"{collection} can't be read: {problem}") from None
     return sum(size < SMALL for size in sizes.to_pylist())

@@ -53,13 +53,13 @@ class StepHistory:
     def tail(self, last: StepRecord | None, upto: int | None = None) -> list[StepRecord]:
         """The committed steps after the `last` known one."""
         if self.is_source:
-            found = source_tail(self.log, self.collection, self.errand_steps, last, upto)
-            if found and found[0].step == 0 and (carried := self._checkpoint.carried()) is not None:
-                found[0] = replace(found[0], carried=carried.generation)
-            return found
-        found = sink_tail(self.log, self.collection, last, upto)
-        found = found if self._whole else [replace(record, rows=None) for record in found]
-        return [self._of_this_collection(record) for record in found]
+            records = source_tail(self.log, self.collection, self.errand_steps, last, upto)
+            if records and records[0].step == 0 and (carried := self._checkpoint.carried()) is not None:
+                records[0] = replace(records[0], carried=carried.generation)
+            return records
+        records = sink_tail(self.log, self.collection, last, upto)
+        records = records if self._whole else [replace(record, rows=None) for record in records]
+        return [self._of_this_collection(record) for record in records]
 
     def _of_this_collection(self, record: StepRecord) -> StepRecord:
         """Of a sink's step: its offsets may be those of a former generation of the collection, whose versions
@@ -70,9 +70,9 @@ class StepHistory:
         """The newest `count` steps (None: all), not below `first`."""
         newest = self.index.last()
         since = self.index.since()
-        found = self.tail(newest)
-        last = found[-1] if found else newest  # it may have been given up, as all before it
-        tail = [r for r in found if r.step >= since]
+        committed = self.tail(newest)
+        last = committed[-1] if committed else newest  # it may have been given up, as all before it
+        tail = [r for r in committed if r.step >= since]
         running = in_flight(self.log, None if self.is_source else self.collection, last)
         recent = [*tail, running] if running is not None else tail
         older: list[StepRecord] = []
@@ -91,8 +91,8 @@ class StepHistory:
 
     def committed(self, first: int, last: int | None) -> list[StepRecord]:
         """The committed steps from `first` to `last` (None: the newest)."""
-        found = self.read(first=first).records
-        return [r for r in found if r.committed and (last is None or r.step <= last)]
+        records = self.read(first=first).records
+        return [r for r in records if r.committed and (last is None or r.step <= last)]
 
     def first_young(self, when: float) -> int:
         """The first committed step that became durable at `when` or later; the newest where all are older,
@@ -101,8 +101,8 @@ class StepHistory:
         tail = self.tail(newest)
         young = self.index.first_young(when) or next((r for r in tail if r.time and r.time >= when), None)
         last = tail[-1] if tail else newest
-        found = young or last
-        return found.step if found is not None else 0
+        record = young or last
+        return record.step if record is not None else 0
 
     def covers(self, step: int) -> tuple[int, int] | None:
         """Of a sink: the first and last step of its source that a planned step covers, at least in part. None
@@ -119,8 +119,8 @@ class StepHistory:
         that. True also where that is not known."""
         if self._table is None:
             self._table = Checkpoint.of(self._warehouse, *self.written).collection()
-        there = self._table
-        return not isinstance(offset, dict) or offset.get("reservoirId", there) == there or there is None
+        table = self._table
+        return not isinstance(offset, dict) or offset.get("reservoirId", table) == table or table is None
 
     def step_read(self, step: int) -> StepRecord | None:
         """Of a sink: a step of its source, once that one's index has it. Raises OSError."""
@@ -142,13 +142,13 @@ def source_tail(
     upto: int | None = None,
 ) -> list[StepRecord]:
     """The steps of a source after the `last` known one that its collection holds (at most `upto`)."""
-    found: list[StepRecord] = []
+    records: list[StepRecord] = []
     for commit in collection.after(last.version if last is not None and last.version is not None else -1):
         if commit.step is None or (last is not None and commit.step <= last.step):
             continue
         if upto is not None and commit.step > upto:
             break
-        start, end, _ = log.range_of(commit.step, last)
+        start, end, _ = _range_of(log, commit.step, last)
         # An errand leaves the checkpoint where it was, once it is behind it: no other step is looked up.
         own = errand_steps.at(commit.step) if end is None or start == end else None
         backfill = own if isinstance(own, BackfillStep) else None
@@ -163,8 +163,8 @@ def source_tail(
             time=commit.time,
             version=commit.version,
         )
-        found.append(last)
-    return found
+        records.append(last)
+    return records
 
 
 def sink_tail(
@@ -173,16 +173,22 @@ def sink_tail(
     """The steps of a sink after the `last` known one that Spark has seen through (at most `upto`)."""
     committed = log.committed()
     top = committed if upto is None else min(upto, committed)
-    found: list[StepRecord] = []
+    records: list[StepRecord] = []
     for step in log.planned():
         if step > top or (last is not None and step <= last.step):
             continue
-        start, end, began = log.range_of(step, last)
-        if _table_of(start) != _table_of(end):  # it has gone over to the next generation meanwhile
-            start = log.offset(step - 1)[0]
+        start, end, began = _range_of(log, step, last)
         last = _sink_step(collection, step, start, end, began)
-        found.append(last)
-    return found
+        records.append(last)
+    return records
+
+
+def _range_of(log: CheckpointLog, step: int, last: StepRecord | None) -> tuple[Any, Any, float | None]:
+    """From where to where a step has read, and when it began."""
+    start, end, began = log.range_of(step, last)
+    if _table_of(start) != _table_of(end):  # it has gone over to the next generation of what it reads
+        start = log.offset(step - 1)[0]
+    return start, end, began
 
 
 def _table_of(offset: Any) -> Any:
@@ -256,8 +262,8 @@ def given_up(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:
         return None
     needed = needed_by(sink) if not offset.get("isStartingVersion") else None
     version = int(offset.get("reservoirVersion", 0))
-    there = sink.collection.oldest()
-    if there is not None and version < there:
+    oldest = sink.collection.oldest()
+    if oldest is not None and version < oldest:
         last = sink.index.last()
         read = last.sources[1] + 1 if last is not None and last.sources is not None else 0
         return min(read, since), since

@@ -85,12 +85,12 @@ class StepIndex:
 
     def append(self, records: Iterable[StepRecord]) -> None:
         """Add steps, in order. Adding one again replaces what was recorded of it."""
-        there = _segments(self._folder.names())
+        segments = _segments(self._folder.names())
         for first, group in groupby(records, key=lambda record: record.step // SEGMENT * SEGMENT):
             self._extend(first, list(group))
-            if first not in there:
-                there.append(first)
-                self._prune(there)
+            if first not in segments:
+                segments.append(first)
+                self._prune(segments)
 
     def expire(self, step: int) -> None:
         """Forget the steps below `step`; less than before changes nothing."""
@@ -117,15 +117,15 @@ class StepIndex:
 
     def _read(self, first: int) -> list[StepRecord]:
         data = self._folder.read(_name(first)) or b""
-        found: dict[int, StepRecord] = {}
+        records: dict[int, StepRecord] = {}
         for line in data.splitlines():
             try:
                 with decoding(f"{self.place}/{_name(first)}"):
                     record = StepRecord.parse(line)
             except OSError:  # cut short by a crash
                 continue
-            found[record.step] = record
-        return [found[step] for step in sorted(found)]
+            records[record.step] = record
+        return [records[step] for step in sorted(records)]
 
     def _extend(self, first: int, records: list[StepRecord]) -> None:
         self._folder.extend(_name(first), "".join(f"{record.line()}\n" for record in records).encode())

@@ -27,35 +27,37 @@ _GENERATION = re.compile(r"g[1-9][0-9]{0,17}")
 
 
 def missing_storage(
-    warehouse: str, address: Address, place: Place, collection: tuple[Address, str, int]
+    warehouse: str, address: Address, place: Place, read: tuple[Address, str, int]
 ) -> tuple[Diagnostic, ...]:
     """MZ160, MZ161, MZ194 and MZ291 for what is gone of a query that has run. `place` is the id and the
-    generation of its checkpoint, `collection` whose it writes or reads. Where it can't be seen, nothing is
-    gone."""
-    found = []
+    generation of its checkpoint, `read` whose collection it reads (a source: writes; a view has one
+    of its own, too). Where it can't be seen, nothing is gone."""
+    diagnostics = []
     checkpoint = Checkpoint.of(warehouse, *place)
-    owner, id_, generation = collection
+    is_view = address.has_collection and address.reads_collection
+    owner, id_, generation = (address, *place) if is_view else read
     table = collection_path(warehouse, id_, generation)
     try:
         if not is_there(f"{checkpoint.spark}/metadata"):
-            found.append(_checkpoint_gone(address, checkpoint.folder))
+            diagnostics.append(_checkpoint_gone(address, checkpoint.folder))
         # A log that was cleaned up has lost its first entry, and has a checkpoint instead.
         log = f"{table}/_delta_log"
         if not is_there(f"{log}/{0:020}.json") and not is_there(f"{log}/_last_checkpoint"):
-            found.append(_collection_gone(address, owner, table, "is not there, or has no Delta log"))
+            diagnostics.append(_collection_gone(address, owner, table, "is not there, or has no Delta log"))
         elif _is_another(Checkpoint.of(warehouse, id_, generation), table):
-            found.append(
+            diagnostics.append(
                 _collection_gone(address, owner, table, "was removed, and another one was made there")
             )
-        elif address.kind == "sink":
-            sink = StepHistory(warehouse, place, (id_, generation))
-            lost = given_up(sink, StepHistory(warehouse, (id_, generation)))
-            found += [_left_behind(address, owner, *lost)] if lost is not None else []
-        elif (missing := lost_steps(CollectionLog(table), checkpoint.log)) is not None:
-            found.append(_collection_restored(address, table, *missing))
+        elif address.has_collection:
+            missing = lost_steps(CollectionLog(table), checkpoint.log)
+            diagnostics += [_collection_restored(address, table, *missing)] if missing is not None else []
+        if address.reads_collection and not diagnostics:
+            source, of = read[0], read[1:]
+            lost = given_up(StepHistory(warehouse, place, of), StepHistory(warehouse, of))
+            diagnostics += [_left_behind(address, source, *lost)] if lost is not None else []
     except OSError:
-        return tuple(found)
-    return tuple(found)
+        return tuple(diagnostics)
+    return tuple(diagnostics)
 
 
 def _left_behind(address: Address, owner: Address, needed: int, since: int) -> Diagnostic:
@@ -63,7 +65,7 @@ def _left_behind(address: Address, owner: Address, needed: int, since: int) -> D
         code="MZ194",
         summary=f"{address} has waited too long: its next steps are gone",
         detail=f"It goes on with step {needed} of {owner}, whose collection begins with step {since} "
-        "now: a sink that does not read holds it for so long as its `max_hold` says.",
+        "now: a query that does not read holds it for so long as its `max_hold` says.",
         hint=f"let it begin anew, with all rows that are there: mzplan apply --replace {address} "
         f"--allow-replace; and give {owner} a longer max_hold.",
         address=address,
@@ -81,18 +83,19 @@ def _checkpoint_gone(address: Address, folder: str) -> Diagnostic:
     )
 
 
-def require_plain(address: Address, checkpoint: Checkpoint, table: str) -> None:
-    """Before Spark writes there: raise MZ063 where it would follow a link to somebody else's files, or wait
-    for a pipe. What is put there while it runs, it meets."""
+def require_plain(address: Address, *folders: str) -> None:
+    """Before Spark writes in these folders: raise MZ063 where it would follow a link to somebody else's
+    files, or wait for a pipe. What is put there while it runs, it meets."""
     try:
-        ensure_plain(checkpoint.folder, deep=True)
-        ensure_plain(f"{table}/_delta_log")
+        for folder in folders:
+            ensure_plain(folder, deep=True)
     except UnfitError as problem:
         raise error(
             "MZ063",
             f"{address} could not be started",
             f"{problem}.",
-            "it is tried again; nothing in a warehouse is a link, a pipe or a device.",
+            "it is tried again; nothing in a warehouse, or a table of dead letters, is a link, a pipe or a "
+            "device.",
             address=address,
         ) from None
 
@@ -114,13 +117,13 @@ def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> N
 
 def remember_collection(checkpoint: Checkpoint, table: str) -> None:
     """Record which table a source writes, once. Raises OSError."""
-    if checkpoint.collection() is None and (made := table_id(table)) is not None:
-        checkpoint.record_collection(made)
+    if checkpoint.collection() is None and (current := table_id(table)) is not None:
+        checkpoint.record_collection(current)
 
 
 def _is_another(checkpoint: Checkpoint, table: str) -> bool:
-    known, there = checkpoint.collection(), table_id(table)
-    return known is not None and there is not None and known != there
+    known, current = checkpoint.collection(), table_id(table)
+    return known is not None and current is not None and known != current
 
 
 def _collection_gone(address: Address, owner: Address, table: str, why: str) -> Diagnostic:
@@ -150,12 +153,12 @@ def _collection_restored(address: Address, table: str, first: int, last: int) ->
 def places_below(warehouse: str) -> list[Place]:
     """The id and generation of everything that has storage in a warehouse, sorted. What has another name than
     mzplan gives is none of it, and what is a link leads elsewhere. Raises OSError."""
-    found = set()
+    places = set()
     for kind in ("collections", "checkpoints"):
         for id_ in filter(ID.fullmatch, _folders(warehouse, kind)):
             names = _folders(warehouse, f"{kind}/{id_}")
-            found |= {(id_, int(name[1:])) for name in names if _GENERATION.fullmatch(name)}
-    return sorted(found)
+            places |= {(id_, int(name[1:])) for name in names if _GENERATION.fullmatch(name)}
+    return sorted(places)
 
 
 def _folders(warehouse: str, inner: str) -> list[str]:
@@ -165,10 +168,10 @@ def _folders(warehouse: str, inner: str) -> list[str]:
     if not local.is_dir():
         return []
     try:
-        found = GuardedFolder(local).entries(inner)
+        entries = GuardedFolder(local).entries(inner)
     except NotADirectoryError:
         return []
-    return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+    return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def table_id(collection: str) -> str | None:
@@ -238,12 +241,12 @@ def _stored_locally(folder: Path) -> StoredFiles:
     for place, folders, names in os.walk(folder, onerror=failed):
         for name in (*folders, *names):
             try:
-                found = os.lstat(f"{place}/{name}")
+                status = os.lstat(f"{place}/{name}")
             except FileNotFoundError:
                 continue  # what a writer has renamed or removed meanwhile
-            changed = max(changed, found.st_mtime)
+            changed = max(changed, status.st_mtime)
             if name in names:
-                files, size = files + 1, size + found.st_size
+                files, size = files + 1, size + status.st_size
     return StoredFiles(files=files, bytes=size, changed=changed)
 
 

@@ -118,7 +118,7 @@ def test_what_is_there_and_differs_is_left_alone(server: Server) -> None:
 def test_a_type_that_only_spark_knows_is_left_to_the_runner(server: Server) -> None:
     sink = PostgresSink()
     server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
-    query, outputs = asked(server, table="new.Orders", select=["id", "id * 2 AS twice"])
+    query, outputs = asked(server, table="new.Orders", select=["id", "id * '2' AS twice"])
     found = sink.probe(query, outputs)
     assert codes(found) == [("notice", "MZ268")] and "twice ..." in found.diagnostics[0].hint
     sink.prepare(query, outputs)

@@ -22,7 +22,7 @@ from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, 
 from mzplan.connectors.postgres.sink.removal import _drop_tables
 from mzplan.connectors.postgres.sink.staged_output import StagedOutput
 from mzplan.connectors.postgres.sink.staging import Move, staging_shape
-from mzplan.connectors.postgres.sink.writer import Writer
+from mzplan.connectors.postgres.sink.writer import SETUP_LOCK, Writer
 from mzplan.connectors.postgres.tables import Connection, find_table
 from mzplan.endpoints import OutputEndpoint
 from mzplan.endpoints.testing import OutputSubject, batch_of, output_contract, rows, write_step
@@ -235,3 +235,12 @@ def test_a_sink_that_begins_while_another_one_is_forgotten_keeps_its_row(isolati
             dropping = meanwhile(lambda: _drop_tables(removing, sinks.writer), looking)
         dropping.join()
         assert looking.execute("SELECT sink FROM mzplan.writers").fetchall() == [("other",)]
+
+
+def test_a_login_that_may_only_connect_holds_up_no_sink_whose_tables_are_there() -> None:
+    """An advisory lock takes no right."""
+    sinks = Sinks(staged=True)
+    with psycopg.connect(Sinks.dsn) as other, connect(Sinks.dsn) as beginning:
+        other.execute("SELECT pg_advisory_lock(%s)", (SETUP_LOCK,))
+        beginning.execute("SET lock_timeout = '2s'")
+        replace(sinks.writer, epoch=2).register(beginning, None)

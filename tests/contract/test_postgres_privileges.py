@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -15,7 +16,7 @@ import pytest
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import connect
-from mzplan.connectors.postgres.sink.connector import PostgresSink
+from mzplan.connectors.postgres.sink.connector import PostgresSink, _Batches
 from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.making import find_target
 from mzplan.connectors.postgres.sink.output import PostgresOutput, Target
@@ -173,6 +174,23 @@ def test_another_user_needs_what_is_printed_and_no_more_is_found_later(server: S
     write(server.query(FORMER, **keyed), 1, epoch=1)  # it goes on until the change is applied
     write(query, 2, epoch=2, rows=6000)  # so many that the staging table is truncated
     assert server.admin.execute("SELECT count(*) FROM shop.orders").fetchone() == (6002,)
+
+
+def test_what_another_role_has_made_since_is_asked_for_by_the_first_message(server: Server) -> None:
+    """Both may make schema mzplan when they are validated; one does, and the other then needs grants."""
+    server.run(TABLE)
+    allow(server, server.query(FORMER))
+    query = server.query(ROLE)
+    allow(server, query)
+    write(server.query(FORMER), 0, epoch=1)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege) as denied:
+        write(query, 1, epoch=2)
+    outputs = outputs_without_spark(query)
+    run: Any = SimpleNamespace(query=query, epoch=2, outputs=outputs, interrupt=lambda hang_up: None)
+    told = _Batches(run).explained(denied.value)
+    assert isinstance(told, MzplanError) and told.diagnostics == probed(query)
+    assert "USAGE, CREATE ON SCHEMA mzplan" in allow(server, query)
+    write(query, 1, epoch=2)
 
 
 def test_each_line_of_the_script_is_needed(server: Server) -> None:

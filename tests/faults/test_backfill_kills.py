@@ -1,4 +1,4 @@
-"""A runner that is killed in a backfill: its rows are there exactly once more, in the collection and the
+"""A runner that is killed in a backfill: its rows are there exactly once more, in the collection and in each
 target."""
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
+from mzplan.connectors.files.manifest import committed_files
 from mzplan.host.failpoints import Failpoint
 from mzplan.model.times import instant_text
 from tests.faults.doomed import Doomed
@@ -51,10 +53,12 @@ def test_killed_in_a_backfill(
     connections = kafka_connection("k", kafka.bootstrap) + postgres_connection("pg", postgres, name)
     project.write(
         "backfills",
-        f"connections:\n{connections}"
+        f"connections:\n{connections}  disk: {{type: files, path: {project.folder / 'lake'}}}\n"
         f"sources:\n  s:\n    connection: k\n    topic: {records}\n"
         '    format: {type: json, schema: "id BIGINT"}\n    trigger: {interval: 500ms}\n'
-        "sinks:\n  pg: {from: s, connection: pg, table: appended, trigger: {interval: 500ms}}\n",
+        "sinks:\n  pg: {from: s, connection: pg, table: appended, trigger: {interval: 500ms}}\n"
+        "  files: {type: files, from: s, connection: disk, path: files, select: [id, id % 3 AS third],\n"
+        "    partition_by: [third], trigger: {interval: 500ms}}\n",
     )
 
     def send(*ids: int) -> None:
@@ -67,11 +71,12 @@ def test_killed_in_a_backfill(
 
     def arrive(wanted: Counter[int]) -> None:
         def there() -> bool:
-            found = Counter(row[0] for row in rows_of(dsn, "SELECT id FROM appended"))
-            assert found <= wanted, found - wanted
-            return found == wanted
+            in_table = Counter(row[0] for row in rows_of(dsn, "SELECT id FROM appended"))
+            in_folders = Counter(ids_of(committed_files(project.folder / "lake/files")))
+            assert in_table <= wanted and in_folders <= wanted, (in_table - wanted, in_folders - wanted)
+            return in_table == in_folders == wanted
 
-        eventually("each row is in the target", there, SECONDS)
+        eventually("each row is in each target", there, SECONDS)
 
     send(*range(100))
     project.apply()
@@ -101,7 +106,11 @@ def test_killed_in_a_backfill(
     (once,) = [step for step in found if "backfill" in step]
     assert (once["rows"], once["backfill"]) == (30, 2)
     assert sum(step["rows"] for step in found) == wanted.total()
-    for address in ("source.s", "sink.pg"):
+    for address in ("source.s", "sink.pg", "sink.files"):
         verified = project.json("verify", address)
         assert verified["difference"] is None and verified["verified"] > 0, verified
     assert project.json("verify", "source.s", "--from-upstream")["difference"] is None
+
+
+def ids_of(files: list[str]) -> list[int]:
+    return pq.ParquetDataset(files).read(columns=["id"])["id"].to_pylist() if files else []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -150,3 +152,62 @@ def _kill_runner(project: Project) -> None:
     os.kill(pid, signal.SIGKILL)
     assert project.apply()["changes"] == []  # starts a successor, and waits until every query runs
     assert project.lease()["epoch"] > epoch
+
+
+def test_a_runner_whose_java_process_is_killed_ends_and_a_standby_leads(tmp_path: Path) -> None:
+    """Out of memory, a crash of the JVM: the Python process alone would lead for ever, and run nothing."""
+    project = Project(tmp_path / "p", "jvm")
+    project.write(
+        "jvm",
+        "connections: {here: {type: files, path: .}}\n"
+        'sources: {rows: {type: local, schema: "id BIGINT", trigger: {interval: 500ms}}}\n'
+        "sinks: {lake: {from: rows, connection: here, path: lake}}\n",
+    )
+    row = tmp_path / "row.jsonl"
+    row.write_text('{"id": 1}')
+    append = ("append", "source.rows", "--file", str(row))
+    try:
+        project.apply()
+        first = project.lease()
+        standby = subprocess.Popen(
+            [sys.executable, "-m", "mzplan", "-C", str(project.folder), "run", "--instance", "local"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        eventually("a standby is there", lambda: b"run" in _command(standby.pid))
+        (java,) = [pid for pid in _children(first["pid"]) if b"java" in _command(pid)]
+        os.kill(java, signal.SIGKILL)
+        eventually("the runner has ended", lambda: not _command(first["pid"]), 30.0)
+        assert "error[MZ060]" in project.log() and "Spark's Java process has ended" in project.log()
+        eventually("the standby leads", lambda: project.lease()["pid"] == standby.pid, 10.0)
+        appended = project.json(*append)["step"]
+        eventually("its row is read", lambda: _last_step(project) >= appended)
+        # A command that looks while nobody leads says so, and `up` starts another one.
+        (java,) = [pid for pid in _children(standby.pid) if b"java" in _command(pid)]
+        os.kill(java, signal.SIGKILL)
+        assert standby.wait(30) not in (0, -signal.SIGKILL)
+        status = project.json("status", "--exit-code", code=8)
+        assert not any(query["condition"] == "running" for query in status["queries"])
+        project.json("up")
+        appended = project.json(*append)["step"]
+        eventually("its row is read", lambda: _last_step(project) >= appended)
+    finally:
+        project.down()
+
+
+def _children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def _command(pid: int) -> bytes:
+    """The arguments of a process; nothing where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _last_step(project: Project) -> int:
+    steps = project.json("steps", "source.rows")["steps"]
+    return int(steps[-1]["to"]["step"]) if steps else -1

@@ -100,7 +100,8 @@ def test_killed_in_a_replay(
         f"sources:\n  s:\n    connection: k\n    topic: {records}\n"
         '    format: {type: json, schema: "id BIGINT"}\n    trigger: {interval: 500ms}\n'
         "sinks:\n  pg: {from: s, connection: pg, table: appended, trigger: {interval: 500ms}}\n"
-        "  delta: {type: delta, from: s, connection: disk, path: d, trigger: {interval: 500ms}}\n",
+        "  delta: {type: delta, from: s, connection: disk, path: d, select: [id, id % 3 AS third],\n"
+        "    partition_by: [third], trigger: {interval: 500ms}}\n",
     )
 
     def send(*ids: int) -> None:

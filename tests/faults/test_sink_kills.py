@@ -54,6 +54,7 @@ class Copies(Doomed):
         """The sinks: `customer` is the expression of that column, `select` what those that take rows as they
         come select."""
         trigger = f"{select}{TRIGGER}"
+        divided = f"{trigger}, partition_by: [customer]"
         staged = f"select: [id, \"to_json(named_struct('c', {customer})) AS customer\"], {TRIGGER}"
         self.project.write(
             "copy",
@@ -64,13 +65,15 @@ class Copies(Doomed):
             f"  kafka: {{from: s, connection: k, topic: {self.output}, {trigger}}}\n"
             f"  straight: {{from: s, connection: pg, table: straight, {trigger}}}\n"
             f"  staged: {{from: s, connection: pg, table: staged, {staged}}}\n"
-            f"  delta: {{type: delta, from: s, connection: disk, path: delta, {trigger}}}\n"
-            f"  files: {{type: files, from: s, connection: disk, path: files, {trigger}}}\n",
+            f"  delta: {{type: delta, from: s, connection: disk, path: delta, {divided}}}\n"
+            f"  files: {{type: files, from: s, connection: disk, path: files, {divided}}}\n",
         )
 
     def change(self) -> None:
         """From now on each customer is another one."""
-        self.declare("upper(customer)", 'select: [id, "upper(customer) AS customer", amount], ')
+        # With its type: what folders are named for is compared by `verify` where that is known without Spark.
+        other = "CAST(upper(customer) AS STRING)"
+        self.declare(other, f'select: [id, "{other} AS customer", amount], ')
 
     def customers(self) -> dict[str, dict[int, str]]:
         """The customer of each id, in those targets that are read without a query of their own."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mzplan.host.failpoints import Failpoint
 from tests.support import Project, eventually, execute, postgres_connection
 
 if TYPE_CHECKING:
@@ -99,3 +100,62 @@ def test_a_runner_that_is_killed_after_the_commit(shop: Project) -> None:
     end = said[said.index("Committed serial 2") :]
     assert "The runner of instance local has ended. Fix: start it again: mzplan up." in end, said
     assert "sink.out" in end and "source.made" not in end, said
+
+    # The command itself is killed while the runner that it has started validates, with the shell's values.
+    (shop.folder / "pipeline.yaml").write_text(
+        (shop.folder / "pipeline.yaml").read_text().replace("interval: 700ms", "interval: 800ms")
+    )
+    proposed = {**WRONG, "MZPLAN_FAILPOINT": Failpoint.APPLY_PROPOSED.value}
+    assert shop.run("apply", "--auto-approve", environment=proposed).returncode == -signal.SIGKILL
+    eventually("its runner ends as well", lambda: is_down(shop))
+    assert shop.json("status")["serial"] == 2
+
+
+@pytest.mark.faults
+def test_values_that_nobody_has_validated_are_not_used(shop: Project, postgres: PostgresServer) -> None:
+    pipeline = shop.folder / "pipeline.yaml"
+
+    def edit(before: str, after: str) -> None:
+        pipeline.write_text(pipeline.read_text().replace(before, after))
+
+    def refused(*arguments: str) -> None:
+        found = shop.json(*arguments, "--auto-approve", code=1, environment=WRONG)["diagnostics"]
+        assert [one["code"] for one in found] == ["MZ051"]
+
+    # A command that is interrupted while the runner starts takes it along.
+    command = [sys.executable, "-m", "mzplan", "-C", str(shop.folder), "apply", "--auto-approve"]
+    applying = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, **shop.environment, **WRONG}
+    )
+    assert applying.stderr is not None
+    assert any("Starting the runner" in line for line in applying.stderr)
+    applying.send_signal(signal.SIGINT)
+    applying.stderr.close()
+    assert applying.wait(60) != 0
+    eventually("no runner is alive", lambda: is_down(shop))
+
+    # What is mended outside the files is tried at once, and judged by that.
+    shop.apply()
+    dsn = re.search(r"database: (\S+)", pipeline.read_text())
+    assert dsn is not None
+    target = postgres.dsn(dsn[1].strip("\"'},"))
+    execute(target, "ALTER TABLE rows RENAME TO away")
+    rows = shop.folder / "rows.jsonl"
+    rows.write_text('{"id": 1}\n')
+    shop.json("append", "source.made", "--file", str(rows))
+    eventually("the sink fails", lambda: shop.queries()["sink.out"]["condition"] == "failed")
+    execute(target, "ALTER TABLE away RENAME TO rows")
+    applied = shop.run("apply", "--auto-approve")
+    assert applied.returncode == 0, applied.stdout + applied.stderr
+
+    # What only paused queries use is not handed over, and validated when they are resumed.
+    shop.run("pause", "sink.out", "--auto-approve")
+    assert shop.run("apply", "--auto-approve", environment=WRONG).returncode == 0
+    refused("resume", "sink.out")
+    assert shop.run("resume", "sink.out", "--auto-approve").returncode == 0
+
+    # A runner that is started for one query runs the others as well, with the same values.
+    shop.down()
+    edit("schema: id BIGINT, trigger: {interval: 500ms}", "schema: id BIGINT, trigger: {interval: 400ms}")
+    refused("apply", "--target", "source.made")
+    assert is_down(shop)

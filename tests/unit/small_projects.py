@@ -30,7 +30,7 @@ def resource(address: str, type_: str, **body: Any) -> Resource:
         type=type_,
         body=kind.normalise(body),
         references={
-            r.property: Address(r.kind, body[r.property]) for r in kind.references if r.property in body
+            r.property: r.address(body[r.property], ()) for r in kind.references if r.property in body
         },
     )
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 from mzplan.config.checks.declared_columns import check_columns
+from mzplan.config.checks.inlined_views import InlinedViews, is_inlined
+from mzplan.config.checks.query_files import QueryFiles
 from mzplan.config.checks.resource_references import (
     References,
     check_exclusive,
@@ -16,10 +19,11 @@ from mzplan.config.checks.resource_references import (
 from mzplan.config.checks.schema_check import BodyCheck
 from mzplan.config.checks.secrets import SecretCheck
 from mzplan.config.checks.sinks import check_sink
+from mzplan.config.checks.views import Views
 from mzplan.config.declared import Declared
 from mzplan.config.defaults import Defaults
 from mzplan.config.findings import Findings, Path, kind_of, listed, shown
-from mzplan.model.address import MAX_NAME, Address, is_valid_name, natural
+from mzplan.model.address import KINDS, MAX_NAME, Address, is_valid_name, natural
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import DEFAULT_INSTANCE, Instance, PropertyEdit, Resource, edited
 from mzplan.model.words import did_you_mean, nearest
@@ -40,9 +44,10 @@ class Checker:
         instances: Mapping[str, Instance],
         findings: Findings,
         defaults: Defaults | None = None,
+        query_files: QueryFiles | None = None,
     ):
         self.declared, self.instances, self.findings = declared, instances, findings
-        self.defaults = defaults
+        self.defaults, self.query_files = defaults, query_files
         self.references = References(declared, findings)
         # Where a query runs that names no instance. Written into it, so that what is committed says so.
         self.default = next(iter(instances)) if len(instances) == 1 else DEFAULT_INSTANCE
@@ -51,18 +56,28 @@ class Checker:
     def resources(self) -> dict[Address, Resource]:
         """Check all; the resources are complete only when nothing was found."""
         # Types first: those of sources and sinks follow from their connections.
-        for kind in ("connection", "source", "sink"):
+        for kind in KINDS:
             for address, resource in self.declared.items():
                 if address.kind == kind:
                     self._type(resource)
         if self.defaults:
             self.defaults.fill_in(self.declared.values())
-        checked: dict[Address, Resource] = {}
+        if self.query_files:
+            self.query_files.fill_in(self.declared.values())
+        Views(self.declared, self.findings).derive()
+        right: list[Address] = []
         for address in sorted(self.declared, key=natural):
             resource = self.declared[address]
             self._name(resource)
             if resource.type is not None and self._body(resource):
-                checked[address] = self._resource(resource)
+                right.append(address)
+        inlined = InlinedViews(self.declared, self.findings)
+        through = inlined.fill_in(right) if len(right) == len(self.declared) else {}
+        checked = {
+            address: replace(self._resource(self.declared[address]), through=through.get(address, ()))
+            for address in right
+            if not is_inlined(self.declared[address])
+        }
         self.references.check_cycles()
         check_exclusive(checked, self.declared, self.findings)
         return checked
@@ -203,7 +218,7 @@ class Checker:
             body=kind.normalise(edited({**placed, **resource.body}, given)),
             assumed=assumed,
             references={
-                reference.property: Address(reference.kind, resource.body[reference.property])
+                reference.property: reference.address(resource.body[reference.property], self.declared)
                 for reference in kind.references
                 if reference.property in resource.body
             },

@@ -103,16 +103,16 @@ def _check_names(resource: Declared, kind: ResourceKind, findings: Findings) -> 
     """No included column has the name of another column."""
     if resource.address.kind != "source" or not isinstance(resource.body, dict):
         return
-    there = {column.name.lower() for column in record_columns(kind.type, resource.body)}
-    for what, column in included_columns(kind.type, resource.body).items():
-        if column.name.lower() not in there:
-            there.add(column.name.lower())
+    known = {column.name.lower() for column in record_columns(kind.type, resource.body)}
+    for part, column in included_columns(kind.type, resource.body).items():
+        if column.name.lower() not in known:
+            known.add(column.name.lower())
             continue
         findings.add(
             "MZ020",
             f"The column {shown(column.name)} is there twice",
-            f"{resource.label}: {what} would be a column of the same name as another one.",
-            f"give it another name: `include: {{{what}: record_{what}}}`.",
+            f"{resource.label}: {part} would be a column of the same name as another one.",
+            f"give it another name: `include: {{{part}: record_{part}}}`.",
             location=resource.location(("include",)),
         )
 
@@ -134,8 +134,9 @@ def _check_key(resource: Declared, kind: ResourceKind, findings: Findings) -> No
                 findings,
                 (*path, index),
                 f"Unknown key column {shown(name)}",
-                f"its columns are {listed([one.name for one in columns.values()], 40)}",
-                findings.did_you_mean(name, [one.name for one in columns.values()]) or "use one of these.",
+                f"its columns are {listed([known.name for known in columns.values()], 40)}",
+                findings.did_you_mean(name, [known.name for known in columns.values()])
+                or "use one of these.",
             )
         elif column.type.startswith(_NESTED):
             _not_a_key(

@@ -19,13 +19,19 @@ _TYPES = {
     "null": "nothing",
 }
 _TCP_PORT = "0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+# What readers of a URL take for different hosts is in none: `evil.com\\.shop.example`.
+_NOWHERE = r"\\\x00-\x1f\x7f"
+_URL = (
+    rf"^https?://(\[[^@\s,\[\]{_NOWHERE}]+\]|[^@\s:/?#%\[\]{_NOWHERE}\u3002\uff0e\uff61]{{1,253}})"
+    rf"(:{_TCP_PORT})?([/?#][^@\s{_NOWHERE}]*)?$"
+)
 # pattern → (what values are, an example)
 _PATTERNS = {
-    rf"^([A-Za-z0-9_]+://)?(\[[^\s,\[\]]+\]|[^\s,/\[\]]+):{_TCP_PORT}$": (
+    rf"^([A-Za-z0-9_]+://)?(\[[^\s,\[\]{_NOWHERE}]+\]|[^\s,/\[\]{_NOWHERE}]+):{_TCP_PORT}$": (
         "are one host:port each, with a port from 1 to 65535",
         "broker:9092",
     ),
-    r"^\S+$": ("hold no space, and may not be empty", "db.example"),
+    rf"^[^\s{_NOWHERE}]+$": ("hold no space and no backslash, and may not be empty", "db.example"),
     r"^[a-z][a-z0-9_]*$": ("begin with a small letter and hold small letters, digits and _ only", "orders_2"),
     r"^[a-z][a-z0-9_-]{0,62}$": (
         "begin with a small letter and hold at most 63 small letters, digits, _ and -",
@@ -44,14 +50,23 @@ _PATTERNS = {
         "are the ARN of an IAM role",
         "arn:aws:iam::123456789012:role/mzplan",
     ),
+    rf"^[a-z0-9]+://[^{_NOWHERE}]+$": (
+        "are the URL of an object store, without a backslash",
+        "s3://shop/state",
+    ),
     r"^s3a?://": ("begin with s3://", "s3://lake/orders"),
-    rf"^https?://(\[[^@\s,\[\]]+\]|[^@\s:/\[\]]+)(:{_TCP_PORT})?([/?#][^@\s]*)?$": (
-        "begin with http:// or https:// and a host, with a port up to 65535, without user and password",
+    _URL: (
+        "begin with http:// or https:// and a host, with a port up to 65535, without user and password, "
+        "and without a backslash",
         "https://registry:8081",
     ),
     r"^(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/=]+( .*)?$": (
         "are public keys as OpenSSH writes them, of one line",
         "ssh-ed25519 AAAAC3Nza…",
+    ),
+    r"^[^/\x00-\x1f][^\x00-\x1f]*\.sql$": (
+        "are the path of a *.sql file, relative to the project's folder",
+        "sql/revenue.sql",
     ),
     r"^[^.\s]+(\.[^.\s]+)?$": ("are written table, or schema.table", "public.orders"),
 }
@@ -60,7 +75,7 @@ _BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "fa
 
 def type_words(types: list[str]) -> str:
     """`["string", "number"]` → `text or a number`."""
-    return " or ".join(_TYPES.get(one, one) for one in types)
+    return " or ".join(_TYPES.get(type_, type_) for type_ in types)
 
 
 def in_words(pattern: str) -> str:
@@ -70,13 +85,14 @@ def in_words(pattern: str) -> str:
 
 
 def words_of(inner: Json) -> list[str]:
-    """The values that a property with `anyOf` can have: those that it names, and what others are."""
-    found: list[str] = []
+    """The values that a property with `anyOf` can have: those that it names, and a description of the
+    others."""
+    words: list[str] = []
     for choice in inner.get("anyOf", ()):
-        found += [shown(one, quote=False) for one in choice.get("enum", ())] or [
+        words += [shown(value, quote=False) for value in choice.get("enum", ())] or [
             choice.get("description", "")
         ]
-    return [*found[:-1], f"or {found[-1]}"]
+    return [*words[:-1], f"or {words[-1]}"]
 
 
 def requirement(rule: str, inner: Json) -> str:
@@ -118,7 +134,7 @@ def value_hint(rule: str, inner: Json, value: Any) -> str:
         case "uniqueItems":
             return "remove what is there twice."
         case "anyOf":
-            named = [one for choice in inner["anyOf"] for one in choice.get("enum", ())]
+            named = [option for choice in inner["anyOf"] for option in choice.get("enum", ())]
             return did_you_mean(value, named, shown) or "use one of these."
         case _:
             return "write a value that fits."

@@ -8,12 +8,15 @@ from typing import Any
 
 from mzplan.config.declared import Declared
 from mzplan.config.findings import HERE, Findings, Path, kind_of, listed, shown
-from mzplan.model.address import KINDS, Address, Kind, is_valid_name, natural
+from mzplan.model.address import COLLECTIONS, KINDS, Address, Kind, is_valid_name, natural
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import Resource
 from mzplan.model.words import did_you_mean, nearest
-from mzplan.schema.kinds import Reference, ResourceKind, resource_kind
+from mzplan.schema.kinds import Reference, ResourceKind, only_type, resource_kind
 from mzplan.schema.loading import types_of
+
+CONNECTION = Reference("connection", ("connection",), ())
+FROM = Reference("from", COLLECTIONS, ())
 
 
 class References:
@@ -23,15 +26,17 @@ class References:
         self.declared, self.findings = declared, findings
         self.edges: dict[Address, list[tuple[str, Address]]] = {}
         self.reported: set[tuple[Address, str]] = set()  # (who refers, property)
-        self.suggested: dict[tuple[Kind, str], str | None] = {}
-        self.names: dict[Kind, list[str]] = {}  # those that are declared, in order
-        self.able: dict[tuple[Kind, tuple[str, ...]], str] = {}  # of these types, in words
+        self.suggested: dict[tuple[tuple[Kind, ...], str], str | None] = {}
+        self.names: dict[tuple[Kind, ...], list[str]] = {}  # those that are declared, in order
+        self.able: dict[Reference, str] = {}  # of these types, in words
 
     def type_from_connection(self, resource: Declared) -> str | None:
-        """The type of a source or sink that names none: that of its connection. None when that is not
-        to be had, and then it has been reported why."""
+        """The type of a source or sink that names none: that of its connection. None if that can't be
+        known; the reason has then been reported."""
         kind, name = resource.address.kind, resource.body.get("connection")
         if "connection" not in resource.body:
+            if (only := only_type(kind)) is not None:
+                return only
             if self._misspelled(resource):
                 return None
             others = [t for t in types_of(kind) if not _needs_connection(kind, t)]
@@ -51,19 +56,19 @@ class References:
                 "write the name of a connection.",
                 location=resource.location(("connection",)),
             )
-        found = self._target(resource, "connection", "connection")
-        if found is None or found.type is None:
+        connection = self._target(resource, CONNECTION)
+        if connection is None or connection.type is None:
             # Its own properties can't be judged; what it reads from can.
-            self._target(resource, "from", "source")
-        if found is None or found.type is None:
+            self._target(resource, FROM)
+        if connection is None or connection.type is None:
             return None
-        type_ = resource_kind("connection", found.type).query_type(kind)
+        type_ = resource_kind("connection", connection.type).query_type(kind)
         if type_ is None:
             able = [t for t in types_of("connection") if resource_kind("connection", t).query_type(kind)]
             self.findings.add(
                 "MZ013",
                 f"A {kind} can't use this connection",
-                f"connection.{name} is of type {found.type}, which has no {kind}s.",
+                f"connection.{name} is of type {connection.type}, which has no {kind}s.",
                 f"use a connection of type {listed(able)}.",
                 location=resource.location(("connection",)),
             )
@@ -91,16 +96,16 @@ class References:
         for reference in kind.references:
             if reference.property not in resource.body or (reference.property,) in wrong:
                 continue
-            found = self._target(resource, reference.property, reference.kind)
-            if found is None:
+            target = self._target(resource, reference)
+            if target is None:
                 continue
-            self.edges.setdefault(resource.address, []).append((reference.property, found.address))
-            if reference.types and found.type is not None and found.type not in reference.types:
-                self._wrong_type(resource, reference, found)
+            self.edges.setdefault(resource.address, []).append((reference.property, target.address))
+            if reference.types and target.type is not None and target.type not in reference.types:
+                self._wrong_type(resource, reference, target)
 
     def check_cycles(self) -> None:
         """Report every cycle once, at the resource of it that comes first."""
-        graph = DependencyGraph({a: [target for _, target in found] for a, found in self.edges.items()})
+        graph = DependencyGraph({a: [target for _, target in edges] for a, edges in self.edges.items()})
         for cycle in graph.cycles():
             first = self.declared[cycle[0]]
             role = next(role for role, target in self.edges[cycle[0]] if target == cycle[1 % len(cycle)])
@@ -112,63 +117,63 @@ class References:
                 location=first.location((role,)),
             )
 
-    def _target(self, resource: Declared, property_: str, kind: Kind) -> Declared | None:
-        name = resource.body.get(property_)
+    def _target(self, resource: Declared, reference: Reference) -> Declared | None:
+        name = resource.body.get(reference.property)
         if not isinstance(name, str):
             return None
-        found = self.declared.get(Address(kind, name))
+        target = self.declared.get(reference.address(name, self.declared))
+        reported = (resource.address, reference.property)
         # A file that could not be read may declare it.
-        if found is None and not self.findings.unread and (resource.address, property_) not in self.reported:
-            self.reported.add((resource.address, property_))
-            self._unknown(resource, property_, kind, name)
-        return found
+        if target is None and not self.findings.unread and reported not in self.reported:
+            self.reported.add(reported)
+            self._unknown(resource, reference, name)
+        return target
 
-    def _unknown(self, resource: Declared, property_: str, kind: Kind, name: str) -> None:
-        near = self._nearest(kind, name)
+    def _unknown(self, resource: Declared, reference: Reference, name: str) -> None:
+        near = self._nearest(reference.kinds, name)
         other = next((k for k in KINDS if Address(k, name) in self.declared), None)
-        hint, related = f"declare it under `{kind}s:`.", None
+        hint, related = f"declare it under {' or '.join(f'`{kind}s:`' for kind in reference.kinds)}.", None
         if near is not None:
             hint = f'did you mean "{near}" ({HERE})?'
-            related = self.declared[Address(kind, near)].location()
+            related = self.declared[reference.address(near, self.declared)].location()
         elif other is not None:
-            hint = f"{other}.{name} is a {other} ({HERE}); name a {kind}."
+            hint = f"{other}.{name} is a {other} ({HERE}); name a {reference.words()}."
             related = self.declared[Address(other, name)].location()
         self.findings.add(
             "MZ012",
-            f"Unknown {kind}",
+            f"Unknown {reference.words()}",
             f"{resource.label} refers to {shown(name)}, which no file declares.",
             hint,
-            location=resource.location((property_,)),
+            location=resource.location((reference.property,)),
             related=related,
         )
 
-    def _nearest(self, kind: Kind, name: str) -> str | None:
-        if (kind, name) not in self.suggested:
-            if kind not in self.names:
-                self.names[kind] = sorted(address.name for address in self.declared if address.kind == kind)
-            self.suggested[kind, name] = self.findings.nearest(name, self.names[kind])
-        return self.suggested[kind, name]
+    def _nearest(self, kinds: tuple[Kind, ...], name: str) -> str | None:
+        if (kinds, name) not in self.suggested:
+            if kinds not in self.names:
+                self.names[kinds] = sorted(a.name for a in self.declared if a.kind in kinds)
+            self.suggested[kinds, name] = self.findings.nearest(name, self.names[kinds])
+        return self.suggested[kinds, name]
 
     def _wrong_type(self, resource: Declared, reference: Reference, found: Declared) -> None:
-        wanted = (reference.kind, tuple(reference.types))
-        if wanted not in self.able:
-            self.able[wanted] = listed(
+        if reference not in self.able:
+            self.able[reference] = listed(
                 sorted(
                     (
                         address.name
                         for address, other in self.declared.items()
-                        if address.kind == reference.kind and other.type in reference.types
+                        if address.kind in reference.kinds and other.type in reference.types
                     ),
                     key=natural,
                 )
             )
-        able = self.able[wanted]
+        able = self.able[reference]
         self.findings.add(
             "MZ013",
-            f"Wrong type of {reference.kind}",
-            f"{resource.label} is of type {resource.type} and needs a {reference.kind} of type "
+            f"Wrong type of {reference.words()}",
+            f"{resource.label} is of type {resource.type} and needs a {reference.words()} of type "
             f"{' or '.join(reference.types)}; {found.label} is of type {found.type}.",
-            f"use one of: {able}." if able else f"declare a {reference.kind} of that type.",
+            f"use one of: {able}." if able else f"declare a {reference.words()} of that type.",
             location=resource.location((reference.property,)),
         )
 
@@ -209,7 +214,7 @@ def check_exclusive(
 
 
 def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
-    """`moved_from` names what is no more."""
+    """`moved_from` must name an address that is no longer declared."""
     lifecycle = resource.body.get("lifecycle")
     former = lifecycle.get("moved_from") if isinstance(lifecycle, dict) else None
     if not isinstance(former, str):

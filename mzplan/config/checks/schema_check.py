@@ -125,7 +125,7 @@ class BodyCheck:
     def _type(self, types: list[str], inner: Json, value: Any, path: Path) -> None:
         expected = type_words(types)
         secret = self.sensitive(path)
-        found = (
+        actual = (
             kind_of(value)
             if secret or isinstance(value, dict | list | None)
             else f"{kind_of(value)} ({shown(value)})"
@@ -133,7 +133,7 @@ class BodyCheck:
         self.findings.add(
             "MZ005",
             f"Wrong type for {shown(_key(path))}",
-            f"Expected {expected}, found {found}. {inner.get('description', '')}".strip(),
+            f"Expected {expected}, found {actual}. {inner.get('description', '')}".strip(),
             type_hint(types, value, secret),
             location=self.location(path, False),
             conceal=secret,
@@ -141,13 +141,13 @@ class BodyCheck:
 
     def _choice(self, options: list[Any], value: Any, path: Path) -> None:
         words = [shown(option, quote=False) for option in options]
-        found = "" if self.sensitive(path) else f"{shown(value)} is not one of its values. "
-        one = f"It can only be {words[0]}." if len(words) == 1 else f"It can be {', '.join(words)}."
+        fault = "" if self.sensitive(path) else f"{shown(value)} is not one of its values. "
+        allowed = f"It can only be {words[0]}." if len(words) == 1 else f"It can be {', '.join(words)}."
         hint = did_you_mean(value, [o for o in options if isinstance(o, str)], shown)
         self.findings.add(
             "MZ005",
             f"Wrong value for {shown(_key(path))}",
-            found + one,
+            fault + allowed,
             hint or (f"write {words[0]}." if len(words) == 1 else "use one of these."),
             location=self.location(path, False),
         )
@@ -169,11 +169,11 @@ class BodyCheck:
         if holds_login(value) and not self.sensitive(path):
             return  # MZ016: see SecretCheck
         secret = self.sensitive(path) or has_login(value)
-        found = "" if secret else f"{shown(value)} can't be used here. "
+        fault = "" if secret else f"{shown(value)} can't be used here. "
         self.findings.add(
             "MZ005",
             f"Wrong value for {shown(_key(path))}",
-            f"{found}{requirement(rule, inner)} {inner.get('description', '')}".strip(),
+            f"{fault}{requirement(rule, inner)} {inner.get('description', '')}".strip(),
             value_hint(rule, inner, value),
             location=self.location(path, False),
             conceal=secret,

@@ -219,7 +219,7 @@ class Builder:
     def _note_merge(self, event: Any, frame: _Frame, value: Any) -> None:
         """`<<: *defaults`, or a list of them: merged when the mapping ends, below its own keys."""
         merged = value if isinstance(value, list) else [value]
-        if not all(isinstance(one, dict) for one in merged):
+        if not all(isinstance(mapping, dict) for mapping in merged):
             self._bad(event, "`<<` merges mappings only.", "give it an alias of a mapping: `<<: *name`.")
             return
         frame.merges = [*(frame.merges or []), *merged]

@@ -30,24 +30,27 @@ def load(file: SourceFile, findings: Findings) -> Document | None:
     return parse(file, text, findings)
 
 
-def read_text(file: SourceFile, findings: Findings) -> str | None:
-    """The file's text, checked to be UTF-8 without control characters."""
+def read_text(file: SourceFile, findings: Findings, named: Location | None = None) -> str | None:
+    """The file's text, checked to be UTF-8 without control characters. `named`: where its path is written,
+    for one that can't be read."""
     try:
         data = read_bytes(file)
         findings.bytes += len(data)
         if findings.bytes > MAX_TOTAL_BYTES:
             raise ReadError(*_TOO_MUCH, "MZ007")
     except ReadError as failure:
-        findings.add(failure.code, f"Can't read {file.path}", failure.detail, failure.hint)
+        words = (failure.code, f"Can't read {file.path}", failure.detail, failure.hint)
+        findings.add(*words, location=named)
         return None
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        findings.add("MZ001", f"Can't read {file.path}", "It is UTF-16.", "save it as UTF-8.")
+        words = ("MZ001", f"Can't read {file.path}", "It is UTF-16.", "save it as UTF-8.")
+        findings.add(*words, location=named)
         return None
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as failure:
         before = data[: failure.start]
-        span = _span_at(before.decode("utf-8-sig", "replace"))
+        span = span_at(before.decode("utf-8-sig", "replace"))
         findings.add(
             "MZ002",
             "Not UTF-8",
@@ -62,10 +65,10 @@ def read_text(file: SourceFile, findings: Findings) -> str | None:
         findings.add(
             "MZ002",
             "Control character",
-            f"The character U+{ord(text[at]):04X} may not be in a YAML file.",
+            f"The character U+{ord(text[at]):04X} may not be in a project's files.",
             'remove it; inside double quotes write it as an escape, such as "\\t".',
             location=Location(file),
-            span=_span_at(text[:at]),
+            span=span_at(text[:at]),
         )
         return None
     return text
@@ -73,10 +76,10 @@ def read_text(file: SourceFile, findings: Findings) -> str | None:
 
 def _forbidden(text: str) -> int | None:
     """The place of the first character that YAML forbids."""
-    found = [text.find(sign) for sign in _FORBIDDEN_SIGNS if sign in text]
+    offsets = [text.find(sign) for sign in _FORBIDDEN_SIGNS if sign in text]
     if bad := _FORBIDDEN.search(text):
-        found.append(bad.start())
-    return min(found, default=None)
+        offsets.append(bad.start())
+    return min(offsets, default=None)
 
 
 def parse(file: SourceFile, text: str, findings: Findings) -> Document | None:
@@ -96,10 +99,10 @@ def parse(file: SourceFile, text: str, findings: Findings) -> Document | None:
     return None
 
 
-def _span_at(before: str) -> Span:
-    """The span of the one character that follows this text."""
+def span_at(before: str, length: int = 1) -> Span:
+    """The span of so many characters of a line that follow this text."""
     lines = LINE_BREAK.split(before)
-    return Span(len(lines) - 1, len(lines[-1]), len(lines) - 1, len(lines[-1]) + 1)
+    return Span(len(lines) - 1, len(lines[-1]), len(lines) - 1, len(lines[-1]) + length)
 
 
 class _Words(NamedTuple):

@@ -32,15 +32,15 @@ def find(text: str, paths: Iterable[Path]) -> dict[Path, Found]:
     A path that comes in by an alias or a merge is not there: what is written is the alias.
     """
     wanted: set[Path] = {()} | {path[:length] for path in paths for length in range(1, len(path) + 1)}
-    found: dict[Path, Found] = {}
+    places: dict[Path, Found] = {}
     for visit in walk(text):
         path, key, event = visit
-        if path in wanted and path not in found and not visit.is_end:
+        if path in wanted and path not in places and not visit.is_end:
             value = event.value if isinstance(event, ScalarEvent) else None
-            found[path] = Found(span_of(key) if key is not None else None, span_of(event), value)
-            if len(found) == len(wanted):
+            places[path] = Found(span_of(key) if key is not None else None, span_of(event), value)
+            if len(places) == len(wanted):
                 break
-    return found
+    return places
 
 
 def scalars_on(text: str, lines: Mapping[int, int]) -> Iterator[tuple[Path, Span, str]]:
@@ -157,8 +157,8 @@ def compose(text: str, section: str, name: str) -> Entry | None:
 
 def properties_before(text: str, node: Node) -> str:
     """The anchor and the tag that are written in front of a value, with the space after them."""
-    found = _PROPERTIES.match(text, node.start, node.end)
-    return found.group() if found else ""
+    match = _PROPERTIES.match(text, node.start, node.end)
+    return match.group() if match else ""
 
 
 def _node(text: str, event: Any) -> Node:

@@ -61,9 +61,19 @@ def rename(text: str, section: str, name: str, new: str) -> str:
         raise CantRewriteError((), "the resource comes in by an alias or a merge.")
     key = entry.key
     result = text[: key.start] + scalar_text(new, key.style) + text[key.end :]
-    old, found = _data(text), _data(result)
-    wanted = {**old, section: {new if one == name else one: body for one, body in old[section].items()}}
-    if found is None or len(wanted[section]) != len(old[section]) or _canonical(wanted) != _canonical(found):
+    old, renamed = _data(text), _data(result)
+    wanted = {
+        **old,
+        section: {
+            new if resource_name == name else resource_name: body
+            for resource_name, body in old[section].items()
+        },
+    }
+    if (
+        renamed is None
+        or len(wanted[section]) != len(old[section])
+        or _canonical(wanted) != _canonical(renamed)
+    ):
         raise CantRewriteError((), "its name is needed elsewhere in the file, or the new one is taken.")
     return result
 
@@ -148,20 +158,20 @@ class _EditedText:
             return [(node.start + 1, node.start + 1, ", ".join(written))]
         if not index:
             start = node.entries[0].start
-            return [(start, start, "".join(f"{one}, " for one in written))]
+            return [(start, start, "".join(f"{entry}, " for entry in written))]
         before = node.entries[index - 1]
         end, comma = before.value.end, self._comma(before.value.end)
         if not self._has_own_lines(before.start, end if comma is None else comma + 1):
-            return [(end, end, "".join(f", {one}" for one in written))]
+            return [(end, end, "".join(f", {entry}" for entry in written))]
         at, indent = self._line_end(end), self.text[self._line_start(before.start) : before.start]
-        lines = [f"{self._newline()}{indent}{one}," for one in written]
+        lines = [f"{self._newline()}{indent}{entry}," for entry in written]
         text = "".join(lines) if comma is not None else "".join(lines)[:-1]
         return [(at, at, text), *([] if comma is not None else [(end, end, ",")])]
 
     def _comma(self, end: int) -> int | None:
         """Where the comma is that follows an entry of a flow collection; None where none does."""
-        found = _TO_COMMA.match(self.text, end)
-        return found.end() - 1 if found else None
+        match = _TO_COMMA.match(self.text, end)
+        return match.end() - 1 if match else None
 
     def _has_own_lines(self, start: int, end: int) -> bool:
         """Whether nothing but a comment shares the lines of this part."""
@@ -214,23 +224,24 @@ class _EditedText:
         return self._splice([(at, at, "".join(self._newline() + line for line in lines))])
 
     def _items(self, node: Node, wanted: list[Any]) -> list[Splice]:
-        """A list's items, each changed in its own place: an item that stays keeps what is said of it."""
-        there = [_canonical(_value_of(entry.value)) for entry in node.entries]
+        """The splices that change a list's items, each in its own place: an item that stays keeps its
+        comment."""
+        current = [_canonical(_value_of(entry.value)) for entry in node.entries]
         then = [_canonical(value) for value in wanted]
         style = node.entries[0].value.style or self._style
         splices: list[Splice] = []
-        for what, i, end, j, last in SequenceMatcher(None, there, then, autojunk=False).get_opcodes():
-            if what == "equal":
+        for operation, i, end, j, last in SequenceMatcher(None, current, then, autojunk=False).get_opcodes():
+            if operation == "equal":
                 continue
-            both = min(end - i, last - j)
+            common = min(end - i, last - j)
             splices += [
                 self._in_place_of(entry, scalar_text(value, entry.value.style or self._style))
-                for entry, value in zip(node.entries[i : i + both], wanted[j:last], strict=False)
+                for entry, value in zip(node.entries[i : i + common], wanted[j:last], strict=False)
             ]
-            if i + both < end:
-                splices += self._without_items(node, i + both, end)
-            if j + both < last:
-                splices += self._more_items(node, i + both, wanted[j + both : last], style)
+            if i + common < end:
+                splices += self._without_items(node, i + common, end)
+            if j + common < last:
+                splices += self._more_items(node, i + common, wanted[j + common : last], style)
         return splices
 
     def _without_items(self, node: Node, first: int, last: int) -> list[Splice]:
@@ -248,7 +259,7 @@ class _EditedText:
         indent = self.text[start : self.text.rfind("-", start, entries[0].value.start)]
         if not indent.isspace() and indent:
             raise CantRewriteError((), "the list begins on the line of something else.")
-        lines = [f"{indent}- {one}" for one in written]
+        lines = [f"{indent}- {text}" for text in written]
         if index:
             at = self._line_end(entries[index - 1].value.end)
             return [(at, at, "".join(self._newline() + line for line in lines))]
@@ -267,13 +278,13 @@ class _EditedText:
         return breaks[-1].end() if breaks else 0
 
     def _line_end(self, at: int) -> int:
-        found = LINE_BREAK.search(self.text, at)
-        return found.start() if found else len(self.text)
+        match = LINE_BREAK.search(self.text, at)
+        return match.start() if match else len(self.text)
 
     def _newline(self) -> str:
         """The line break of this file."""
-        found = LINE_BREAK.search(self.text, self.resource.start) or LINE_BREAK.search(self.text)
-        return found.group() if found else "\n"
+        match = LINE_BREAK.search(self.text, self.resource.start) or LINE_BREAK.search(self.text)
+        return match.group() if match else "\n"
 
 
 def scalar_text(value: Any, style: str) -> str:

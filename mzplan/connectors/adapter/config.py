@@ -64,20 +64,20 @@ def closing(endpoint: Endpoint) -> Iterator[Endpoint]:
 
 def secret_values(query: ResolvedQuery) -> tuple[str, ...]:
     """The values in a query's configuration that nobody may read in an error."""
-    found = list(_secrets(query.address.kind, query.description.type, query.body))
+    secrets = list(_secrets(query.address.kind, query.description.type, query.body))
     if query.connection is not None:
-        found += _secrets("connection", query.connection.type, query.connection.body)
-    return tuple(sorted(found, key=len, reverse=True))
+        secrets += _secrets("connection", query.connection.type, query.connection.body)
+    return tuple(sorted(secrets, key=len, reverse=True))
 
 
 def _secrets(kind: Any, type_: str, body: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[str]:
-    found: list[str] = []
+    secrets: list[str] = []
     for key, value in body.items():
         if isinstance(value, Mapping):
-            found += _secrets(kind, type_, value, (*path, key))
+            secrets += _secrets(kind, type_, value, (*path, key))
         elif value and resource_kind(kind, type_).is_sensitive((*path, key)):
-            found.append(str(value))
-    return found
+            secrets.append(str(value))
+    return secrets
 
 
 def explained(problem: BaseException, subject: str, secrets: Sequence[str]) -> MzplanError | None:
@@ -110,7 +110,7 @@ def explained(problem: BaseException, subject: str, secrets: Sequence[str]) -> M
 
 def marked(problem: Exception, subject: str, secrets: Sequence[str]) -> RuntimeError:
     """What a connector raised, as mzplan.spark.failures reads it from a task: a code and a line."""
-    found = explained(problem, subject, secrets)
-    assert found is not None, "an Exception is explained"
-    first = found.diagnostics[0]
+    explanation = explained(problem, subject, secrets)
+    assert explanation is not None, "an Exception is explained"
+    first = explanation.diagnostics[0]
     return RuntimeError(f"{MARK}[{first.code}]: {' '.join(sentence(first).splitlines())}")

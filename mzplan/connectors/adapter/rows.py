@@ -59,7 +59,9 @@ def _positions(step: Step, rows: range) -> StructArray:
     import pyarrow as pa
 
     numbers = (array("q", [step]) * len(rows), array("q", rows))
-    arrays = [pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(one)]) for one in numbers]
+    arrays = [
+        pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(column)]) for column in numbers
+    ]
     return pa.StructArray.from_arrays(arrays, ["step", "row"])
 
 
@@ -85,15 +87,15 @@ class EndpointUpstream:
         except GoneError:
             raise
         except Exception as problem:
-            found = explained(problem, str(query.address), secret_values(query))
-            detail = found.diagnostics[0].detail if found is not None else ""
+            explanation = explained(problem, str(query.address), secret_values(query))
+            detail = explanation.diagnostics[0].detail if explanation is not None else ""
             raise GoneError(f"The upstream: {detail}") from None
 
     def _rows(self, endpoint: DurableInputEndpoint, step: Step) -> Iterator[RecordBatch]:
-        there = endpoint.steps()
-        if step not in there:
+        steps = endpoint.steps()
+        if step not in steps:
             raise GoneError(
-                f"The upstream: step {step} is gone; steps {there.start} to {there.stop} (excluded) are "
+                f"The upstream: step {step} is gone; steps {steps.start} to {steps.stop} (excluded) are "
                 "there."
             )
         for batches in _parts(endpoint, step):

@@ -68,9 +68,9 @@ class EndpointSink(SinkConnector):
         name = endpoint_name(query)
         parallelism = _parallelism(self._factory)
         names = [name] if parallelism == 1 else [f"{name}/{part}" for part in range(parallelism)]
-        made = [self._factory.new_endpoint(one, config) for one in names]
-        recording = [one for one in made if isinstance(one, HasWritten)]
-        if len(recording) < len(made):
+        endpoints = [self._factory.new_endpoint(part_name, config) for part_name in names]
+        recording = [endpoint for endpoint in endpoints if isinstance(endpoint, HasWritten)]
+        if len(recording) < len(endpoints):
             raise nothing_recorded(query, f"The connector {query.description.type} has no `written`.")
         return EndpointRecorded(recording)
 
@@ -88,9 +88,9 @@ class EndpointSink(SinkConnector):
                     # The same rows to the same part, in the same order, whenever the batch is done again.
                     parts = batch.repartition(parallelism, POSITION).sortWithinPartitions(POSITION)
                     report = "part INT, rows BIGINT, warnings ARRAY<STRING>"
-                    found = parts.drop(POSITION).mapInArrow(task, report).collect()
-                    warnings = [text for one in found for text in one["warnings"]]
-                    rows_written = sum(one["rows"] for one in found)
+                    reports = parts.drop(POSITION).mapInArrow(task, report).collect()
+                    warnings = [text for row in reports for text in row["warnings"]]
+                    rows_written = sum(row["rows"] for row in reports)
                 else:
                     table = batch.orderBy(POSITION).drop(POSITION).toArrow()
                     batches = table.to_batches(max_chunksize=_BATCH_ROWS)
@@ -119,13 +119,13 @@ class EndpointRecorded:
     partitions: Sequence[str] = ()
 
     def step(self, step: Step) -> Written | None:
-        parts = [part for one in self.endpoints if (part := one.written(step)) is not None]
+        parts = [part for endpoint in self.endpoints if (part := endpoint.written(step)) is not None]
         return total(parts) if len(parts) == len(self.endpoints) else None
 
     def close(self) -> None:
-        for one in self.endpoints:
-            if isinstance(one, Closes):
-                one.close()
+        for endpoint in self.endpoints:
+            if isinstance(endpoint, Closes):
+                endpoint.close()
 
 
 def _parallelism(factory: OutputFactory) -> int:

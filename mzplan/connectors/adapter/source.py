@@ -18,7 +18,7 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.losses import Loss
 from mzplan.schema.columns import CHANGE, POSITION, change_columns
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.folder import open_folder
+from mzplan.warehouse.folder import decoding, open_folder
 from mzplan.warehouse.step_index import StepIndex
 
 if TYPE_CHECKING:
@@ -55,10 +55,12 @@ class EndpointSource(SourceConnector):
         type_ = {"type": query.description.type}
         try:
             brought = self._connector
-            found = brought.probe("source", endpoint_config(query)) if isinstance(brought, Probes) else None
+            identity = (
+                brought.probe("source", endpoint_config(query)) if isinstance(brought, Probes) else None
+            )
         except Exception as problem:
             return Probe(diagnostics=diagnostics_of(problem, query))
-        return Probe(upstream={**(found or {}), **type_})
+        return Probe(upstream={**(identity or {}), **type_})
 
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
@@ -66,8 +68,10 @@ class EndpointSource(SourceConnector):
         differing = sorted(key for key in recorded if recorded[key] != found.get(key))
         if not differing:
             return None
-        what = ", ".join(f"{key} is {found.get(key)!r} instead of {recorded[key]!r}" for key in differing)
-        return another_upstream(query, "upstream", f"{self.route(query)}: {what}")
+        differences = ", ".join(
+            f"{key} is {found.get(key)!r} instead of {recorded[key]!r}" for key in differing
+        )
+        return another_upstream(query, "upstream", f"{self.route(query)}: {differences}")
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
         step = step_of(position)
@@ -105,9 +109,9 @@ class EndpointSource(SourceConnector):
         try:
             position = log.entry(log.committed())
             with opened(self._factory, query) as endpoint:
-                there = endpoint.steps()
+                steps = endpoint.steps()
                 first = step_of(position) if position else None
-                waiting = range(max(there.start, there.start if first is None else first), there.stop)
+                waiting = range(max(steps.start, steps.start if first is None else first), steps.stop)
                 rows = _rows(endpoint, waiting)
         except Exception as problem:
             diagnostics_of(problem, query)  # raises what is a defect, and of no server
@@ -140,12 +144,12 @@ class EndpointSource(SourceConnector):
             resume=step_of(logged) if logged else None,
             placed=self._is_placed,
         )
-        made = data_source(plan)
-        spark.dataSource.register(made)
+        source_class = data_source(plan)
+        spark.dataSource.register(source_class)
         schema = f"{ddl(columns)}, {POSITION} {self.position}"
         if self._is_placed:
             schema = f"{ddl(query.columns)}, {POSITION} {self.position}, {CHANGE} STRING"
-        rows = spark.readStream.format(made.name()).schema(schema).load()
+        rows = spark.readStream.format(source_class.name()).schema(schema).load()
         return rows.select(*(c for c in rows.columns if c != CHANGE), CHANGE) if query.keys else rows
 
 
@@ -199,14 +203,18 @@ def _steps_read(checkpoint: Checkpoint) -> range:
 def step_of(offset: str) -> Step | None:
     """The step in an entry of Spark's offset log; None for something else."""
     try:
-        return int(json.loads(offset)["step"])
-    except (ValueError, KeyError, TypeError):
+        with decoding("an offset"):
+            return int(json.loads(offset)["step"])
+    except OSError:
         return None
 
 
 def diagnostics_of(problem: BaseException, query: ResolvedQuery) -> tuple[Diagnostic, ...]:
     """What a connector raised, as diagnostics of the query."""
-    found = explained(problem, str(query.address), secret_values(query))
-    if found is None:
+    explanation = explained(problem, str(query.address), secret_values(query))
+    if explanation is None:
         raise problem
-    return tuple(replace(one, address=one.address or query.address) for one in found.diagnostics)
+    return tuple(
+        replace(diagnostic, address=diagnostic.address or query.address)
+        for diagnostic in explanation.diagnostics
+    )

@@ -134,21 +134,21 @@ class StepReader(DataSourceStreamReader):
 
     def _latest(self) -> dict[str, Step]:
         endpoint = self._made()
-        there = endpoint.steps()
+        steps = endpoint.steps()
         if self._next is None:
-            self._next = there.start
+            self._next = steps.start
         step = self._next
-        if step in there:
-            return {"step": self._joined(endpoint, range(step, there.stop)[:MOST_STEPS]).stop}
-        if step != there.stop:
-            raise _gone(step, there)
+        if step in steps:
+            return {"step": self._joined(endpoint, range(step, steps.stop)[:MOST_STEPS]).stop}
+        if step != steps.stop:
+            raise _gone(step, steps)
         offered = self._offers(endpoint, step)
         # Spark makes a first micro-batch whether there is anything or not: it is the first step, if an empty
         # one.
         return {"step": step + 1 if offered or not self._begun else step}
 
     def _joined(self, endpoint: DurableInputEndpoint, waiting: range) -> range:
-        """Those of the durable steps that wait that are one micro-batch."""
+        """The first of the durable steps that wait: as many as make one micro-batch."""
         return endpoint.joined(waiting) if isinstance(endpoint, JoinsSteps) else waiting
 
     def _offers(self, endpoint: DurableInputEndpoint, step: Step) -> bool:
@@ -162,15 +162,15 @@ class StepReader(DataSourceStreamReader):
 
     def _commit(self, steps: range) -> list[InputPartition]:
         endpoint = self._made()
-        there = endpoint.steps()
+        known = endpoint.steps()
         for step in steps:
-            if step > _MOST or (step not in there and step != there.stop):
-                raise _gone(step, there)
-            if step not in there:
+            if step > _MOST or (step not in known and step != known.stop):
+                raise _gone(step, known)
+            if step not in known:
                 if self._read != step:
                     self._offers(endpoint, step)
                 endpoint.commit(step)
-                there = endpoint.steps()
+                known = endpoint.steps()
             self._read = None
         self._next, self._begun = steps.stop, True
         if isinstance(endpoint, PartedInputEndpoint):
@@ -224,8 +224,8 @@ class StepReader(DataSourceStreamReader):
         try:
             return call()
         except Exception as problem:
-            found = marked(problem, self._plan.subject, self._plan.secrets)
-        raise found
+            failure = marked(problem, self._plan.subject, self._plan.secrets)
+        raise failure
 
 
 def _gone(step: Step, there: range) -> StepError:

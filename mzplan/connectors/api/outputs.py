@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
-from mzplan.schema.columns import Column, DdlError, parse_columns
+from mzplan.schema.columns import Column
 from mzplan.schema.expressions import parse_select, parse_where
-from mzplan.schema.kinds import resource_kind
-from mzplan.schema.source_columns import record_columns
+from mzplan.schema.source_columns import collection_kind, record_columns
+from mzplan.schema.sql_types import type_of
 
 _PLAIN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`)\s*(?:(?:[Aa][Ss]\s+)?(?:(\w+)|`((?:[^`]|``)+)`)\s*)?\Z")
 
@@ -24,39 +25,53 @@ class Origin:
     is_copy: bool
 
 
+class Selected(NamedTuple):
+    """A column that comes out of an expression. `type` in canonical Spark DDL; None where only Spark knows
+    it."""
+
+    name: str
+    type: str | None
+    nullable: bool = True
+
+
 def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
-    """The columns of a sink, best effort: names of all, types of plain columns and of casts.
+    """The columns of a sink, best effort: names of all, types as far as they are certain (schema.sql_types).
 
     An item that can't be read at all is left out: Spark will say what is wrong with it.
     """
-    items = query.body.get("select")
-    if not items:
-        return tuple(Output(name=column.name, type=column.type) for column in query.columns)
-    found: list[Output] = []
-    for item in items:
-        if (all_of_them := _star(item, query.columns)) is not None:
-            found += [Output(name=column.name, type=column.type) for column in all_of_them]
-            continue
-        plain = _plain(item, query.columns)
-        output = Output(name=plain[0], type=plain[1].type) if plain else _expression(item)
-        if output is not None:
-            found.append(output)
-    return tuple(found)
+    items = query.body.get("select") or ["*"]
+    selected = (columns_selected(item, query.columns) for item in items)
+    return tuple(Output(name=c.name, type=c.type) for columns in selected for c in columns)
+
+
+def columns_selected(item: str, columns: tuple[Column, ...]) -> tuple[Selected, ...]:
+    """What an item of `select` gives, of these columns; nothing of one that can't be read."""
+    if (all_of_them := _star(item, columns)) is not None:
+        return tuple(Selected(c.name, c.type, c.nullable) for c in all_of_them)
+    if (plain := _plain(item, columns)) is not None:
+        name, column = plain
+        return (Selected(name, column.type, column.nullable),)
+    parsed = parse_select(item)
+    if parsed.problem or not parsed.name:
+        return ()
+    return (Selected(parsed.name, type_of(item, columns)),)
 
 
 def column_origins(query: ResolvedQuery) -> tuple[Origin, ...]:
     """What each column of a sink is made of, in order. One that is made of no column is left out."""
-    found: list[Origin] = []
+    origins: list[Origin] = []
     for item in query.body.get("select") or ["*"]:
         if (all_of_them := _star(item, query.columns)) is not None:
-            found += [Origin(name=one.name, columns=(one.name,), is_copy=True) for one in all_of_them]
+            origins += [
+                Origin(name=column.name, columns=(column.name,), is_copy=True) for column in all_of_them
+            ]
             continue
         parsed = parse_select(item)
         columns = _existing(parsed.columns, query.columns)
         if not parsed.problem and parsed.name and columns:
             copied = _plain(item, query.columns) is not None
-            found.append(Origin(name=parsed.name, columns=columns, is_copy=copied))
-    return tuple(found)
+            origins.append(Origin(name=parsed.name, columns=columns, is_copy=copied))
+    return tuple(origins)
 
 
 def filter_columns(query: ResolvedQuery) -> tuple[str, ...]:
@@ -70,16 +85,16 @@ def plain_columns(query: ResolvedQuery) -> dict[str, str] | None:
     filters anything."""
     if "where" in query.body:
         return None
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for item in query.body.get("select") or ["*"]:
         if item.strip() == "*":
-            found |= {column.name: column.name for column in query.columns}
+            columns |= {column.name: column.name for column in query.columns}
             continue
         plain = _plain(item, query.columns)
         if plain is None:
             return None
-        found[plain[0]] = plain[1].name
-    return found
+        columns[plain[0]] = plain[1].name
+    return columns
 
 
 def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
@@ -87,15 +102,15 @@ def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
     are of the collection's key where a record without a value for it is malformed (`x-key-certain`)."""
     certain = {column.name for column in query.columns if not column.nullable}
     source = query.description.source
-    if source is not None and resource_kind("source", source.type).is_key_certain:
+    if source is not None and collection_kind(source.type).is_key_certain:
         certain |= {c.name for c in record_columns(source.type, source.body)} & set(query.keys)
-    found: list[str] = []
+    names: list[str] = []
     for item in query.body.get("select") or ["*"]:
         if item.strip() == "*":
-            found += [column.name for column in query.columns if column.name in certain]
+            names += [column.name for column in query.columns if column.name in certain]
         elif (plain := _plain(item, query.columns)) is not None and plain[1].name in certain:
-            found.append(plain[0])
-    return tuple(found)
+            names.append(plain[0])
+    return tuple(names)
 
 
 def _star(item: str, columns: tuple[Column, ...]) -> list[Column] | None:
@@ -105,13 +120,15 @@ def _star(item: str, columns: tuple[Column, ...]) -> list[Column] | None:
     if not item.lstrip().startswith("*"):
         return None
     parsed = parse_select(item)
-    return [one for one in columns if one.name.lower() not in parsed.without] if parsed.star else None
+    return (
+        [column for column in columns if column.name.lower() not in parsed.without] if parsed.star else None
+    )
 
 
 def _existing(read: tuple[tuple[str, int], ...], columns: tuple[Column, ...]) -> tuple[str, ...]:
-    """Those of what an expression reads that are columns (a variable of a lambda is none), each once."""
-    found = (_column(name, columns) for name, _ in read)
-    return tuple(dict.fromkeys(column.name for column in found if column is not None))
+    """The columns among the names that an expression reads, each once; a variable of a lambda is none."""
+    known = (_column(name, columns) for name, _ in read)
+    return tuple(dict.fromkeys(column.name for column in known if column is not None))
 
 
 def _plain(item: str, columns: tuple[Column, ...]) -> tuple[str, Column] | None:
@@ -121,21 +138,6 @@ def _plain(item: str, columns: tuple[Column, ...]) -> tuple[str, Column] | None:
     if match is None or column is None:
         return None
     return _unquoted(match[3], match[4]) or column.name, column
-
-
-def _expression(item: str) -> Output | None:
-    parsed = parse_select(item)
-    if parsed.problem or not parsed.name:
-        return None
-    return Output(name=parsed.name, type=canonical_type(parsed.cast) if parsed.cast else None)
-
-
-def canonical_type(text: str) -> str | None:
-    """A Spark type in canonical DDL (`decimal(10,2)` → `DECIMAL(10,2)`); None for one we don't know."""
-    try:
-        return parse_columns(f"x {text}")[0].type
-    except DdlError:
-        return None
 
 
 def _column(name: str | None, columns: tuple[Column, ...]) -> Column | None:

@@ -60,7 +60,7 @@ class Memo(Generic[Value]):
             self._values.pop(key, None)
 
     def _forget_old(self, now: float) -> None:
-        for key in [key for key, (made, _) in self._values.items() if now - made > self._seconds]:
+        for key in [key for key, (made_at, _) in self._values.items() if now - made_at > self._seconds]:
             del self._values[key]
             if not self._key_locks[key].locked():
                 del self._key_locks[key]

@@ -6,22 +6,20 @@ they go; `mzplan.spark` makes streaming queries of them. `probe` needs no pyspar
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.schema.columns import Column
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import Checkpoint
-
-if TYPE_CHECKING:
-    pass
 
 Rewriting = Callable[[str], AbstractContextManager[Any]]
 """What whoever rewrites files of the Delta table at a path must hold: of two who do so at once, Delta lets
@@ -41,8 +39,8 @@ class ResolvedConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedQuery:
-    """A source or sink ready for use. `body` has its defaults; `columns` are the user's columns of the
-    collection that it writes (source) or reads (sink), `keys` those that identify a row of it (empty: rows
+    """A query ready for use. `body` has its defaults; `columns` are the user's columns of the collection that
+    it writes or, as a sink, reads, `keys` those that identify a row of it (empty: rows
     are only added to it); `directory` is where relative paths begin.
     `checkpoint` is of its generation; None where the warehouse is not known (a check from elsewhere).
     `connections` are all that it refers to, by the property that names them; `connection` is one of them."""
@@ -75,6 +73,9 @@ class Output:
     type: str | None
 
 
+_LONGEST_UPSTREAM = 1 << 18  # characters of JSON
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """What a probe found. `upstream`: the identity of what a source reads, None if there is none to know.
@@ -85,6 +86,20 @@ class Probe:
     upstream: Mapping[str, Any] | None = None
     makes: bool = False
     lacks: tuple[Diagnostic, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise MzplanError MZ064 for an `upstream` that can't be stored: a server may say anything."""
+        try:
+            fits = len(json.dumps(dict(self.upstream or {}), allow_nan=False)) <= _LONGEST_UPSTREAM
+        except (TypeError, ValueError, RecursionError):
+            fits = False
+        if not fits:
+            raise error(
+                "MZ064",
+                "What a server says it is can't be stored",
+                f"An upstream's identity is JSON of at most {_LONGEST_UPSTREAM:,} characters.",
+                "look which server answers there; of a connector that is not mzplan's own, tell its authors.",
+            )
 
     @property
     def ok(self) -> bool:
@@ -130,22 +145,22 @@ def resolve(
     secrets.permit(description)
     connections = {role: _resolved(inlined, secrets) for role, inlined in description.connections.items()}
     kind = resource_kind(description.address.kind, description.type)
-    source = description.source or description
+    collection = description.collection
     checkpoint = Checkpoint.of(warehouse, description.id, description.generation) if warehouse else None
     return ResolvedQuery(
         description=description,
         body=secrets.fill(kind.with_defaults(description.body), kind.takes_secret, str(description.address)),
         connection=connections.get("connection"),
         connections=connections,
-        columns=columns_of(source.type, source.body),
-        keys=keys_of(source.type, source.body),
+        columns=columns_of(collection.type, collection.body),
+        keys=keys_of(collection.type, collection.body),
         directory=directory,
         checkpoint=checkpoint,
     )
 
 
 def resolve_connection(inlined: InlinedConnection, secrets: Secrets) -> ResolvedConnection:
-    """The same for a connection and those that it uses, at any depth."""
+    """As `resolve`, for a connection and those that it uses, at any depth."""
     secrets.permit(inlined)
     return _resolved(inlined, secrets)
 
@@ -156,5 +171,5 @@ def _resolved(inlined: InlinedConnection, secrets: Secrets) -> ResolvedConnectio
         address=inlined.address,
         type=inlined.type,
         body=secrets.fill(kind.with_defaults(inlined.body), kind.takes_secret, str(inlined.address)),
-        connections={role: _resolved(one, secrets) for role, one in inlined.connections.items()},
+        connections={role: _resolved(needed, secrets) for role, needed in inlined.connections.items()},
     )

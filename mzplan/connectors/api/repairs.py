@@ -19,27 +19,27 @@ def replays_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Replay]:
     if not wanted:
         return []
     done = checkpoint.replays()
-    return [one for one in wanted if not done.has(one)]
+    return [replay for replay in wanted if not done.has(replay)]
 
 
 def check_replays(query: ResolvedQuery, checkpoint: Checkpoint) -> tuple[Diagnostic, ...]:
-    """MZ295 for those of steps that are not there. Changes nothing, and never raises for what the storage
-    did."""
+    """MZ295 for each replay of steps that do not exist yet. Changes nothing, and never raises for what the
+    storage did."""
     try:
         todo = replays_to_do(query, checkpoint)
         done = checkpoint.log.committed() if todo else -1
     except OSError:  # what is wrong with it, the start says
         return ()
-    beyond = [one for one in todo if max(one.first, one.last or 0) > done]
-    return tuple(_beyond(query, max(one.first, one.last or 0), done) for one in beyond)
+    beyond = [replay for replay in todo if max(replay.first, replay.last or 0) > done]
+    return tuple(_beyond(query, max(replay.first, replay.last or 0), done) for replay in beyond)
 
 
 def _beyond(query: ResolvedQuery, step: int, done: int) -> Diagnostic:
-    there = f"Its last step is {done}." if done >= 0 else "It has written no step yet."
+    last_step = f"Its last step is {done}." if done >= 0 else "It has written no step yet."
     return Diagnostic(
         code="MZ295",
         summary=f"Steps of {query.address} can't be replayed",
-        detail=f"Step {step} is not there yet. {there}",
+        detail=f"Step {step} is not there yet. {last_step}",
         hint=f"mzplan steps {query.address} lists them. To give up what was asked for: mzplan replay "
         f"{query.address} --cancel",
         address=query.address,
@@ -76,7 +76,8 @@ def ensure_letters(address: Address, type_: str, body: Mapping[str, Any]) -> Non
         raise letters_refused(
             address,
             "It includes the headers of its records, and a dead letter has none: the column would be empty.",
-            f"read the records themselves: mzplan backfill {address} --from T --to T; or {again}",
+            f"{again}; or read the records of that time themselves, those that are rows already once more: "
+            f"mzplan backfill {address} --from T --to T",
         )
 
 

@@ -154,8 +154,8 @@ def held(files: Iterable[tuple[str, Mapping[str, Scalar[Any]]]]) -> Written:
             except FileNotFoundError:
                 raise GoneError(f"{file}, which the target says this step has written, is gone.") from None
 
-    found = content_hash(batches())
-    return Written(rows=found.rows, digest=str(found))
+    hashed = content_hash(batches())
+    return Written(rows=hashed.rows, digest=str(hashed))
 
 
 def warn_repeated(run: SinkRun, texts: Iterable[str]) -> None:
@@ -177,7 +177,8 @@ def differs(address: Address, text: str) -> Diagnostic:
 
 
 def refused(address: Address, text: str) -> MzplanError:
-    """The same, with `compare: fail`."""
+    """MZ088 as an error, with which `compare: fail` refuses a step whose rows are not those that are
+    written."""
     hint = "what is written stays as it is; look at it, then let the sink go on with compare: warn."
     return MzplanError(replace(differs(address, text), severity="error", hint=hint))
 

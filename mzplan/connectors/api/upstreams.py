@@ -169,8 +169,8 @@ def errands_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Errand]:
     wanted = query.description.errands
     if not wanted:
         return []
-    done = [one.errand for one in checkpoint.errand_steps.all() if one.done]
-    return sorted((one for one in wanted if one not in done), key=lambda one: one.serial)
+    done = [entry.errand for entry in checkpoint.errand_steps.all() if entry.done]
+    return sorted((errand for errand in wanted if errand not in done), key=lambda errand: errand.serial)
 
 
 def range_of_backfill(
@@ -194,7 +194,9 @@ def check_errands(
         todo = errands_to_do(query, checkpoint)
         if todo and checkpoint.log.committed() < 0:
             return not_begun(query, todo[0]).diagnostics
-        begun = [one.errand for one in checkpoint.errand_steps.all() if one.step > checkpoint.log.committed()]
+        begun = [
+            entry.errand for entry in checkpoint.errand_steps.all() if entry.step > checkpoint.log.committed()
+        ]
         for errand in todo:
             if isinstance(errand, Replay):
                 ensure_letters(query.address, query.description.type, query.body)

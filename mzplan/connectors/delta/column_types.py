@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any
 
-from mzplan.connectors.api.outputs import canonical_type
+from mzplan.schema.columns import canonical_type
 
 _DELTA_TYPES = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
 _WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")  # each holds those before it
@@ -45,7 +45,9 @@ def holds(there: str, written: str) -> bool:
     if there in ("TIMESTAMP", "TIMESTAMP_NTZ"):
         return written == "DATE"
     into, value = _digits(there), _digits(written)
-    return there.startswith("DECIMAL") and all(had <= has for had, has in zip(value, into, strict=True))
+    return there.startswith("DECIMAL") and all(
+        needed <= available for needed, available in zip(value, into, strict=True)
+    )
 
 
 def _digits(type_: str) -> tuple[float, float]:

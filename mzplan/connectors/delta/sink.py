@@ -41,13 +41,13 @@ class DeltaSink(SinkConnector):
         """Whether its folder can be written, and an existing table has the columns of the key, types that
         hold what is written, the partition columns, and the steps so far."""
         folder = folder_of(query)
-        found = (
+        diagnostics = (
             target_problems(query, folder)
             or unfit_partitions(query, outputs)
             or _unfit_table(query, folder, outputs)
             or self._restored(query)
         )
-        return Probe(diagnostics=tuple(found))
+        return Probe(diagnostics=tuple(diagnostics))
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query)
@@ -90,7 +90,9 @@ class DeltaSink(SinkConnector):
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         path = folder_of(run.query)
-        if refused := [one for one in self._restored(run.query) if one.severity == "error"]:
+        if refused := [
+            diagnostic for diagnostic in self._restored(run.query) if diagnostic.severity == "error"
+        ]:
             raise MzplanError(refused)
         use_s3(rows.sparkSession, run.query, path)
         partitions = run.query.body.get("partition_by", ())
@@ -98,13 +100,13 @@ class DeltaSink(SinkConnector):
             # The table has nothing of this generation yet: a crash before its first batch only repeats this.
             with run.rewriting(path):
                 _empty(rows, path, partitions)
-        there = self._partitions(run.query)
-        rows = as_stored(rows, partitions or there)
+        existing = self._partitions(run.query)
+        rows = as_stored(rows, partitions or existing)
         if run.query.body["mode"] != "upsert":
             appended = with_count(rows.drop(POSITION)).writeStream.format("delta").outputMode("append")
             # By the names that a table has, whatever their case, it divides the rows itself.
-            made = () if _same(partitions, there) else partitions
-            return appended.option("mergeSchema", "true").option("path", path).partitionBy(*made)
+            columns = () if _same(partitions, existing) else partitions
+            return appended.option("mergeSchema", "true").option("path", path).partitionBy(*columns)
         keys = tuple(run.query.body["key"])
 
         def merge_batch(batch: DataFrame, step: int) -> None:
@@ -141,16 +143,18 @@ class DeltaSink(SinkConnector):
         if wanted is None:
             return None
         path = folder_of(query)
+        if (seen := self.target_table(query)) is not None:
+            CollectionLog(seen).ensure_inside()
         table = f"delta.{quoted(path)}"
-        there = count_files(spark, table)
+        file_count = count_files(spark, table)
         # Fewer than the last time: somebody else has merged them, or emptied the table.
-        known = self._merged[path] = min(self._merged.get(path, 0), there)
-        if there < known + wanted["min_files"]:
+        known = self._merged[path] = min(self._merged.get(path, 0), file_count)
+        if file_count < known + wanted["min_files"]:
             return None
         with rewriting(path):
-            merged, made = merge_small_files(spark, table)
-        self._merged[path] = max(0, there - merged + made)
-        return f"{count(merged, 'small file')} of {path} merged into {made}" if merged else None
+            merged, written = merge_small_files(spark, table)
+        self._merged[path] = max(0, file_count - merged + written)
+        return f"{count(merged, 'small file')} of {path} merged into {written}" if merged else None
 
 
 def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -> list[Diagnostic]:
@@ -184,9 +188,9 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
     if wanted and not _same(wanted, partitions):
         return [_of_other_partitions(query, folder, partitions)]
     retyped = [
-        f"{output.name} is {there} there, and the sink writes {output.type}"
+        f"{output.name} is {stored} there, and the sink writes {output.type}"
         for output in outputs
-        if (there := types.get(output.name.lower())) and output.type and not holds(there, output.type)
+        if (stored := types.get(output.name.lower())) and output.type and not holds(stored, output.type)
     ]
     return [_of_other_types(query, folder, retyped)] if retyped else []
 
@@ -202,12 +206,12 @@ def _of_other_types(query: ResolvedQuery, folder: str, retyped: Sequence[str]) -
 
 
 def _of_other_partitions(query: ResolvedQuery, folder: str, partitions: Sequence[str]) -> Diagnostic:
-    has = f"it is partitioned by {', '.join(partitions)}" if partitions else "it has no partition columns"
+    current = f"it is partitioned by {', '.join(partitions)}" if partitions else "it has no partition columns"
     as_it_is = f"write `partition_by: [{', '.join(partitions)}]`" if partitions else "remove `partition_by`"
     return Diagnostic(
         code="MZ053",
         summary=f"Table {folder} has other partition columns than {query.address} names",
-        detail=f"{query.link.address}: {has}, and the sink says partition_by: "
+        detail=f"{query.link.address}: {current}, and the sink says partition_by: "
         f"[{', '.join(query.body['partition_by'])}]. A table that has rows keeps its own.",
         hint=f"{as_it_is}; {_anew(query, 'partition columns')}",
         address=query.address,

@@ -12,30 +12,32 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SourceConnector
-from mzplan.connectors.api.outputs import canonical_type
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream, begin_anew
 from mzplan.connectors.delta.column_types import column_types, holds
 from mzplan.connectors.delta.table import open_table
 from mzplan.connectors.formats.parsers import already_columns
-from mzplan.connectors.formats.records import Records, checked
+from mzplan.connectors.formats.records import MARK, Records, checked
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.changes import CHANGE_FEED, is_there, with_change
 from mzplan.connectors.frames.row_clock import row_clock
-from mzplan.connectors.frames.types import quoted, spark_type
+from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.network.aws import ROLE as AWS
-from mzplan.connectors.network.aws_spark import use_s3
+from mzplan.connectors.network.aws_spark import uri_of, use_s3
 from mzplan.connectors.network.folders import folder_of, folder_problems, route
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.schema.columns import canonical_type, spark_type
 from mzplan.schema.source_columns import record_columns
-from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.collection_log import CollectionLog, require_inside
 from mzplan.warehouse.folder import decoding
+from mzplan.warehouse.log_entries import OutsideError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 _PLACE = "_mzplan_place"
+_UPWARDS = r"(?i)/(\.|%2e){2}(/|%2f|$)"
 _FEED = "delta.enableChangeDataFeed"
 
 
@@ -54,12 +56,14 @@ class DeltaSource(SourceConnector):
             return Probe(diagnostics=tuple(problems))
         try:
             table = open_table(folder)
+        except OutsideError:
+            raise
         except OSError:
             table = None
         if table is None:
             return Probe(diagnostics=_without_table(query, folder))
-        found = tuple(_unfit(query, folder, table))
-        return Probe(diagnostics=found, upstream={"type": "delta", "table": str(table.metadata().id)})
+        diagnostics = tuple(_unfit(query, folder, table))
+        return Probe(diagnostics=diagnostics, upstream={"type": "delta", "table": str(table.metadata().id)})
 
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
@@ -101,6 +105,8 @@ class DeltaSource(SourceConnector):
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         body, folder = query.body, folder_of(query)
+        if AWS not in query.link.connections:  # else only Spark can look
+            require_inside(CollectionLog(folder), query.address, own=False)
         use_s3(spark, query, folder)
         reader = spark.readStream.format("delta").option("maxFilesPerTrigger", body["max_files_per_trigger"])
         if query.keys:
@@ -109,19 +115,34 @@ class DeltaSource(SourceConnector):
             reader = reader.option("skipChangeCommits", "true")
         columns = record_columns(query.description.type, body)
         own = [f.col(quoted(c.name)).cast(spark_type(c.type)).alias(c.name) for c in columns]
-        rows = reader.load(folder).select(*own, _place(is_feed=bool(query.keys)).alias(_PLACE))
+        file = _file_below(uri_of(spark, folder), folder)
+        rows = reader.load(folder).select(*own, _place(file, is_feed=bool(query.keys)).alias(_PLACE))
         records = Records(rows=rows, value="value", position=f.col(_PLACE), where=_where)
-        made = checked(records, already_columns(columns, None, {}), columns, body["on_error"])
-        return with_change(made, "is_there") if query.keys else made
+        checked_rows = checked(records, already_columns(columns, None, {}), columns, body["on_error"])
+        return with_change(checked_rows, "is_there") if query.keys else checked_rows
 
 
-def _place(*, is_feed: bool) -> Any:
+def _file_below(uri: str, folder: str) -> Any:
+    """The file that a row comes from. It fails of one that is not below the table's folder, of this URI: the
+    log may lead out of it in a version that was not there when the query started."""
+    # Without regard to how many slashes a local path begins with: Hadoop and Spark differ in it.
+    root, name = _plain(f.lit(f"{uri.rstrip('/')}/")), f.input_file_name()
+    stays = f.startswith(_plain(name), root) & ~name.rlike(_UPWARDS)
+    why = f"{MARK}[MZ283]: the log of {folder} leads out of it: a row is of "
+    return f.when(stays, name).otherwise(f.raise_error(f.concat(f.lit(why), name)))
+
+
+def _plain(uri: Any) -> Any:
+    return f.regexp_replace(uri, "^file:/+", "file:/")
+
+
+def _place(file: Any, *, is_feed: bool) -> Any:
     """The position of a row: see DeltaSource.position."""
-    version, there = (f.col("_commit_version"), is_there()) if is_feed else (f.lit(None), f.lit(None))
+    version, exists = (f.col("_commit_version"), is_there()) if is_feed else (f.lit(None), f.lit(None))
     return f.struct(
         version.cast("bigint").alias("version"),
-        there.cast("int").alias("is_there"),
-        f.input_file_name().alias("file"),
+        exists.cast("int").alias("is_there"),
+        file.alias("file"),
         row_clock().alias("row"),
     )
 
@@ -159,24 +180,24 @@ def _without_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
 def _unfit(query: ResolvedQuery, folder: str, table: DeltaTable) -> Sequence[Diagnostic]:
     """MZ285 for a table without the declared columns, or MZ286 for one without a change feed that a key
     needs."""
-    there = {name.lower(): (name, type_) for name, type_ in column_types(table).items()}
+    stored_columns = {name.lower(): (name, type_) for name, type_ in column_types(table).items()}
     columns = record_columns(query.description.type, query.body)
-    missing = [column.name for column in columns if column.name.lower() not in there]
+    missing = [column.name for column in columns if column.name.lower() not in stored_columns]
     differing = [
         f"{column.name} is {type_} there, and {column.type} here"
         for column in columns
-        if (type_ := there.get(column.name.lower(), ("", None))[1])
+        if (type_ := stored_columns.get(column.name.lower(), ("", None))[1])
         and (declared := canonical_type(spark_type(column.type)))
         and not holds(declared, type_)
     ]
     lacking = [f"it has no column {', '.join(missing)}"] if missing else []
-    has = ", ".join(f"{name} {type_ or '(nested)'}" for name, type_ in there.values())
+    column_list = ", ".join(f"{name} {type_ or '(nested)'}" for name, type_ in stored_columns.values())
     if lacking or differing:
         return [
             Diagnostic(
                 code="MZ285",
                 summary=f"Table {folder} does not have the columns of {query.address}",
-                detail=f"{query.link.address}: {'; '.join([*lacking, *differing])}. It has {has}.",
+                detail=f"{query.link.address}: {'; '.join([*lacking, *differing])}. It has {column_list}.",
                 hint="declare in `schema` columns that it has, with types that hold its values.",
                 address=query.address,
             )

@@ -18,7 +18,7 @@ from mzplan.endpoints.interface import Step, Written
 from mzplan.host.files import UnfitError
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.folder import ensure_readable_log
+from mzplan.warehouse.delta_rs import open_delta
 from mzplan.warehouse.partitions import typed
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class DeltaContent(Content):
         version, self.frontier = last_step(log, query_id)
         if version < 0:
             raise incomparable(query, f"There is no table in {self._folder}.", "has the sink run yet?")
+        log.ensure_inside(version)
         table = spark.read.format("delta").option("versionAsOf", version).load(self._folder)
         self._table = table
         self._types = {field.name.lower(): field.dataType for field in table.schema.fields}
@@ -57,16 +58,16 @@ class DeltaContent(Content):
         return self._table.select(*columns, f.col("_metadata.file_name").alias(PLACE))
 
     def _column(self, name: str) -> Expression:
-        there = name.lower() in self._types
-        return f.col(quoted(name)) if there else f.lit(None).cast("void")
+        exists = name.lower() in self._types
+        return f.col(quoted(name)) if exists else f.lit(None).cast("void")
 
     def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
         """See Content: in the types of the table."""
-        made = {column.lower(): column for column in rows.columns}
+        names = {column.lower(): column for column in rows.columns}
         columns = []
         for output in self._outputs:
             type_: DataType | None = self._types.get(output.name.lower())
-            value = f.col(quoted(made[output.name.lower()])) if output.name.lower() in made else f.lit(None)
+            value = f.col(quoted(names[output.name.lower()])) if output.name.lower() in names else f.lit(None)
             columns.append((value.cast(ddl_of(type_)) if type_ is not None else value).alias(output.name))
         return as_stored(rows.select(*columns, POSITION), self._partitions)
 
@@ -74,12 +75,10 @@ class DeltaContent(Content):
 def open_table(folder: str) -> DeltaTable | None:
     """A table, without Spark; None where there is none, one that is being made, or one with a feature that
     only Spark knows. Raises OSError."""
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     try:
-        ensure_readable_log(folder)
-        table = DeltaTable(folder.replace("s3a://", "s3://", 1))
+        table = open_delta(folder)
         table.schema()  # raises for a type that only Spark knows
         return table
     except (DeltaError, UnfitError):
@@ -89,30 +88,14 @@ def open_table(folder: str) -> DeltaTable | None:
 def last_step(log: CollectionLog, query_id: str | None) -> tuple[int, int]:
     """The newest version of a table (-1: there is none), and the last step of a query that is in it (-1: none
     that is known). Raises OSError."""
-    oldest = version = step = -1
-    for commit in log.after(-1):
-        oldest = commit.version if version < 0 else oldest
-        version = commit.version
-        if commit.transaction is not None and commit.transaction[0] == query_id:
-            step = max(step, commit.transaction[1])
-    if step < 0 and oldest > 0 and query_id is not None:
-        step = _checkpointed(log.collection, version, query_id)
-    return version, step
-
-
-def _checkpointed(folder: str, version: int, query_id: str) -> int:
-    """The step by Delta's checkpoint, which has it longer than the log keeps the commit; -1 where it has not,
-    or can't be read without Spark."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
+    versions = log.versions()
     try:
-        ensure_readable_log(folder)
-        table = DeltaTable(folder.replace("s3a://", "s3://", 1), version=version)
-        found = table.transaction_version(query_id)
-    except (DeltaError, OSError, ValueError):
-        return -1
-    return found if found is not None else -1
+        step = log.last_transaction(query_id) if query_id is not None else None
+    except OSError:
+        for version in versions:
+            log.commit(version)  # raises where that is what can't be read, and not a checkpoint
+        step = None
+    return max(versions, default=-1), step if step is not None else -1
 
 
 class DeltaRecorded(Recorded):
@@ -122,8 +105,10 @@ class DeltaRecorded(Recorded):
     def __init__(self, query: ResolvedQuery, query_id: str | None):
         self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()
         log = CollectionLog(folder_of(query))
-        found = [(one.transaction, one) for one in log.after(-1) if one.transaction is not None]
-        self._commits = {made[1]: commit for made, commit in found if made[0] == query_id}
+        commits = [(commit.transaction, commit) for commit in log.after(-1) if commit.transaction is not None]
+        self._commits = {
+            transaction[1]: commit for transaction, commit in commits if transaction[0] == query_id
+        }
         types = {name: spark_type(type_) for name, type_ in (log.partitions() or {}).items()}
         self._types = {name: arrow_type(type_) for name, type_ in types.items() if type_ is not None}
         self.partitions = tuple(self._types)

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from mzplan.warehouse.folder import Folder, open_folder
+from mzplan.warehouse.paths import local_path
 
 LOG = "_spark_metadata"
 COMPACT = ".compact"
@@ -56,8 +57,13 @@ def files_of(log: Folder, entry: str) -> list[str] | None:
     version, *lines = data.decode().splitlines()
     if version != _VERSION:
         raise ValueError(f"{entry} in {LOG} is of version {version!r}, not {_VERSION!r}")
-    found = (json.loads(line) for line in lines)
-    return [_path(file["path"]) for file in found if file.get("action", "add") == "add"]
+    files = (json.loads(line) for line in lines)
+    return [_path(file["path"]) for file in files if file.get("action", "add") == "add"]
+
+
+def as_named(file: str) -> str:
+    """A file of the list as Hadoop, and so Spark, names it: without the escapes of a URI."""
+    return file if local_path(file) is not None else unquote(file)
 
 
 def _path(uri: str) -> str:

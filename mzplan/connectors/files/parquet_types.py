@@ -35,12 +35,12 @@ def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) ->
     begins = query.checkpoint is not None and not query.checkpoint.log.has_begun()
     if local_path(folder) is None or (begins and empties_target(query)):
         return []  # in an object store, Spark will report it; what is removed first is no matter
-    there = _types_in(folder)
+    types = _types_in(folder)
     retyped = [
-        f"{output.name} is {found} there, and the sink writes {output.type}"
+        f"{output.name} is {stored} there, and the sink writes {output.type}"
         for output in outputs
         if output.type in _NAMES.values()
-        and (found := there.get(output.name.lower(), output.type)) != output.type
+        and (stored := types.get(output.name.lower(), output.type)) != output.type
     ]
     if not retyped:
         return []

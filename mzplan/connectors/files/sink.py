@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded
+from mzplan.connectors.files.divisions import unfit_divisions
 from mzplan.connectors.files.manifest import LOG
 from mzplan.connectors.files.parquet_types import unfit_files
 from mzplan.connectors.files.written import FilesContent, FilesRecorded
@@ -33,15 +34,17 @@ class FilesSink(SinkConnector):
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Whether the folder can be written, the format can hold the columns, and files that are there have
-        them in the same types."""
+        them in the same types, and the same partition columns."""
         folder, format_ = folder_of(query), query.body["format"]["type"]
-        found = target_problems(query, folder)
-        found += unfit_partitions(query, outputs)
+        diagnostics = target_problems(query, folder)
+        diagnostics += unfit_partitions(query, outputs)
         if format_ == "csv":
-            found += _not_for_csv(query, outputs)
-        if format_ == "parquet" and not found:
-            found += unfit_files(query, folder, outputs)
-        return Probe(diagnostics=tuple(found))
+            diagnostics += _not_for_csv(query, outputs)
+        if not diagnostics:
+            diagnostics += unfit_divisions(query, folder)
+        if format_ == "parquet" and not diagnostics:
+            diagnostics += unfit_files(query, folder, outputs)
+        return Probe(diagnostics=tuple(diagnostics))
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """The content of the files that the list names; only numbers of rows, unless they are Parquet."""
@@ -98,7 +101,9 @@ def _remove_files(system: Any, path: Any) -> None:
 
 
 def _not_for_csv(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnostic]:
-    wrong = [f"{one.name} ({one.type})" for one in outputs if (one.type or "").startswith(_NOT_IN_CSV)]
+    wrong = [
+        f"{output.name} ({output.type})" for output in outputs if (output.type or "").startswith(_NOT_IN_CSV)
+    ]
     if not wrong:
         return []
     return [

@@ -52,12 +52,12 @@ class FilesSource(SourceConnector):
         read = log.files(None, end)
         if not read:
             return None
-        there = files_below(query, folder)
-        names = {path.rpartition("/")[2] for path in there}
+        present = files_below(query, folder)
+        names = {path.rpartition("/")[2] for path in present}
         gone = []
         for path in read:
             below = _below(path, folder)
-            if below not in there if below is not None else path.rpartition("/")[2] not in names:
+            if below not in present if below is not None else path.rpartition("/")[2] not in names:
                 gone.append(path if below is None else below)
         if not gone:
             return None
@@ -91,7 +91,7 @@ class FilesSource(SourceConnector):
 
     def carry_over(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """The log of the files that were read: a position is an entry of it."""
-        log, copy = (open_folder(f"{one.spark}/sources/0") for one in (earlier, later))
+        log, copy = (open_folder(f"{checkpoint.spark}/sources/0") for checkpoint in (earlier, later))
         for name in log.names():
             if (entry := log.read(name)) is not None:
                 delete_checksum(copy, name)
@@ -144,9 +144,9 @@ class FilesAdoption:
 
 def _below(path: str, folder: str) -> str | None:
     """The path in a folder of what lies below it; None for what lies elsewhere."""
-    one, other = local_path(path), local_path(folder)
-    if one is not None and other is not None:
-        return str(one.relative_to(other)) if one.is_relative_to(other) else None
+    local, local_folder = local_path(path), local_path(folder)
+    if local is not None and local_folder is not None:
+        return str(local.relative_to(local_folder)) if local.is_relative_to(local_folder) else None
     root = folder.replace("s3a://", "s3://", 1).rstrip("/") + "/"
     name = path.replace("s3a://", "s3://", 1)
     return name.removeprefix(root) if name.startswith(root) else None

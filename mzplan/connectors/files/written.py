@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, held, incomparable
-from mzplan.connectors.files.manifest import COMPACT, LOG, files_of, listed, open_list
+from mzplan.connectors.files.manifest import COMPACT, LOG, as_named, files_of, listed, open_list
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.partitions import as_stored
 from mzplan.connectors.frames.types import quoted
@@ -40,12 +40,12 @@ class FilesContent(Content):
         self._format: str = query.body["format"]["type"]
         folder = self._folder = folder_of(query)
         partitions = {name.lower() for name in query.body.get("partition_by", ())}
-        self._partitions = [one.name for one in outputs if one.name.lower() in partitions]
+        self._partitions = [output.name for output in outputs if output.name.lower() in partitions]
         use_s3(spark, query, folder)
         self.frontier, files = listed(folder)
-        there = {file: is_there(file) for file in files}
-        self._files = [file for file, is_ in there.items() if is_]
-        gone = [file for file, is_ in there.items() if not is_]
+        presence = {file: is_there(file) for file in files}
+        self._files = [file for file, exists in presence.items() if exists]
+        gone = [file for file, exists in presence.items() if not exists]
         self.unseen = (
             [f"{len(gone)} of {len(files)} listed files are gone, the first is {gone[0]}"] if gone else []
         )
@@ -61,20 +61,21 @@ class FilesContent(Content):
         reader = spark.read.option("__globPaths__", "false").schema(schema)
         if self._partitions:
             reader = reader.option("basePath", self._folder)
+        files = [as_named(file) for file in self._files]
         if is_parquet:
-            found = reader.parquet(*self._files)
+            rows = reader.parquet(*files)
         elif is_json:
-            found = reader.text(self._files, lineSep="\n")
+            rows = reader.text(files, lineSep="\n")
         else:
-            found = reader.csv(self._files, header=True, multiLine=True)
-        names = [_LINE, *self._partitions] if is_json else [one.name for one in self._outputs]
-        return found.select(*map(quoted, names), f.col("_metadata.file_name").alias(PLACE))
+            rows = reader.csv(files, header=True, multiLine=True)
+        names = [_LINE, *self._partitions] if is_json else [output.name for output in self._outputs]
+        return rows.select(*map(quoted, names), f.col("_metadata.file_name").alias(PLACE))
 
     def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
         """See Content."""
         rows = as_stored(rows, self._partitions)
-        there = {name.lower(): name for name in rows.columns}
-        named = [(there[name.lower()], name) for name in self._partitions]
+        names = {name.lower(): name for name in rows.columns}
+        named = [(names[name.lower()], name) for name in self._partitions]
         texts = [f.col(quoted(own)).cast("string").alias(name) for own, name in named]
         in_names = {own for own, _ in named} | {POSITION}
         columns = [quoted(name) for name in rows.columns if name not in in_names]
@@ -85,21 +86,21 @@ class FilesContent(Content):
             schema = ", ".join(f"{name} STRING" for name in columns)
             line = f.from_csv(f.to_csv(f.struct(*columns)), f.lit(schema))
             rows = rows.select(f.inline(f.array(line)), *texts, POSITION)
-            there = {name.lower(): name for name in rows.columns}
+            names = {name.lower(): name for name in rows.columns}
         values = []
         for output in self._outputs:
-            name = there.get(output.name.lower())
+            name = names.get(output.name.lower())
             values.append((f.col(quoted(name)) if name else f.lit(None)).alias(output.name))
         return rows.select(*values, POSITION)
 
     def _schema(self) -> str:
-        return ", ".join(f"{quoted(one.name)} {one.type or 'STRING'}" for one in self._outputs)
+        return ", ".join(f"{quoted(output.name)} {output.type or 'STRING'}" for output in self._outputs)
 
     def _lines(self) -> str:
         return ", ".join(f"{quoted(name)} STRING" for name in (_LINE, *self._partitions))
 
     def _texts(self) -> str:
-        return ", ".join(f"{quoted(one.name)} STRING" for one in self._outputs)
+        return ", ".join(f"{quoted(output.name)} STRING" for output in self._outputs)
 
 
 _MOST_BYTES = 1 << 32  # of one file of text
@@ -132,7 +133,7 @@ class FilesRecorded(Recorded):
 
     def _values(self, file: str) -> dict[str, Scalar[Any]]:
         """What the folders of a file are named for."""
-        folders = file.split("/")[-len(self.partitions) - 1 : -1]
+        folders = as_named(file).split("/")[-len(self.partitions) - 1 : -1]
         texts = (unquote(folder.partition("=")[2]) for folder in folders)
         values = {
             name: None if text == NULL else text for name, text in zip(self.partitions, texts, strict=True)

@@ -16,9 +16,12 @@ from mzplan.connectors.formats.records import DEAD
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import add_missing, append
 from mzplan.connectors.frames.types import quoted
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.columns import POSITION
+from mzplan.warehouse.collection_log import CollectionLog, require_inside, require_uncomputed
 from mzplan.warehouse.paths import absolute, local_path
+from mzplan.warehouse.storage import require_plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,9 +77,11 @@ class DeadLetters:
             f.lit(step).cast("bigint").alias("step"),
             f.current_timestamp().alias("kept_at"),
         )
-        if "topic" in self.query.body["dead_letter"]:
-            return self.send(_records(letters))
         folder = folder_of(self.query)
+        if folder is None:
+            return self.send(_records(letters))
+        if self._may_repeat:  # else it is only added to
+            require_own(CollectionLog(folder), self.query.address)
         table = ensure_table(bad.sparkSession, folder)
         if self._may_repeat:
             # Record by record: under another schema, the step may have other dead letters than before.
@@ -92,7 +97,7 @@ def ensure_table(session: SparkSession, folder: str) -> str:
 
 
 def letters_of(query: ResolvedQuery, table: DataFrame) -> DataFrame:
-    """Those of a source, of the topic that it reads now."""
+    """The letters of a source from the topic that it reads now."""
     own = (f.col("source") == str(query.address)) & (f.col("topic") == query.body["topic"])
     return table.where(own)
 
@@ -121,9 +126,19 @@ def remove(letters: DataFrame, table: str) -> None:
     )
 
 
-def folder_of(query: ResolvedQuery) -> str:
-    """The folder of the table, relative to the project."""
-    return absolute(query.directory, query.body["dead_letter"]["path"])
+def require_own(table: CollectionLog, address: Address) -> None:
+    """Before Spark reads a table of dead letters, which others may write: raise MzplanError MZ063 for a link
+    or a pipe in its folder, MZ283 where its log leads out of it, MZ282 for one that computes. The storage may
+    be one that only Spark reaches."""
+    require_plain(address, table.collection)
+    require_inside(table, address, own=False)
+    require_uncomputed(table, address, own=False)
+
+
+def folder_of(query: ResolvedQuery) -> str | None:
+    """The folder of the table; None where there is none."""
+    path = (query.body.get("dead_letter") or {}).get("path")
+    return absolute(query.directory, path) if path is not None else None
 
 
 def named(query: ResolvedQuery, topic: Callable[[str], LineageName]) -> tuple[LineageName, ...]:
@@ -131,14 +146,15 @@ def named(query: ResolvedQuery, topic: Callable[[str], LineageName]) -> tuple[Li
     place = query.body.get("dead_letter")
     if query.body.get("on_error") != WORD or not place:
         return ()
-    return (topic(place["topic"]) if "topic" in place else at_path(folder_of(query)),)
+    folder = folder_of(query)
+    return (at_path(folder) if folder is not None else topic(place["topic"]),)
 
 
 def check(query: ResolvedQuery, probe: Callable[[ResolvedQuery], Probe]) -> tuple[Diagnostic, ...]:
     """Whether malformed records can be kept aside. `probe` checks whether a topic can be written."""
     place = query.body["dead_letter"]
-    if "path" in place:
-        return _check_folder(query, folder_of(query))
+    if (folder := folder_of(query)) is not None:
+        return _check_folder(query, folder)
     if place["topic"] == query.body["topic"]:
         return (
             _problem(

@@ -79,12 +79,12 @@ class Debezium(Envelope):
         if not self.columns:
             return rows.select("*", f.lit(False).alias(_MOVED))
         before, after = self._member("before"), self._member("after")
-        pairs = [(before.getField(one.name), after.getField(one.name)) for one in self.columns]
+        pairs = [(before.getField(column.name), after.getField(column.name)) for column in self.columns]
         is_moved, differs = self._member("op") == "u", f.lit(False)
         for old, new in pairs:
             is_moved, differs = is_moved & old.isNotNull() & new.isNotNull(), differs | (old != new)
-        both, one = f.array(f.lit(True), f.lit(False)), f.array(f.lit(False))
-        return rows.select("*", f.explode(f.when(is_moved & differs, both).otherwise(one)).alias(_MOVED))
+        twice, once = f.array(f.lit(True), f.lit(False)), f.array(f.lit(False))
+        return rows.select("*", f.explode(f.when(is_moved & differs, twice).otherwise(once)).alias(_MOVED))
 
     def parsed(self) -> ParsedRecord:
         """The parser of the changed row: the one before a delete, otherwise the one after the change."""
@@ -126,10 +126,10 @@ class Debezium(Envelope):
 
     def given(self) -> list[Expression]:
         kept = self._member("before").isNotNull()
-        found = [self._op().alias(_OP), kept.alias(_KEPT)]
+        expressions = [self._op().alias(_OP), kept.alias(_KEPT)]
         if self.columns:
-            found.append(f.when((self._op() == "d") & ~kept, self._key()).alias(KEY))
-        return found
+            expressions.append(f.when((self._op() == "d") & ~kept, self._key()).alias(KEY))
+        return expressions
 
     @property
     def names(self) -> list[str]:
@@ -149,7 +149,9 @@ class Debezium(Envelope):
     def reason(self, otherwise: Expression) -> Expression:
         unknown = self._unknown()
         if unknown:
-            which = f.concat_ws(", ", *(f.when(found, f.lit(name)) for name, found in unknown.items()))
+            which = f.concat_ws(
+                ", ", *(f.when(condition, f.lit(name)) for name, condition in unknown.items())
+            )
             is_unknown = (f.col(_OP) != "d") & (f.length(which) > 0)
             otherwise = f.when(is_unknown, f.concat(f.lit(_UNKNOWN), which, f.lit(_FULL))).otherwise(
                 otherwise
@@ -162,7 +164,7 @@ class Debezium(Envelope):
 
     def _unknown(self) -> dict[str, Expression]:
         """By name: whether a column holds Debezium's placeholder."""
-        found: dict[str, Expression] = {}
+        conditions: dict[str, Expression] = {}
         for column in self.row:
             value = f.col(f"j.{RECORD}.{quoted(column.name)}")
             match column.type.partition("(")[0]:
@@ -174,8 +176,8 @@ class Debezium(Envelope):
                     is_unknown = value == f.array(f.lit(_PLACEHOLDER))
                 case _:
                     continue
-            found[column.name] = f.coalesce(is_unknown, f.lit(False))
-        return found
+            conditions[column.name] = f.coalesce(is_unknown, f.lit(False))
+        return conditions
 
     def deletes(self) -> Expression:
         return f.col(_OP) == "d"
@@ -203,11 +205,11 @@ class Debezium(Envelope):
         if self.avro:
             return f.col(f"{KEY_DECODED}.{RECORD}")
         text = self.key.cast("string")
-        found = f.from_json(f.when(f.is_valid_utf8(text), text), ddl(self.columns))
+        direct = f.from_json(f.when(f.is_valid_utf8(text), text), ddl(self.columns))
         inside = f.from_json(text, f"payload STRUCT<{ddl(self.columns)}>").getField("payload")
         return f.struct(
             *(
-                f.coalesce(inside.getField(column.name), found.getField(column.name)).alias(column.name)
+                f.coalesce(inside.getField(column.name), direct.getField(column.name)).alias(column.name)
                 for column in self.columns
             )
         )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from mzplan.connectors.formats.parsers import CORRUPT, KEY_DECODED, RECORD, STRICT
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.types import ddl, quoted, spark_type
-from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column
+from mzplan.connectors.frames.types import ddl, quoted
+from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -68,7 +68,7 @@ class Envelope(ABC):
 
     def own(self, column: Column, value: Expression) -> Expression:
         """A column of the collection: `value`, or the value in the record's key."""
-        if column.name not in {one.name for one in self.columns}:
+        if column.name not in {key_column.name for key_column in self.columns}:
             return value
         return f.when(self.is_by_key(), f.col(f"{KEY}.{quoted(column.name)}")).otherwise(value)
 
@@ -93,11 +93,11 @@ class Tombstones(Envelope):
 
     def given(self) -> list[Expression]:
         gone = self.value.isNull()
-        found = [gone.alias(_GONE)]
+        expressions = [gone.alias(_GONE)]
         if self.columns:
-            found.append(f.when(gone, self._parsed()).alias(KEY))
-            found.append((gone & self._is_wire()).alias(_WIRE))
-        return found
+            expressions.append(f.when(gone, self._parsed()).alias(KEY))
+            expressions.append((gone & self._is_wire()).alias(_WIRE))
+        return expressions
 
     @property
     def names(self) -> list[str]:
@@ -110,9 +110,9 @@ class Tombstones(Envelope):
 
     def reason(self, otherwise: Expression) -> Expression:
         if self.columns:
-            what = ", ".join(str(replace(column, nullable=True)) for column in self.columns)
+            listed = ", ".join(str(replace(column, nullable=True)) for column in self.columns)
             how = {"text": "as text", "json": "as JSON", "avro": "in Avro"}[self.format]
-            text = f"it has no value, so its key says what to delete, but the key is not {what} {how}"
+            text = f"it has no value, so its key says what to delete, but the key is not {listed} {how}"
             reason = f.concat(f.lit(text), f.when(f.col(_WIRE), f.lit(_OTHER)).otherwise(f.lit("")))
             otherwise = f.when(f.col(_GONE) & self._lacks_key(), reason).otherwise(otherwise)
         if not self.beside:
@@ -150,9 +150,9 @@ class Tombstones(Envelope):
             return f.struct(value.alias(column.name))
         # Wrapped in an object, so that nothing may follow, and a bare value can be parsed, too.
         wrapped = f.concat(f.lit('{"r":'), text, f.lit("}"))
-        found = f.from_json(wrapped, f"r STRUCT<{ddl(self.columns)}>, {CORRUPT} STRING", STRICT)
+        parsed = f.from_json(wrapped, f"r STRUCT<{ddl(self.columns)}>, {CORRUPT} STRING", STRICT)
         fields = {
-            column.name: f.when(found.getField(CORRUPT).isNull(), found.getField("r").getField(column.name))
+            column.name: f.when(parsed.getField(CORRUPT).isNull(), parsed.getField("r").getField(column.name))
             for column in self.columns
         }
         if len(self.columns) == 1:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.types import ddl, quoted, spark_type
-from mzplan.schema.columns import Column
+from mzplan.connectors.frames.types import ddl, quoted
+from mzplan.schema.columns import Column, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression

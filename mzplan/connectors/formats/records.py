@@ -57,7 +57,7 @@ def parse_records(
 
 
 def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], on_error: str) -> DataFrame:
-    """The same as parse_records, with the parser of a format."""
+    """What parse_records returns, of records that a parser has already read (`parsed`)."""
     envelope = records.envelope
     columns = envelope.required(columns) if envelope is not None else columns
     given = envelope.given() if envelope is not None else []
@@ -67,7 +67,7 @@ def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], o
         given += [f.col(place).alias(f"_mzplan_raw_{name}") for name, place in raw.items()]
     included = [expression.alias(_x(i)) for i, (_, expression) in enumerate(records.included)]
     # What is wrong with a text is computed here, not from a copy in each row: that would cost a tenth.
-    made = records.rows.select(
+    prepared = records.rows.select(
         *_flags(parsed), records.position.alias(_AT), *given, *included, parsed.record.alias("j")
     )
     beside = [
@@ -79,13 +79,13 @@ def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], o
         malformed = envelope.malformed(known, malformed)
     if on_error == "skip":
         if envelope is None:
-            made = made.observe(LEFT_OUT, f.count_if(malformed).alias("records"))
+            prepared = prepared.observe(LEFT_OUT, f.count_if(malformed).alias("records"))
         # A generator, not a filter: Spark would push the filter down and parse each record twice.
-        kept = f.when(malformed, f.array().cast(_array_of(made, parsed))).otherwise(
+        kept = f.when(malformed, f.array().cast(_array_of(prepared, parsed))).otherwise(
             f.array(f.col(_within("j", parsed)))
         )
         names = envelope.names if envelope is not None else []
-        rows = made.select(_AT, *names, *(_x(i) for i in range(len(included))), f.inline(kept))
+        rows = prepared.select(_AT, *names, *(_x(i) for i in range(len(included))), f.inline(kept))
         own = [_own(envelope, column, f.col(quoted(column.name))) for column in columns]
         return rows.select(*own, *beside, f.col(_AT).alias(POSITION), *change)
     reason = _reason(parsed, columns, records.included)
@@ -95,12 +95,12 @@ def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], o
     if on_error == "dead-letter":
         bytes_ = [f.col(f"_mzplan_raw_{name}").alias(name) for name in ("key", "value")]
         dead = f.when(malformed, f.struct(reason.alias("reason"), *bytes_)).alias(DEAD)
-        return made.select(*own, *beside, f.col(_AT).alias(POSITION), *change, dead)
-    what = (f.lit(f"{MARK}[{MALFORMED}]: "), records.where(f.col(_AT)), f.lit(": "), reason)
-    failure = f.raise_error(f.concat(*what)).cast(made.schema[_AT].dataType)
+        return prepared.select(*own, *beside, f.col(_AT).alias(POSITION), *change, dead)
+    message = (f.lit(f"{MARK}[{MALFORMED}]: "), records.where(f.col(_AT)), f.lit(": "), reason)
+    failure = f.raise_error(f.concat(*message)).cast(prepared.schema[_AT].dataType)
     # With the position, which every collection stores: otherwise the struct of all columns is built twice.
     position = f.when(malformed, failure).otherwise(f.col(_AT))
-    return made.select(*own, *beside, position.alias(POSITION), *change)
+    return prepared.select(*own, *beside, position.alias(POSITION), *change)
 
 
 def _x(index: int) -> str:
@@ -127,17 +127,17 @@ def _array_of(made: DataFrame, parsed: ParsedRecord) -> ArrayType:
 def _malformed(
     parsed: ParsedRecord, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
 ) -> Expression:
-    found = parsed.broken | f.col(_within("j", parsed)).isNull()
+    malformed = parsed.broken | f.col(_within("j", parsed)).isNull()
     if parsed.text is not None:
-        found = f.col("u") | found
+        malformed = f.col("u") | malformed
     for column in columns:
         if not column.nullable:
-            found = found | _value_of(parsed, column).isNull()
+            malformed = malformed | _value_of(parsed, column).isNull()
         if longest(column.type):
-            found = found | _is_too_long(parsed, column)
+            malformed = malformed | _is_too_long(parsed, column)
     for condition in _bad_texts(included).values():
-        found = found | condition
-    return f.coalesce(found, f.lit(True))
+        malformed = malformed | condition
+    return f.coalesce(malformed, f.lit(True))
 
 
 def _flags(parsed: ParsedRecord) -> list[Expression]:

@@ -25,12 +25,17 @@ from mzplan.connectors.formats.registry_http import (
 from mzplan.connectors.network.tunnels import through_tunnel, tunnel_problem
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.words import count, one_line
 from mzplan.schema.columns import Column
 from mzplan.secrets.files import read_pem
 
 ROLE = "schema_registry"
 """The property that names the schema-registry connection of a source or sink."""
 _CERTIFICATE = re.compile(rb"-----BEGIN ([A-Z0-9 ]*CERTIFICATE)-----[\x00-\x7f]+?-----END \1-----")
+# What comparing a text raises that is JSON, and no schema: a registry may have anything.
+_UNLIKE = (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_MOST = 40  # reasons that are shown: names in a schema may be many
+_LONGEST = 500  # characters of a reason
 Compare = Callable[[tuple[str, ...]], tuple[list[str], list[str]]]
 """A schema's texts → errors, and warnings."""
 
@@ -52,35 +57,35 @@ def check_sink(query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[Diagnos
 
 def schema_to_write(query: ResolvedQuery, outputs: Sequence[Output]) -> Subject:
     """The latest version of the topic's subject, if it allows these columns. Raises MzplanError."""
-    found = latest(query)
-    problems = _compare(query, found, "AVRO", _avro(outputs))
+    subject = latest(query)
+    problems = _compare(query, subject, "AVRO", _avro(outputs))
     if problems:
         raise MzplanError(problems)
-    return found
+    return subject
 
 
 def latest(query: ResolvedQuery) -> Subject:
     """The latest version of the topic's subject. Raises MzplanError."""
-    found = _latest(query, query.connections[ROLE])
-    if isinstance(found, Diagnostic):
-        raise MzplanError(found)
-    return found
+    subject = _latest(query, query.connections[ROLE])
+    if isinstance(subject, Diagnostic):
+        raise MzplanError(subject)
+    return subject
 
 
 def reach(registry: ResolvedConnection, directory: str, address: Address) -> Diagnostic | None:
     """Whether a registry answers and accepts the connection's login; None if so."""
-    found = _looked_up(registry, directory, address, "", list_subjects)
-    return found if isinstance(found, Diagnostic) else None
+    answer = _looked_up(registry, directory, address, "", list_subjects)
+    return answer if isinstance(answer, Diagnostic) else None
 
 
 def _check(query: ResolvedQuery, type_: str, problems_of: Compare) -> tuple[Diagnostic, ...]:
     registry = query.connections.get(ROLE)
     if registry is None:
         return ()
-    found = _latest(query, registry)
-    if isinstance(found, Diagnostic):
-        return (found,)
-    return _compare(query, found, type_, problems_of)
+    subject = _latest(query, registry)
+    if isinstance(subject, Diagnostic):
+        return (subject,)
+    return _compare(query, subject, type_, problems_of)
 
 
 def _avro(outputs: Sequence[Output]) -> Compare:
@@ -99,6 +104,8 @@ def _compare(
         wrong, doubtful = problems_of(found.schemas)
     except ValueError:
         wrong, doubtful = ["its schema is not JSON"], []
+    except _UNLIKE as problem:
+        wrong, doubtful = [f"its schema is damaged: {type(problem).__name__}"], []
     return (
         *((_unfit(query, where, wrong),) if wrong else ()),
         *((_unfit(query, where, doubtful, severity=True),) if doubtful else ()),
@@ -111,15 +118,15 @@ def _subject(query: ResolvedQuery) -> str:
 
 def _latest(query: ResolvedQuery, registry: ResolvedConnection) -> Subject | Diagnostic:
     subject = _subject(query)
-    found = _looked_up(
+    answer = _looked_up(
         registry,
         query.directory,
         query.address,
         subject,
         lambda request: latest_version(request, subject),
     )
-    assert found is not None, "a subject has a version"
-    return found
+    assert answer is not None, "a subject has a version"
+    return answer
 
 
 def _verb(query: ResolvedQuery) -> str:
@@ -156,7 +163,8 @@ def server(connection: ResolvedConnection, directory: str) -> RegistryServer:
 
 
 def _certificates(data: bytes) -> str:
-    """Those of a file, which may have comments beside them, in any encoding: ssl takes ASCII alone."""
+    """The certificates in a file, without comments beside them, which may have any encoding: ssl takes only
+    ASCII."""
     return "\n".join(match[0].decode("ascii") for match in _CERTIFICATE.finditer(data))
 
 
@@ -168,14 +176,14 @@ def list_subjects(request: Get) -> None:
 
 def latest_version(request: Get, subject: str) -> Subject:
     """The latest version of a subject. Raises RegistryError."""
-    found = request(f"/subjects/{quote(subject, safe='')}/versions/latest")
-    if not isinstance(found, Mapping) or not isinstance(found.get("schema"), str):
+    answer = request(f"/subjects/{quote(subject, safe='')}/versions/latest")
+    if not isinstance(answer, Mapping) or not isinstance(answer.get("schema"), str):
         raise RegistryError("answer", "it answered with no schema: is it a schema registry?")
     return Subject(
-        version=whole_number(found, "version"),
-        id=whole_number(found, "id"),
-        type=schema_type(found),
-        schemas=schema_texts(request, found),
+        version=whole_number(answer, "version"),
+        id=whole_number(answer, "id"),
+        type=schema_type(answer),
+        schemas=schema_texts(request, answer),
     )
 
 
@@ -190,8 +198,8 @@ def _looked_up(
     host, port = RegistryServer(url=registry.body["url"], seconds=PROBE_TIMEOUT_S).host_and_port
     try:
         with through_tunnel(registry, host, port, directory, address) as local:
-            there = server(registry, directory)
-            return question(lambda path: get(there, path, local))
+            registry_server = server(registry, directory)
+            return question(lambda path: get(registry_server, path, local))
     except MzplanError as problem:
         return problem.diagnostics[0]
     except RegistryError as problem:
@@ -226,11 +234,13 @@ def _diagnostic(
 
 def _unfit(query: ResolvedQuery, where: str, what: list[str], severity: bool = False) -> Diagnostic:
     """MZ128: an error, or a warning of what may be intended."""
+    more = [f"and {count(len(what) - _MOST, 'more difference')}"] if len(what) > _MOST else []
+    shown = "; ".join([*(one_line(reason, _LONGEST) for reason in what[:_MOST]), *more])
     return Diagnostic(
         severity="warning" if severity else "error",
         code="MZ128",
         summary=f"The topic's schema and the columns of {query.address} differ",
-        detail=f"{where}: {'; '.join(what)}.",
+        detail=f"{where}: {shown}.",
         hint="correct the columns, or register another version of the schema.",
         address=query.address,
     )

@@ -66,7 +66,8 @@ def readable(
 def avro_readable(
     schemas: Sequence[str], columns: Sequence[Column], within: str | None = None
 ) -> tuple[list[str], list[str]]:
-    """The same for an Avro schema (the texts of those that it refers to, and last its own)."""
+    """Errors, and warnings, as `readable` returns them, about an Avro schema. `schemas`: the texts of those
+    that it refers to, and last its own."""
     from mzplan.connectors.formats.avro.schema import SchemaError, parse_record
     from mzplan.connectors.formats.avro.values import UnfitSchemaError, reader
     from mzplan.endpoints.arrow import arrow_type
@@ -104,10 +105,11 @@ def writable(schema: object, outputs: Sequence[Output]) -> tuple[list[str], list
         if output.name not in fields:
             (wrong if closed else doubtful).append(f"it has no field {output.name}, which the sink writes")
             continue
-        types, made = _types(fields[output.name]), _made(output.type)
-        if types and made and made not in types and not (made == "integer" and "number" in types):
+        types, written = _types(fields[output.name]), _made(output.type)
+        if types and written and written not in types and not (written == "integer" and "number" in types):
             wrong.append(
-                f"its field {output.name} is {' or '.join(types)}, and the sink writes {made} ({output.type})"
+                f"its field {output.name} is {' or '.join(types)}, and the sink writes {written} "
+                f"({output.type})"
             )
     required = schema.get("required", ()) if isinstance(schema, Mapping) else ()
     wrong += [
@@ -184,8 +186,8 @@ def avro_writable(schemas: Sequence[str], outputs: Sequence[Output]) -> list[str
         if output.name not in fields:
             wrong.append(f"it has no field {output.name}, which the sink writes")
         elif output.type is not None and not _takes(fields[output.name].node, _arrow(output.type)):
-            there = type_of(fields[output.name].node)
-            wrong.append(f"its field {output.name} is {there}, and the sink writes {output.type}")
+            declared = type_of(fields[output.name].node)
+            wrong.append(f"its field {output.name} is {declared}, and the sink writes {output.type}")
     names = {output.name for output in outputs}
     wrong += [
         f"its field {name} has no default, and the sink does not write it"
@@ -201,22 +203,22 @@ def _takes(node: AvroNode, type_: DataType | None) -> bool:
     branches = node.branches
     if type_ is None or len(branches) != 1:
         return False  # with several types, the written one would depend on the value
-    (one,) = branches
-    if one.logical == "decimal":
-        scale = one.definition.get("scale", 0)
-        whole = one.definition["precision"] - scale
+    (branch,) = branches
+    if branch.logical == "decimal":
+        scale = branch.definition.get("scale", 0)
+        whole = branch.definition["precision"] - scale
         return bool(
             types.is_decimal(type_) and type_.scale <= scale and type_.precision - type_.scale <= whole
         )
-    match one.type:
+    match branch.type:
         case "array":
-            return types.is_list(type_) and _takes(one.inner("items"), type_.value_type)
+            return types.is_list(type_) and _takes(branch.inner("items"), type_.value_type)
         case "map":
             is_text = types.is_map(type_) and types.is_string(type_.key_type)
-            return is_text and _takes(one.inner("values"), type_.item_type)
+            return is_text and _takes(branch.inner("values"), type_.item_type)
         case "record":
-            return types.is_struct(type_) and _takes_all(one.fields, type_)
-    return str(type_) in _TAKES.get((one.type, one.logical), ())
+            return types.is_struct(type_) and _takes_all(branch.fields, type_)
+    return str(type_) in _TAKES.get((branch.type, branch.logical), ())
 
 
 def _takes_all(fields: Mapping[str, Field], struct: DataType) -> bool:

@@ -23,17 +23,19 @@ from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from mzplan.connectors.formats.avro.decoder import UnknownError
+from mzplan.model.words import safe
 
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 _MAX_BYTES = 4 << 20
 _PORTS = {"http": 80, "https": 443}
 _NO_SUBJECT = (40401, 40402, 40403)  # no such subject; it has no such version; no schema has this id
 _MAX_REFERENCES = 100
+_MAX_TYPE = 40  # characters of a schema's type
 _ALL_S = 30.0  # seconds for a schema and those that it refers to
 # What reading an answer raises that has another form than a registry's.
 _UNLIKE = (AttributeError, TypeError, ValueError, OverflowError)
 
-Why = Literal["unreachable", "refused", "forbidden", "missing", "answer"]
+Why = Literal["unreachable", "refused", "forbidden", "missing", "large", "answer"]
 Get = Callable[[str], Any]
 """The answer to a path, as JSON. Raises RegistryError."""
 
@@ -89,11 +91,16 @@ def schema_texts(request: Get, found: Mapping[str, Any]) -> tuple[str, ...]:
     """The texts of an answer's schema: first those that it refers to, then its own. Raises RegistryError."""
     texts: list[str] = []
     seen: set[str] = set()
+    size = 0  # characters, of those that are under way, too
     until = time.monotonic() + _ALL_S
 
     def add(answer: Any) -> None:
+        nonlocal size
         if not isinstance(answer, Mapping) or not isinstance(answer.get("schema"), str):
             raise RegistryError("answer", "it answered with no schema: is it a schema registry?")
+        size += len(answer["schema"])
+        if size > _MAX_BYTES:
+            raise RegistryError("large", "its schema, with all it refers to, is larger than 4 MiB")
         for path in _references(answer):
             if time.monotonic() > until:
                 raise RegistryError("unreachable", f"not all it refers to within {_ALL_S:.0f} s")
@@ -108,7 +115,8 @@ def schema_texts(request: Get, found: Mapping[str, Any]) -> tuple[str, ...]:
 
 def schema_type(found: Mapping[str, Any]) -> str:
     """AVRO, JSON or PROTOBUF. Avro, the first type that there was, is not named."""
-    return str(found.get("schemaType") or "AVRO")
+    given = found.get("schemaType") or "AVRO"
+    return given[:_MAX_TYPE] if isinstance(given, str) else "unknown"
 
 
 def whole_number(answer: Mapping[str, Any], name: str) -> int:
@@ -123,8 +131,8 @@ def _references(answer: Mapping[str, Any]) -> list[str]:
     """The paths of the schemas that one refers to. Raises RegistryError."""
     try:
         return [
-            f"/subjects/{quote(str(one.get('subject')), safe='')}/versions/{whole_number(one, 'version')}"
-            for one in answer.get("references") or ()
+            f"/subjects/{quote(str(entry.get('subject')), safe='')}/versions/{whole_number(entry, 'version')}"
+            for entry in answer.get("references") or ()
         ]
     except _UNLIKE:
         raise RegistryError("answer", "what it refers to is not a schema: is it a schema registry?") from None
@@ -167,13 +175,13 @@ def _connection(server: RegistryServer, port: int | None) -> http.client.HTTPCon
 
 def _answer(status: int, data: bytes) -> Any:
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError):
-        found = None
-    answer = found if isinstance(found, Mapping) else {}
+        document = None
+    answer = document if isinstance(document, Mapping) else {}
     text = (str(answer.get("message") or f"HTTP {status}").splitlines() or [""])[0].rstrip(".")[:300]
-    if status == 200 and found is not None:
-        return found
+    if status == 200 and document is not None:
+        return document
     if status == 401:
         raise RegistryError("refused", text)
     if status == 403:
@@ -233,6 +241,8 @@ class RegistrySchemas:
             except RegistryError as problem:
                 if problem.why == "missing":
                     raise UnknownError(f"its schema {id_} is not in {self.name}") from None
+                if problem.why == "large":
+                    raise UnknownError(f"schema {id_}: {problem.text}") from None
                 if wait is None or problem.why in ("refused", "forbidden"):
                     raise RuntimeError(self._error(problem, id_)) from None
             except (OSError, TimeoutError) as problem:
@@ -248,17 +258,17 @@ class RegistrySchemas:
     def _fetched(self, id_: int) -> Sequence[str]:
         with contextlib.ExitStack() as opened:
             port = opened.enter_context(self.elsewhere()) if self.elsewhere is not None else None
-            found = get(self.server, f"/schemas/ids/{id_}", port)
-            if isinstance(found, Mapping) and schema_type(found) != "AVRO":
-                raise UnknownError(f"its schema {id_} is of type {schema_type(found)}, and not AVRO")
-            return schema_texts(lambda path: get(self.server, path, port), found)
+            answer = get(self.server, f"/schemas/ids/{id_}", port)
+            if isinstance(answer, Mapping) and schema_type(answer) != "AVRO":
+                raise UnknownError(f"its schema {id_} is of type {schema_type(answer)}, and not AVRO")
+            return schema_texts(lambda path: get(self.server, path, port), answer)
 
     def _error(self, problem: RegistryError, id_: int) -> str:
         refused = problem.why in ("refused", "forbidden")
-        code, what = ("MZ126", "refuses us") if refused else ("MZ125", "can't be reached")
-        text = " ".join(problem.text.split())
+        code, verb = ("MZ126", "refuses us") if refused else ("MZ125", "can't be reached")
+        text = safe(" ".join(problem.text.split()))
         return (
-            f"{self.mark}[{code}]: schema {id_} is needed, and {self.name} {what}: {text} ({self.server.url})"
+            f"{self.mark}[{code}]: schema {id_} is needed, and {self.name} {verb}: {text} ({self.server.url})"
         )
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 CHANGE_FEED = {"readChangeFeed": "true"}
 VERSION, THERE = "_version", "_there"  # the first fields of `_position` in a sink's rows
+GOES = f"{POSITION}.{THERE} = 0"
+"""Of a row with this order: that it is no longer there after its change, as SQL."""
 _LATEST = "_mzplan_latest"
 
 
@@ -35,6 +37,13 @@ def with_order(feed: DataFrame, columns: Sequence[Column]) -> DataFrame:
     fields = [f.col(f"{POSITION}.{quoted(name)}") for name in position.names]
     order = f.struct(f.col("_commit_version").alias(VERSION), is_there().alias(THERE), *fields)
     return feed.select(*(f.col(quoted(column.name)) for column in columns), order.alias(POSITION))
+
+
+def without_order(rows: DataFrame) -> DataFrame:
+    """The same rows with the `_position` that they had before `with_order`."""
+    position: Any = rows.schema[POSITION].dataType
+    fields = [f.col(f"{POSITION}.{quoted(name)}") for name in position.names if name not in (VERSION, THERE)]
+    return rows.withColumn(POSITION, f.struct(*fields))
 
 
 def with_change(rows: DataFrame, field: str = THERE) -> DataFrame:

@@ -111,12 +111,12 @@ def count_files(session: SparkSession, table: str) -> int:
     from pyspark.errors import AnalysisException
 
     try:
-        found = session.sql(f"DESCRIBE DETAIL {table}").first()
+        detail = session.sql(f"DESCRIBE DETAIL {table}").first()
     except AnalysisException as problem:
         if is_no_table(problem):
             return 0
         raise
-    return int(found["numFiles"] or 0) if found is not None else 0
+    return int(detail["numFiles"] or 0) if detail is not None else 0
 
 
 def is_no_table(problem: Exception) -> bool:

@@ -28,8 +28,8 @@ def with_count(rows: DataFrame) -> DataFrame:
 
 def with_time(rows: DataFrame) -> DataFrame:
     """The same rows of a stream; each of its progress events has the time, where their positions have one."""
-    found = oldest(rows)
-    return rows.observe(TIMES, *found) if found else rows
+    aggregates = oldest(rows)
+    return rows.observe(TIMES, *aggregates) if aggregates else rows
 
 
 def oldest(rows: DataFrame) -> tuple[Expression, ...]:
@@ -50,5 +50,5 @@ def oldest_of(progress: Mapping[str, Any]) -> float | None:
     """The time in the progress of a stream (JSON of a StreamingQueryProgress), in seconds since the epoch;
     None where it has none."""
     metrics = progress.get("observedMetrics") or {}
-    found = [(metrics.get(name) or {}).get(_OLDEST) for name in (OBSERVATION, TIMES)]
-    return next((at / 1000 for at in found if at is not None), None)
+    times = [(metrics.get(name) or {}).get(_OLDEST) for name in (OBSERVATION, TIMES)]
+    return next((at / 1000 for at in times if at is not None), None)

@@ -40,9 +40,9 @@ def of_sums(found: Mapping[str, Any]) -> ContentHash:
 
 def content_hash(rows: DataFrame) -> ContentHash:
     """The content hash of a DataFrame: a Spark job."""
-    found = rows.agg(*_aggregates(rows)).first()
-    assert found is not None
-    return of_sums(found.asDict())
+    row = rows.agg(*_aggregates(rows)).first()
+    assert row is not None
+    return of_sums(row.asDict())
 
 
 def observed(rows: DataFrame, *more: Expression) -> DataFrame:
@@ -58,8 +58,8 @@ def _aggregates(rows: DataFrame) -> list[Expression]:
 
 def of_progress(progress: Mapping[str, Any]) -> ContentHash | None:
     """The content hash in the progress of an `observed` stream (JSON of a StreamingQueryProgress)."""
-    found = (progress.get("observedMetrics") or {}).get(OBSERVATION)
-    return of_sums(found) if found else None
+    metric = (progress.get("observedMetrics") or {}).get(OBSERVATION)
+    return of_sums(metric) if metric else None
 
 
 def _hashable(value: Expression, type_: DataType) -> Expression:

@@ -6,19 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mzplan.schema.columns import Column
+from mzplan.schema.columns import Column, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-_SIZED_TEXT = re.compile(r"\b(?:VAR)?CHAR\(\d+\)")
 _TEXT = re.compile(r"(?:VAR)?CHAR\((\d+)\)\Z")
-
-
-def spark_type(type_: str) -> str:
-    """`VARCHAR(20)` → `STRING`, and without NOT NULL within: that is checked when a record is read; in a
-    table it would only prevent adding such a column later."""
-    return _SIZED_TEXT.sub("STRING", type_).replace(" NOT NULL", "")
 
 
 def longest(type_: str) -> int | None:

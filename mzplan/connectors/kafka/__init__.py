@@ -46,7 +46,7 @@ def _adopts() -> Adopts:
 def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
     """The brokers to start from, without their protocol (`SSL://h:1`), which name the others; and where an
     option leads (to get a token, say)."""
-    brokers = (one for listed in body["brokers"] for one in listed.split(","))
+    brokers = (broker for listed in body["brokers"] for broker in listed.split(","))
     options = (str(value) for value in body["options"].values())
     return (
         *(broker.rpartition("://")[2].lower() for broker in brokers),

@@ -6,6 +6,7 @@ No pyspark. Every request has a time limit.
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -24,6 +25,9 @@ _SLICE_S = 0.4
 # Reported by the client when nothing listens at any address: waiting for the full time limit is of no use,
 # but one retry is (a broker may be restarting).
 _GIVE_UP_S = 1.5
+# Of an answer. All topics of a cluster, as they are asked for when one is missing, can be more: then nothing
+# is known of them. Python makes twenty times as much of short names.
+_MOST_BYTES = 8 << 20
 _SETTING = re.compile(r"\b[a-z]+(?:\.[a-z]+)+\b")
 
 
@@ -50,7 +54,11 @@ def new_client(query: ResolvedQuery, options: Mapping[str, Any]) -> Client:
     """A client with these settings, which are `options_of` the query. Raises ClusterError."""
     _require_token(query, options)
     problems: list[KafkaError] = []
-    settings: dict[str, Any] = {**options, "error_cb": problems.append}
+    settings: dict[str, Any] = {
+        **options,
+        "receive.message.max.bytes": _MOST_BYTES,
+        "error_cb": problems.append,
+    }
     try:
         return Client(AdminClient(settings), problems)
     except (KafkaException, ValueError, TypeError) as problem:
@@ -161,22 +169,31 @@ def _no_topic(query: ResolvedQuery, topic: str) -> ClusterError:
         "MZ052",
         f"Topic {topic} does not exist",
         f"{route(query)} has no topic {topic!r}; a {query.address.kind} does not create one.",
-        f"create it: kafka-topics.sh --bootstrap-server {_first(query)} --create --topic {topic}",
+        f"create it: kafka-topics.sh --bootstrap-server {_first(query)} --create "
+        f"--topic {shlex.quote(topic)}",
     )
 
 
 def not_allowed(query: ResolvedQuery, topic: str) -> ClusterError:
-    security = query.link.body["security"]
-    user = (security.get("sasl") or {}).get("username", "ANONYMOUS")
     done, operation = ("written", "Write") if query.address.kind == "sink" else ("read", "Read")
     return failed(
         query,
         "MZ054",
         f"Topic {topic} may not be {done}",
-        f"{route(query)} does not allow {user!r} to {operation.lower()} it.",
-        f"kafka-acls.sh --bootstrap-server {_first(query)} --add --allow-principal User:{user} "
-        f"--operation {operation} --operation Describe --topic {topic}",
+        f"{route(query)} does not allow {user_of(query)!r} to {operation.lower()} it.",
+        f"{allow(query)} --operation {operation} --operation Describe --topic {shlex.quote(topic)}",
     )
+
+
+def allow(query: ResolvedQuery) -> str:
+    """The command that allows the connection's user something, up to that."""
+    user = shlex.quote(f"User:{user_of(query)}")
+    return f"kafka-acls.sh --bootstrap-server {_first(query)} --add --allow-principal {user}"
+
+
+def user_of(query: ResolvedQuery) -> str:
+    """Whom the brokers know the connection as."""
+    return str((query.link.body["security"].get("sasl") or {}).get("username", "ANONYMOUS"))
 
 
 def _unreadable(query: ResolvedQuery, problem: OSError) -> ClusterError:
@@ -208,4 +225,5 @@ def _unusable(query: ResolvedQuery, problem: Exception) -> ClusterError:
 
 
 def _first(query: ResolvedQuery) -> str:
-    return str(query.link.body["brokers"][0])
+    """A broker, as a shell takes it."""
+    return shlex.quote(str(query.link.body["brokers"][0]))

@@ -115,10 +115,10 @@ class KafkaOutput:
 
     def _look(self) -> None:
         self._seen = self._transaction.read()
-        found = KafkaStepRecord.parse(self._seen) if self._seen is not None else None
-        if found is None or not found.is_by(self._writer):
+        record = KafkaStepRecord.parse(self._seen) if self._seen is not None else None
+        if record is None or not record.is_by(self._writer):
             raise TransactionError(CHANGED, "", self._seen)
-        self.record = found
+        self.record = record
 
     def _become(self, record: KafkaStepRecord) -> None:
         if record.text != self._seen:
@@ -215,7 +215,7 @@ def task(
         import pyarrow as pa
 
         whole = until_end(batches)
-        found = report(transaction, writer, step, whole, partitions=partitions, compare=compare)
+        outcome = report(transaction, writer, step, whole, partitions=partitions, compare=compare)
         types = {
             "outcome": pa.string(),
             "detail": pa.string(),
@@ -223,6 +223,6 @@ def task(
             "seconds": pa.float64(),
             "warnings": pa.list_(pa.string()),
         }
-        yield one_row(found, types)
+        yield one_row(outcome, types)
 
     return write

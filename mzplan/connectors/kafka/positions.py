@@ -25,6 +25,7 @@ from mzplan.model.losses import Loss
 from mzplan.model.times import instant, instant_text
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.folder import decoding
 
 
 class _Record(NamedTuple):
@@ -45,14 +46,14 @@ class KafkaPositions:
         topic = query.body["topic"]
         try:
             wanted = _read(position, topic)
-        except (ValueError, KeyError):
+        except ValueError:
             return None
         try:
             client = self._probe.client_of(query)
             partitions = identify(client, query, False)["partitions"]
-            there = [partition for partition in wanted if partition < partitions]
-            first = _offsets(client, query, topic, there, "earliest")
-            end = _offsets(client, query, topic, there, "latest")
+            present = [partition for partition in wanted if partition < partitions]
+            first = _offsets(client, query, topic, present, "earliest")
+            end = _offsets(client, query, topic, present, "latest")
         except ClusterError as problem:
             return problem.diagnostics[0]
         gone = []
@@ -95,23 +96,23 @@ class KafkaPositions:
             return None
         topic = query.body["topic"]
         client, recorded = self._probe.client_of(query), former.upstream()
-        found = identify(client, query, False)
+        identity = identify(client, query, False)
         accepts = recorded is None or query.body.get("on_upstream_change") == "accept"
-        other = how_it_differs(recorded, found) if recorded is not None and not accepts else None
+        other = how_it_differs(recorded, identity) if recorded is not None and not accepts else None
         if topics := sorted({name for name, _ in ranges} - {topic}):
             other = f"topic {topic} instead of {', '.join(topics)}"
         if other is not None:
             where = f"{route(query)}: it would read {other}"
             return Loss(lost=read, read=read, unit="records", where=where)
-        begins = _begins(client, query, range(found["partitions"]))
+        begins = _begins(client, query, range(identity["partitions"]))
         gone = {
-            partition: range(one.start, min(one.stop, begins.get(partition, one.stop)))
-            for (_, partition), one in sorted(ranges.items())
+            partition: range(span.start, min(span.stop, begins.get(partition, span.stop)))
+            for (_, partition), span in sorted(ranges.items())
         }
         lost = sum(map(len, gone.values()))
         if not lost:
             return None
-        names = [f"partition {p}: {one.start:,}–{one.stop - 1:,}" for p, one in gone.items() if one]
+        names = [f"partition {p}: {span.start:,}–{span.stop - 1:,}" for p, span in gone.items() if span]
         start = query.body["start_offsets"]
         why = "" if start == "earliest" else f" (start_offsets: {start})"
         where = f"{route(query)}, topic {topic}{why}: {listed(names, 'partitions')}"
@@ -128,21 +129,21 @@ class KafkaPositions:
         first = _offsets(client, query, topic, partitions, "earliest")
         end = _offsets(client, query, topic, partitions, "latest")
         times = last_times() if policy == "translate-timestamp" else {}
-        found = {}
+        offsets = {}
         for partition in partitions:
             if partition in kept and first[partition] <= kept[partition] <= end[partition]:
-                found[partition] = kept[partition]
+                offsets[partition] = kept[partition]
             elif policy == "reset-latest":
-                found[partition] = end[partition]
+                offsets[partition] = end[partition]
             elif times:
                 # Records may be in other partitions there: with the earliest of all times none is lost.
                 earliest = min(times.values())
                 when = times.get(partition, earliest) if position else earliest
                 record = _records_at(client, query, topic, [partition], when).get(partition)
-                found[partition] = max(record.offset, first[partition]) if record else end[partition]
+                offsets[partition] = max(record.offset, first[partition]) if record else end[partition]
             else:
-                found[partition] = first[partition]
-        return json.dumps({topic: {str(p): offset for p, offset in found.items()}}, separators=(",", ":"))
+                offsets[partition] = first[partition]
+        return json.dumps({topic: {str(p): offset for p, offset in offsets.items()}}, separators=(",", ":"))
 
     def between_times(
         self, query: ResolvedQuery, start: int, end: int, position: str | None
@@ -154,7 +155,7 @@ class KafkaPositions:
         topic = query.body["topic"]
         try:
             read = _read(position, topic)
-        except (ValueError, KeyError):  # of another topic: of this one nothing was read
+        except ValueError:  # of another topic: of this one nothing was read
             read = {}
         client = self._probe.client_of(query)
         partitions = range(identify(client, query, False)["partitions"])
@@ -163,22 +164,28 @@ class KafkaPositions:
         begins = _records_at(client, query, topic, partitions, start)
         ends = _records_at(client, query, topic, partitions, end)
         to = {p: ends[p].offset if p in ends else last[p] for p in begins}
-        there = [p for p, record in begins.items() if record.offset < to[p]]
+        present = [p for p, record in begins.items() if record.offset < to[p]]
         # The oldest record that there is may not be the oldest that there was: of a partition whose oldest is
         # younger than the range, all of the range may be gone.
         gone = {p: record.timestamp for p, record in begins.items() if 0 < first[p] == record.offset}
-        if gone or not there:
+        if gone or not present:
             raise MzplanError(_not_in_range(query, start, end, gone))
-        to = {p: min(to[p], read.get(p, 0)) for p in there}
-        found = sorted(p for p in there if begins[p].offset < to[p])
-        if not found:
+        to = {p: min(to[p], read.get(p, 0)) for p in present}
+        parts = sorted(p for p in present if begins[p].offset < to[p])
+        if not parts:
             raise MzplanError(_not_read_yet(query, start, end))
-        return {topic: {str(p): begins[p].offset for p in found}}, {topic: {str(p): to[p] for p in found}}
+        return {topic: {str(p): begins[p].offset for p in parts}}, {topic: {str(p): to[p] for p in parts}}
 
 
 def _read(position: str | None, topic: str) -> dict[int, int]:
-    """Offsets by partition, of an entry of Spark's log. Raises ValueError, KeyError."""
-    return {int(p): int(offset) for p, offset in json.loads(position)[topic].items()} if position else {}
+    """Offsets by partition, of an entry of Spark's log. Raises ValueError, also for that of another topic."""
+    try:
+        with decoding("an offset"):
+            return (
+                {int(p): int(offset) for p, offset in json.loads(position)[topic].items()} if position else {}
+            )
+    except OSError as problem:
+        raise ValueError(str(problem)) from None
 
 
 def _ranges(log: CheckpointLog) -> dict[tuple[str, int], range]:
@@ -200,8 +207,8 @@ def _begins(client: Client, query: ResolvedQuery, partitions: Iterable[int]) -> 
     if when is None:
         return _offsets(client, query, topic, partitions, "latest" if start == "latest" else "earliest")
     end = _offsets(client, query, topic, partitions, "latest")
-    found = _records_at(client, query, topic, partitions, when)
-    return {p: found[p].offset if p in found else end[p] for p in partitions}
+    records = _records_at(client, query, topic, partitions, when)
+    return {p: records[p].offset if p in records else end[p] for p in partitions}
 
 
 def _offsets(
@@ -223,8 +230,12 @@ def _records_at(
     """The first record at or after a time (milliseconds since the epoch) of each partition that has one."""
     wanted = {TopicPartition(topic, partition): OffsetSpec.for_timestamp(when) for partition in partitions}
     futures = client.admin.list_offsets(wanted, request_timeout=PROBE_TIMEOUT_S)
-    found = {place.partition: answer(client, query, future) for place, future in futures.items()}
-    return {p: _Record(int(one.offset), int(one.timestamp)) for p, one in found.items() if one.offset >= 0}
+    replies = {place.partition: answer(client, query, future) for place, future in futures.items()}
+    return {
+        p: _Record(int(reply.offset), int(reply.timestamp))
+        for p, reply in replies.items()
+        if reply.offset >= 0
+    }
 
 
 def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:

@@ -89,22 +89,22 @@ def identify(client: Client, query: ResolvedQuery, writes: bool) -> dict[str, An
     )
     cluster = client.admin.describe_cluster(request_timeout=PROBE_TIMEOUT_S)
     try:
-        found = answer(client, query, futures[topic])
+        described = answer(client, query, futures[topic])
     except ClusterError as problem:
         missing = problem.diagnostics[0]
         if missing.code == "MZ052" and (near := _near_topic(client, topic)):
             raise ClusterError(replace(missing, hint=f"did you mean {near}? Else {missing.hint}")) from None
         raise
-    operations = {operation.name for operation in found.authorized_operations or ()}
+    operations = {operation.name for operation in described.authorized_operations or ()}
     if operations and ("WRITE" if writes else "READ") not in operations:
         raise not_allowed(query, topic)
-    topic_id = str(found.topic_id)
+    topic_id = str(described.topic_id)
     return {
         "type": "kafka",
         "cluster_id": answer(client, query, cluster).cluster_id,
         "topic": topic,
         "topic_id": None if topic_id == _NO_TOPIC_ID else topic_id,
-        "partitions": len(found.partitions),
+        "partitions": len(described.partitions),
     }
 
 
@@ -134,14 +134,14 @@ def compare_upstreams(
     query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
 ) -> Diagnostic | None:
     """None if offsets of the recorded topic are valid in the one that was found; a Diagnostic otherwise."""
-    what = how_it_differs(recorded, found)
-    if what is None:
+    difference = how_it_differs(recorded, found)
+    if difference is None:
         return None
     return Diagnostic(
         code="MZ043",
         summary=f"{query.address} would read another upstream",
-        detail=f"{route(query)}: {what}. The checkpoint's offsets belong to the former one, and Spark's "
-        "offsets carry no cluster identity: rows would be skipped or read twice, in silence.",
+        detail=f"{route(query)}: {difference}. The checkpoint's offsets belong to the former one, and "
+        "Spark's offsets carry no cluster identity: rows would be skipped or read twice, in silence.",
         hint="point the connection back to the former upstream; or say in the source where it is to go on: "
         "on_upstream_change: accept | reset-earliest | reset-latest | translate-timestamp; or let it begin "
         f"anew, with its sinks: mzplan apply --replace {query.address} --allow-replace",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaException
 
 from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.kafka.client import allow, user_of
 from mzplan.connectors.kafka.options import client_body, route, transaction_options
 from mzplan.connectors.kafka.step_record import KafkaStepRecord
 from mzplan.connectors.kafka.transaction import KafkaTransaction, TransactionError
@@ -94,16 +96,14 @@ class KafkaProblems:
             transaction.close()
 
     def _denied(self, name: str, id_: str) -> MzplanError:
-        what, option, operation = _DENIED[name]
-        body = self._query.link.body
-        user = (body["security"].get("sasl") or {}).get("username", "ANONYMOUS")
+        resource, option, operation = _DENIED[name]
+        named = {"name": shlex.quote(id_), "topic": shlex.quote(self._query.body["topic"])}
         return self._error(
             "MZ054",
-            f"Kafka denies the {what} that {self._query.address} writes with",
-            f"{user!r} may not use it. Exactly once needs Write on the transactional id {id_}, Read on the "
-            f"group {id_}, and Write and Read on the topic.",
-            f"kafka-acls.sh --bootstrap-server {body['brokers'][0]} --add --allow-principal User:{user} "
-            f"--operation {operation} {option.format(name=id_, topic=self._query.body['topic'])}; "
+            f"Kafka denies the {resource} that {self._query.address} writes with",
+            f"{user_of(self._query)!r} may not use it. Exactly once needs Write on the transactional id "
+            f"{id_}, Read on the group {id_}, and Write and Read on the topic.",
+            f"{allow(self._query)} --operation {operation} {option.format(**named)}; "
             "or say delivery: at-least-once.",
         )
 
@@ -156,10 +156,12 @@ class KafkaProblems:
 
     def other_topic(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> MzplanError:
         if before.get("cluster_id") != now["cluster_id"]:
-            what = f"this is Kafka cluster {now['cluster_id']} instead of {before.get('cluster_id')}"
+            difference = f"this is Kafka cluster {now['cluster_id']} instead of {before.get('cluster_id')}"
         else:
-            what = f"the topic was deleted and made anew (id {now['topic_id']}, not {before.get('topic_id')})"
-        return self.lost(f"{what}: the rows of earlier steps are not in it")
+            difference = (
+                f"the topic was deleted and made anew (id {now['topic_id']}, not {before.get('topic_id')})"
+            )
+        return self.lost(f"{difference}: the rows of earlier steps are not in it")
 
     def in_doubt(self, step: int) -> MzplanError:
         return self._error(

@@ -53,9 +53,9 @@ class KafkaSink(SinkConnector):
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Whether the topic is there and may be written, is the one written so far, and has a schema that
         allows the columns."""
-        found = self._probe.probe(query, writes=True)
-        more = (*self._other_target(query, found), *check_sink(query, outputs))
-        return replace(found, diagnostics=(*found.diagnostics, *more))
+        probe = self._probe.probe(query, writes=True)
+        more = (*self._other_target(query, probe), *check_sink(query, outputs))
+        return replace(probe, diagnostics=(*probe.diagnostics, *more))
 
     def _other_target(self, query: ResolvedQuery, found: Probe) -> tuple[Diagnostic, ...]:
         if found.upstream is None or query.checkpoint is None or query.body["delivery"] != "exactly-once":
@@ -73,10 +73,10 @@ class KafkaSink(SinkConnector):
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
         """The records that the topic still keeps."""
 
-        def made(rows: DataFrame, written: ResolvedQuery) -> DataFrame:
+        def records_of(rows: DataFrame, written: ResolvedQuery) -> DataFrame:
             return as_records(rows, written.body.get("key", ()), beside=(POSITION,))
 
-        return KafkaContent(query, made, spark)
+        return KafkaContent(query, records_of, spark)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         body = run.query.body
@@ -116,22 +116,26 @@ class KafkaSink(SinkConnector):
         return rows.writeStream.foreachBatch(write_batch)
 
     def _identify(self, query: ResolvedQuery) -> Mapping[str, Any]:
-        found = self._probe.probe(query, writes=True)
-        if found.upstream is None:
-            raise MzplanError(found.diagnostics)
-        return found.upstream
+        probe = self._probe.probe(query, writes=True)
+        if probe.upstream is None:
+            raise MzplanError(probe.diagnostics)
+        return probe.upstream
 
 
 def _encoder(run: SinkRun) -> Encoder:
     """An encoder with the subject's current latest schema. Raises MzplanError."""
-    found = schema_to_write(run.query, run.outputs)
+    subject = schema_to_write(run.query, run.outputs)
     ship_tasks()
-    return Encoder(schemas=found.schemas, id=found.id, mark=f"{MARK}[{UNWRITABLE}]")
+    return Encoder(schemas=subject.schemas, id=subject.id, mark=f"{MARK}[{UNWRITABLE}]")
 
 
 def ship_tasks() -> None:
     """Send the code that encodes in tasks to the executors."""
-    ship("mzplan.connectors.formats.avro.encoder", "mzplan.connectors.formats.avro.schema")
+    ship(
+        "mzplan.connectors.formats.avro.encoder",
+        "mzplan.connectors.formats.avro.schema",
+        "mzplan.model.words",
+    )
 
 
 def as_records(
@@ -151,11 +155,11 @@ def as_records(
     value = f.struct(*columns) if encoder is not None else f.to_json(f.struct(*columns), _JSON)
     if CHANGE in rows.columns:
         value = f.when(f.col(CHANGE) != DELETE, value)
-    made = [_key(rows, keys).alias("key")] if keys else []
-    made.append(value.alias("value"))
+    fields = [_key(rows, keys).alias("key")] if keys else []
+    fields.append(value.alias("value"))
     if hashed:
-        made.append(row_hash(rows).alias(HASH))
-    records = rows.select(*made, *beside)
+        fields.append(row_hash(rows).alias(HASH))
+    records = rows.select(*fields, *beside)
     if encoder is None:
         return records
     encoded = (t.StructField("value", t.BinaryType()) if x.name == "value" else x for x in records.schema)

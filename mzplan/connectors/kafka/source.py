@@ -50,14 +50,14 @@ class KafkaSource(KafkaPositions, SourceConnector):
     def probe(self, query: ResolvedQuery) -> Probe:
         """The topic's identity, `{type, cluster_id, topic, topic_id, partitions}`; and whether its schema in
         the registry fits."""
-        found = self._probe.probe(query)
+        probe = self._probe.probe(query)
         if ROLE in query.connections:
             columns = record_columns(query.description.type, query.body)
-            found = replace(found, diagnostics=(*found.diagnostics, *check_source(query, columns)))
+            probe = replace(probe, diagnostics=(*probe.diagnostics, *check_source(query, columns)))
         if query.body["on_error"] == dead_letters.WORD:
             of_topic = partial(self._probe.probe, writes=True)
-            found = replace(found, diagnostics=(*found.diagnostics, *dead_letters.check(query, of_topic)))
-        return found
+            probe = replace(probe, diagnostics=(*probe.diagnostics, *dead_letters.check(query, of_topic)))
+        return probe
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query)
@@ -83,7 +83,7 @@ class KafkaSource(KafkaPositions, SourceConnector):
             value="value",
             position=f.struct("partition", "offset", "timestamp"),
             where=lambda at: f.concat(topic, at["partition"], f.lit(", offset "), at["offset"]),
-            included=tuple((column, f.col(what)) for what, column in included.items()),
+            included=tuple((column, f.col(name)) for name, column in included.items()),
             envelope=envelope,
             came=_CAME if is_framed else "",
         )

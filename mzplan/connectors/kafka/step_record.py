@@ -87,12 +87,12 @@ class KafkaStepRecord:
         last = max(known)
         listed = [(s, known[s].rows, known[s].digest or UNKNOWN) for s in sorted(known)]
         # An UNKNOWN step was not written by this sink.
-        older = tuple(one for one in listed[:-1] if one[1:] != (0, UNKNOWN))
+        older = tuple(entry for entry in listed[:-1] if entry[1:] != (0, UNKNOWN))
         return replace(self, step=last, rows=listed[-1][1], hash=listed[-1][2], older=older)
 
     def without(self, before: Step) -> KafkaStepRecord:
         """The record without steps before this one; the last one always stays."""
-        return replace(self, older=tuple(one for one in self.older if one[0] >= before))
+        return replace(self, older=tuple(entry for entry in self.older if entry[0] >= before))
 
     def is_newer_than(self, other: KafkaStepRecord) -> bool:
         """Whether this record's writer has replaced the other's."""

@@ -92,10 +92,10 @@ class KafkaTransaction:
 
         try:
             place = confluent_kafka.TopicPartition(self.topic, 0)
-            (found,) = consumer.committed([place], timeout=seconds)
-            if found.error is not None:
-                raise confluent_kafka.KafkaException(found.error)
-            return found.metadata or "" if found.offset >= 0 else None
+            (committed,) = consumer.committed([place], timeout=seconds)
+            if committed.error is not None:
+                raise confluent_kafka.KafkaException(committed.error)
+            return committed.metadata or "" if committed.offset >= 0 else None
         except confluent_kafka.KafkaException:
             # The reason (a missing right, for example) is reported only here.
             message = consumer.poll(0)
@@ -126,9 +126,9 @@ class KafkaTransaction:
 
     def expect(self, seen: str | None) -> None:
         """Raises TransactionError CHANGED when the record is not this one."""
-        found = self._read(settled=True)
-        if found != seen:
-            raise TransactionError(CHANGED, "", found)
+        current = self._read(settled=True)
+        if current != seen:
+            raise TransactionError(CHANGED, "", current)
 
     def send(self, messages: list[dict[str, Any]], partition: int) -> None:
         """Send records (`value`, perhaps `key`) to a partition, or (-1) to those of their keys."""

@@ -49,10 +49,10 @@ def compare_target(
     recorded = note.get("target")
     if not recorded or all(recorded.get(name) == found[name] for name in _IDENTITY):
         return None
-    what = f"topic {found['topic']} was deleted and created again"
+    difference = f"topic {found['topic']} was deleted and created again"
     if recorded.get("cluster_id") != found["cluster_id"]:
-        what = f"Kafka cluster {found['cluster_id']} instead of {recorded.get('cluster_id')}"
-    return another_target(query, f"{route(query)}: {what}")
+        difference = f"Kafka cluster {found['cluster_id']} instead of {recorded.get('cluster_id')}"
+    return another_target(query, f"{route(query)}: {difference}")
 
 
 class TransactionalWriter:
@@ -75,12 +75,12 @@ class TransactionalWriter:
     def write(self, records: DataFrame, step: int) -> None:
         """Write the records of a step (`value`, perhaps `key`, and their hash): all of them, or none."""
         query_id = records.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
-        one = in_one_task(records)
+        joined = in_one_task(records)
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(_PAUSE_S)
             record = self._record or self._claim(step, query_id)
-            if record is not None and self._attempt(one, record, step):
+            if record is not None and self._attempt(joined, record, step):
                 return
         raise self._problems.pushed_aside(self._name)
 
@@ -101,13 +101,13 @@ class TransactionalWriter:
         failpoint(Failpoint.SINK_BEFORE_STEP)
         compare = self._run.query.body["compare"]
         work = task(self._transaction(), record, step, self._partitions, compare)
-        (found,) = (row.asDict() for row in records.mapInArrow(work, REPORT).collect())
-        if found["outcome"] != "written":
-            return self._failed(found["outcome"], found["detail"], found["seconds"])
-        self._record = self._parsed(found["record"])
+        (report,) = (row.asDict() for row in records.mapInArrow(work, REPORT).collect())
+        if report["outcome"] != "written":
+            return self._failed(report["outcome"], report["detail"], report["seconds"])
+        self._record = self._parsed(report["record"])
         if (written := self._record.written().get(step)) is not None:
             self._run.wrote(step, written.rows)
-        warn_repeated(self._run, found["warnings"])
+        warn_repeated(self._run, report["warnings"])
         failpoint(Failpoint.SINK_WRITTEN)
         return True
 
@@ -135,9 +135,9 @@ class TransactionalWriter:
         transaction = self._transaction()
         try:
             text = transaction.read()
-            found = self._parsed(text) if text is not None else None
-            ours = self._begin(found, step, query_id, target)
-            if ours != found:
+            recorded = self._parsed(text) if text is not None else None
+            ours = self._begin(recorded, step, query_id, target)
+            if ours != recorded:
                 transaction.commit_record(text, ours.step, ours.text)
         except TransactionError as stop:
             self._failed(stop.outcome, stop.detail, time.monotonic() - began)
@@ -154,9 +154,9 @@ class TransactionalWriter:
         return ours
 
     def _target(self) -> dict[str, Any]:
-        found = self._identify()
-        self._partitions = found["partitions"]
-        return {name: found[name] for name in _IDENTITY}
+        identity = self._identify()
+        self._partitions = identity["partitions"]
+        return {name: identity[name] for name in _IDENTITY}
 
     def _begin(
         self, found: KafkaStepRecord | None, step: int, query_id: str, target: Mapping[str, Any]

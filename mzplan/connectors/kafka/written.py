@@ -61,10 +61,10 @@ class KafkaContent(Content):
             self.since = self._oldest()
 
     def _partitions(self) -> list[int]:
-        found = self._admin.list_topics(self._topic, timeout=_ANSWER_S).topics[self._topic]
-        if found.error is not None:
-            raise KafkaException(found.error)
-        return sorted(found.partitions)
+        topic = self._admin.list_topics(self._topic, timeout=_ANSWER_S).topics[self._topic]
+        if topic.error is not None:
+            raise KafkaException(topic.error)
+        return sorted(topic.partitions)
 
     def _between_steps(self, partitions: Sequence[int]) -> tuple[int, Offsets]:
         """The last step that is written, and where each partition ends with it."""
@@ -72,8 +72,8 @@ class KafkaContent(Content):
         while True:
             step = self._step()
             committed = self._offsets(partitions, "latest", IsolationLevel.READ_COMMITTED)
-            all_ = self._offsets(partitions, "latest")  # an open transaction has more
-            if step is not None and committed == all_ and step == self._step():
+            with_open = self._offsets(partitions, "latest")  # an open transaction has more
+            if step is not None and committed == with_open and step == self._step():
                 return step, committed
             if time.monotonic() > deadline:
                 raise incomparable(
@@ -146,10 +146,10 @@ class KafkaContent(Content):
             "groupIdPrefix": "mzplan",
             "kafkaConsumer.pollTimeoutMs": str(int(_QUIET_S * 1000)),
         }
-        found = spark.read.format("kafka").options(**options).load()
+        records = spark.read.format("kafka").options(**options).load()
         if not self.keys:
-            return found.select(f.col("value").cast("binary"), _place().alias(PLACE))
-        last = found.groupBy("key").agg(
+            return records.select(f.col("value").cast("binary"), _place().alias(PLACE))
+        last = records.groupBy("key").agg(
             f.max_by(f.struct("value", "partition", "offset"), "offset").alias("_")
         )
         return last.where("_.value IS NOT NULL").select(
@@ -184,5 +184,5 @@ class KafkaRecorded(Recorded):
         self._written = record.written() if record is not None and ours else {}
 
     def step(self, step: Step) -> Written | None:
-        found = self._written.get(step)
-        return found if found is not None and found != Written(rows=0, digest=None) else None
+        written = self._written.get(step)
+        return written if written is not None and written != Written(rows=0, digest=None) else None

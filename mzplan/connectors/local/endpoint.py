@@ -24,13 +24,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.local.step_files import (
+    DamagedStepError,
+    StepFile,
+    differing,
+    encode_step,
+)
 from mzplan.endpoints.arrow import arrow_schema, columns_of_config
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
-from mzplan.warehouse.content_hash import ContentHash, content_hash
-from mzplan.warehouse.folder import open_folder
+from mzplan.warehouse.content_hash import content_hash
+from mzplan.warehouse.folder import decoding, open_folder
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch, RecordBatchFileReader, Table
+    from pyarrow import RecordBatch, Table
 
 RESERVED = "mzplan:"
 """Ids that begin so are those of steps that mzplan makes itself."""
@@ -43,7 +49,6 @@ KEPT_IDS = 100_000
 _DISCARD = 64
 # What one micro-batch reads of small steps, in bytes of their files; a larger step is one of its own.
 _JOINED_BYTES = 16 << 20
-_BATCH_ROWS = 20_000
 _MOST_BYTES = 1 << 32  # of one step's file
 
 
@@ -85,11 +90,11 @@ class _FolderView:
     start: Step
     stop: Step
     files: Mapping[Step, str]
-    ids: Callable[[], Mapping[str, Any]]
+    ids: Callable[[], Mapping[str, tuple[Step, int, str]]]
     left: Mapping[Step, str] = field(default_factory=dict)
 
     @cached_property
-    def expired(self) -> Mapping[str, Any]:
+    def expired(self) -> Mapping[str, tuple[Step, int, str]]:
         return self.ids()
 
     def are_alone(self, steps: range) -> bool:
@@ -112,9 +117,9 @@ class LocalSteps:
     def append(self, rows: Table, id_: str, expect: Step | None = None) -> Appended:
         """As Turn.append of one step, in a turn of its own."""
         with self.turn() as turn:
-            made = turn.append([rows], id_, expect)
+            appended = turn.append([rows], id_, expect)
             turn.write()
-            return made
+            return appended
 
     @contextlib.contextmanager
     def turn(self, passed: Step = 0) -> Iterator[Turn]:
@@ -142,22 +147,22 @@ class LocalSteps:
         for step in sorted(view.left, reverse=True):
             self.folder.delete(view.left[step])
 
-    def read(self, step: Step) -> RecordBatchFileReader:
-        """A step's rows. Raises StepError when they can't be read."""
+    def _read(self, step: Step) -> StepFile:
+        """Raises StepError for one that is not there, and OSError."""
         # A step's file never changes: the folder is looked at again only for one that was not there.
         view = self._read_from if self._read_from is not None else self._look()
-        found = self._opened(view, step)
-        if found is None:
+        reader = self._opened(view, step)
+        if reader is None:
             view = self._look()
-            found = self._opened(view, step)
+            reader = self._opened(view, step)
         self._read_from = view
-        if found is None:
+        if reader is None:
             raise StepError(
                 f"there is no step {step}: steps {view.start} to {view.stop} (excluded) are there"
             )
-        return found
+        return reader
 
-    def _opened(self, view: _FolderView, step: Step) -> RecordBatchFileReader | None:
+    def _opened(self, view: _FolderView, step: Step) -> StepFile | None:
         return self._open(view.files[step]) if step in view.files and step >= view.start else None
 
     def joined(self, steps: range) -> range:
@@ -173,23 +178,10 @@ class LocalSteps:
     def batches(self, step: Step) -> list[RecordBatch]:
         """A step's rows, once they are those that were appended. Raises StepError when it is not there, and
         OSError, before anybody has seen a row, when its file is damaged."""
-        import pyarrow as pa
-
-        reader = self.read(step)
         try:
-            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        except (pa.ArrowInvalid, OSError) as problem:
+            return self._read(step).rows()
+        except DamagedStepError as problem:
             raise OSError(f"the file of step {step} in {self.place} is damaged: {problem}") from None
-        metadata = reader.schema.metadata
-        recorded = (step, int(metadata[b"mzplan.rows"]), metadata[b"mzplan.digest"].decode())
-        plain = [batch.replace_schema_metadata(None) for batch in batches]
-        differs = _differing(recorded, content_hash(plain))
-        if differs is not None:
-            raise OSError(
-                f"the file of step {step} in {self.place} is damaged: its rows have the digest {differs[1]}, "
-                f"and those that were appended {differs[0]}"
-            )
-        return plain
 
     def rows(self, steps: range) -> int:
         """The rows of these steps. Raises StepError for one that is not there."""
@@ -203,7 +195,7 @@ class LocalSteps:
         """The rows of all appends, whether they were read or not; of expired ones as far as they are
         remembered."""
         view = self._look()
-        expired = [int(rows) for step, rows, _ in view.expired.values() if step < view.start]
+        expired = [rows for step, rows, _ in view.expired.values() if step < view.start]
         return sum(expired) + self.rows(range(view.start, view.stop))
 
     def expire(self, step: Step) -> None:
@@ -213,72 +205,79 @@ class LocalSteps:
             if step > view.stop:
                 raise StepError(f"can't expire steps before {step}: the next one is {view.stop}")
             until = min(step, view.stop - 1)
-            old = [one for one in sorted(view.files) if one < until]
+            old = [old_step for old_step in sorted(view.files) if old_step < until]
             if len(old) < _DISCARD and not self._is_much(view, old):
                 return
             ids = dict(view.expired)
-            for one in old:
-                if one >= view.start:
-                    ids[_key_of(view.files[one])] = [one, *self._summary(view.files[one])]
+            for old_step in old:
+                if old_step >= view.start:
+                    ids[_key_of(view.files[old_step])] = (old_step, *self._summary(view.files[old_step]))
             kept = dict(sorted(ids.items(), key=lambda item: item[1][0])[-KEPT_IDS:])
             # First: an append that no longer finds a step's file finds its id here.
             self.folder.write(_IDS, json.dumps(kept).encode())
             self.folder.write(_EXPIRED, json.dumps({"start": until}).encode())
-            for one in old:
-                self.folder.delete(view.files[one])
+            for old_step in old:
+                self.folder.delete(view.files[old_step])
 
     def _is_much(self, view: _FolderView, old: list[Step]) -> bool:
-        return self.folder.size([view.files[one] for one in old]) >= 64 << 20
+        return self.folder.size([view.files[step] for step in old]) >= 64 << 20
 
     def _look(self) -> _FolderView:
         # The files first: when what is expired is read later, none that was discarded is thought missing.
         files = {step: name for name in self.folder.names() if (step := _step_of(name)) is not None}
-        expired = self._json(_EXPIRED)
-        start = stop = int(expired.get("start", 0))
+        expired = self._object(_EXPIRED)
+        with decoding(f"{self.place}/{_EXPIRED}"):
+            start = stop = checked_step(expired.get("start", 0))
+            earlier = _appends(expired.get("ids", {}))  # of mzplan 0.1, which kept both in one file
         while stop in files:
             stop += 1
         left = {step: files.pop(step) for step in sorted(files) if step >= stop}
-        earlier = expired.get("ids", {})  # of mzplan 0.1, which kept both in one file
-        return _FolderView(start, stop, files, lambda: earlier | self._json(_IDS), left)
+        return _FolderView(start, stop, files, lambda: earlier | self._ids(), left)
 
-    def _json(self, name: str) -> dict[str, Any]:
+    def _ids(self) -> dict[str, tuple[Step, int, str]]:
+        ids = self._object(_IDS)
+        with decoding(f"{self.place}/{_IDS}"):
+            return _appends(ids)
+
+    def _object(self, name: str) -> dict[str, Any]:
         data = self.folder.read(name)
-        try:
-            return dict(json.loads(data)) if data is not None else {}
-        except ValueError as problem:
-            raise OSError(f"{name} is damaged: {problem}") from None
+        with decoding(f"{self.place}/{name}"):
+            content = json.loads(data) if data is not None else {}
+            if not isinstance(content, dict):
+                raise ValueError("it is no object")
+            return content
 
     def find(self, view: _FolderView, key: str) -> tuple[Step, int, str] | None:
         """Step, rows and digest of the append whose id has this hash; None where there is none."""
         if key in view.expired:
-            step, rows, digest = view.expired[key]
-            return step, rows, digest
+            return view.expired[key]
         for step, name in view.files.items():
             if _key_of(name) == key:
                 return (step, *self._summary(name))
         return None
 
     def recorded(self, view: _FolderView, step: Step) -> tuple[Step, int, str] | None:
-        """The same of a step; None of one that is not there, or so old that it is forgotten."""
+        """Step, rows and digest of a step; None if there is no such step, or it is so old that it is
+        forgotten."""
         if step in view.files:
             return (step, *self._summary(view.files[step]))
-        return next(
-            ((step, rows, digest) for one, rows, digest in view.expired.values() if one == step), None
-        )
+        return next((append for append in view.expired.values() if append[0] == step), None)
 
     def _summary(self, name: str) -> tuple[int, str]:
         """The number of rows, and their digest."""
-        reader = self._open(name)
-        metadata = reader.schema.metadata if reader is not None else {}
-        return int(metadata[b"mzplan.rows"]), metadata[b"mzplan.digest"].decode()
+        file = self._open(name)
+        if file is None:
+            raise OSError(f"{name} is not there any more")
+        try:
+            return file.summary()
+        except DamagedStepError as problem:
+            raise OSError(f"{name} is damaged: {problem}") from None
 
-    def _open(self, name: str) -> RecordBatchFileReader | None:
-        import pyarrow as pa
-
+    def _open(self, name: str) -> StepFile | None:
         data = self.folder.read(name, _MOST_BYTES)
         try:
-            return None if data is None else pa.ipc.open_file(pa.BufferReader(data))
-        except pa.ArrowInvalid as problem:
+            return None if data is None else StepFile(data)
+        except DamagedStepError as problem:
             raise OSError(f"{name} is damaged: {problem}") from None
 
 
@@ -302,8 +301,10 @@ class Turn:
         micro-batch of its own. Raises StaleStepError."""
         known = self._steps.find(self.view, _hash(id_))
         if known is not None:
-            found = ((step, self._differing(step, rows)) for step, rows in enumerate(steps, known[0]))
-            other, digests = next((one for one in found if one[1] is not None), (None, None))
+            differences = ((step, self._differing(step, rows)) for step, rows in enumerate(steps, known[0]))
+            other, digests = next(
+                (difference for difference in differences if difference[1] is not None), (None, None)
+            )
             return Appended(step=known[0], rows=known[1], repeated=True, digests=digests, other=other)
         first = self.stop
         if expect is not None and expect != first:
@@ -320,14 +321,14 @@ class Turn:
 
     def known(self, id_: str) -> Step | None:
         """The first step of the append of this id; None where none has been made."""
-        found = self._steps.find(self.view, _hash(id_))
-        return found[0] if found is not None else None
+        known = self._steps.find(self.view, _hash(id_))
+        return known[0] if known is not None else None
 
     def _differing(self, step: Step, rows: Table) -> tuple[str, str] | None:
         """Of a step that was appended: what was recorded of its rows, and the digest of these, if they are
         other rows."""
         recorded = self._steps.recorded(self.view, step)
-        return _differing(recorded, content_hash([rows])) if recorded is not None else None
+        return differing(*recorded[1:], content_hash([rows])) if recorded is not None else None
 
     def write(self) -> None:
         """Write what is planned; all or none. Once."""
@@ -335,7 +336,7 @@ class Turn:
             self._write(name, id_, rows)
 
     def _write(self, name: str, id_: str, rows: Table) -> None:
-        data = _encoded(rows, id_, str(content_hash([rows])))
+        data = encode_step(rows, id_)
         if len(data) > _MOST_BYTES:  # nobody could read it again
             raise OSError(errno.EFBIG, f"one step has at most {_MOST_BYTES >> 30} GiB; append less at once")
         self._steps.folder.write(name, data)
@@ -354,14 +355,14 @@ class LocalEndpoint:
         return self._steps.steps()
 
     def read(self, step: Step, consumer: InputConsumer) -> None:
-        there = self.steps()
-        if checked_step(step) == there.stop:
+        steps = self.steps()
+        if checked_step(step) == steps.stop:
             self._pending = (step, consumer)
-        elif step in there:
+        elif step in steps:
             self._feed(step, consumer)
         else:
             raise StepError(
-                f"step {step} can't be read: steps {there.start} to {there.stop} (excluded) are there"
+                f"step {step} can't be read: steps {steps.start} to {steps.stop} (excluded) are there"
             )
 
     def commit(self, step: Step) -> None:
@@ -402,25 +403,6 @@ class LocalFactory:
         return LocalEndpoint(config["storage"], config)
 
 
-def _differing(recorded: tuple[Step, int, str], found: ContentHash) -> tuple[str, str] | None:
-    """The digest that was recorded, and that of the rows, if these are others."""
-    _, rows, digest = recorded
-    if rows == found.rows and ContentHash.parse(rows, digest) in (None, found):
-        return None
-    return digest, str(found)
-
-
-def _encoded(rows: Table, id_: str, digest: str) -> memoryview:
-    import pyarrow as pa
-
-    metadata = {"mzplan.id": id_, "mzplan.rows": str(rows.num_rows), "mzplan.digest": digest}
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_file(sink, rows.schema.with_metadata(metadata), options=options) as writer:
-        writer.write_table(rows.replace_schema_metadata(metadata), max_chunksize=_BATCH_ROWS)
-    return memoryview(sink.getvalue())
-
-
 def _hash(id_: str) -> str:
     return hashlib.sha256(id_.encode()).hexdigest()[:32]
 
@@ -447,3 +429,13 @@ def _is_alone(name: str) -> bool:
 def _index_of(name: str) -> int:
     digits = name.removesuffix(".arrow").partition("+")[2]
     return int(digits) if digits.isdecimal() else 0
+
+
+def _appends(content: Any) -> dict[str, tuple[Step, int, str]]:
+    """Step, rows and digest of each append, by the hash of its id. Raises what decoding() knows."""
+    appends = {
+        key: (checked_step(step), checked_step(rows), digest) for key, (step, rows, digest) in content.items()
+    }
+    if not all(isinstance(digest, str) for _, _, digest in appends.values()):
+        raise ValueError("a digest is no text")
+    return appends

@@ -79,27 +79,27 @@ def _batches(records: Iterator[Record], columns: Sequence[Column], *, is_text: b
     schema = arrow_schema(columns)
     mistakes: list[Mistake] = []
     wrong = 0
-    made: list[RecordBatch] = []
+    batches: list[RecordBatch] = []
     rows: list[list[Any]] = []
     for line, record in records:
-        found = [record] if isinstance(record, Mistake) else []
+        row_mistakes = [record] if isinstance(record, Mistake) else []
         row: list[Any] = []
         if not isinstance(record, Mistake):
             for name, convert in converters:
                 try:
                     row.append(convert(record.get(name)))
                 except ValueFormError as problem:
-                    found.append(Mistake(line, f"{name}{problem.path} {problem}"))
-        wrong += len(found)
-        mistakes += found[: MOST_TOLD - len(mistakes)]
+                    row_mistakes.append(Mistake(line, f"{name}{problem.path} {problem}"))
+        wrong += len(row_mistakes)
+        mistakes += row_mistakes[: MOST_TOLD - len(mistakes)]
         rows.append(row)
         if len(rows) == _BATCH_ROWS:
             if not wrong:
-                made.append(_batch(rows, schema))
+                batches.append(_batch(rows, schema))
             rows = []
     if wrong:
         raise BadFileError(mistakes, wrong - len(mistakes))
-    return [*made, _batch(rows, schema)] if rows else made
+    return [*batches, _batch(rows, schema)] if rows else batches
 
 
 def _batch(rows: list[list[Any]], schema: Any) -> RecordBatch:
@@ -124,19 +124,19 @@ def _json_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:
         if not record.strip():
             continue
         try:
-            found = json.loads(record.rstrip("\r\n"), parse_float=Decimal, parse_constant=_no_constant)
+            parsed = json.loads(record.rstrip("\r\n"), parse_float=Decimal, parse_constant=_no_constant)
         except (ValueError, RecursionError) as problem:
             why = problem.msg if isinstance(problem, json.JSONDecodeError) else str(problem)
             at = f" at character {problem.colno}" if isinstance(problem, json.JSONDecodeError) else ""
             yield line, Mistake(line, f"the line is not JSON: {why}{at}")
             continue
-        unknown = [key for key in found if key not in known] if isinstance(found, dict) else []
-        if not isinstance(found, dict):
+        unknown = [key for key in parsed if key not in known] if isinstance(parsed, dict) else []
+        if not isinstance(parsed, dict):
             yield line, Mistake(line, "the line is not one JSON object")
         elif unknown:
             yield line, Mistake(line, _unknown(unknown[0], known))
         else:
-            yield line, found
+            yield line, parsed
 
 
 def _no_constant(word: str) -> NoReturn:
@@ -185,16 +185,19 @@ def _of_parquet(data: bytes, columns: Sequence[Column]) -> list[RecordBatch]:
         unknown = [name for name in file.schema_arrow.names if name.lower() not in known]
         if unknown:
             raise BadFileError([Mistake(None, _unknown(unknown[0], [column.name for column in columns]))])
-        made: list[RecordBatch] = []
+        batches: list[RecordBatch] = []
         before = 0
         for batch in file.iter_batches(batch_size=_BATCH_ROWS):
             try:
-                made.append(fit(batch, columns))
+                batch.validate(full=True)  # as who reads the step does
+                batches.append(fit(batch, columns))
+            except pa.ArrowInvalid as problem:
+                raise BadFileError([Mistake(None, f"after row {before}: {problem}")]) from None
             except FitError as problem:
                 row = None if problem.row is None else before + problem.row + 1
                 raise BadFileError([Mistake(row, str(problem))]) from None
             before += batch.num_rows
-        return made
+        return batches
     except pa.ArrowException as problem:
         message = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
         raise BadFileError([Mistake(None, f"the file is not Parquet: {message}")]) from None

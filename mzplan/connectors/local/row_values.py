@@ -120,10 +120,10 @@ def _float(value: Any, type_: str) -> float:
 
 def _number(value: Any, type_: str) -> Decimal:
     try:
-        found = Decimal(value)
+        number = Decimal(value)
     except (InvalidOperation, ValueError, TypeError):
         return Decimal(_wrong(value, type_))
-    return found if found.is_finite() else Decimal(_wrong(value, type_))
+    return number if number.is_finite() else Decimal(_wrong(value, type_))
 
 
 def _decimal(type_: str) -> Convert:
@@ -173,15 +173,15 @@ def _time(type_: str) -> Convert:
         try:
             if type_ == "DATE":
                 return date.fromisoformat(value)
-            found = datetime.fromisoformat(value)
+            moment = datetime.fromisoformat(value)
         except ValueError:
             how = "2024-01-31" if type_ == "DATE" else "2024-01-31T12:00:00Z"
             raise ValueFormError(f"is {value[:40]!r}, which is not a {type_}, as {how!r}") from None
         if type_ == "TIMESTAMP":  # without a zone: UTC, as everywhere in mzplan
-            return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-        if found.tzinfo is not None:
+            return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        if moment.tzinfo is not None:
             raise ValueFormError(f"is {value[:40]!r}, and a TIMESTAMP_NTZ has no time zone")
-        return found
+        return moment
 
     return convert
 
@@ -218,7 +218,10 @@ def _struct(type_: str, fields: tuple[Column, ...]) -> Convert:
         unknown = next((key for key in value if key not in converters), None)
         if unknown is not None:
             raise ValueFormError(f"has {unknown!r}, which is no field of it")
-        return {name: _within(f".{name}", made, value.get(name)) for name, made in converters.items()}
+        return {
+            name: _within(f".{name}", convert_field, value.get(name))
+            for name, convert_field in converters.items()
+        }
 
     return convert
 

@@ -167,10 +167,10 @@ def _credentials(settings: dict[str, str]) -> Any:
     if key and secret:
         session.set_credentials(key, secret, settings.get("session_token"))
     if "role_arn" not in settings:
-        found = session.get_credentials()
-        if found is None:
+        credentials = session.get_credentials()
+        if credentials is None:
             raise ValueError("no AWS credentials here")
-        return found.get_frozen_credentials()
+        return credentials.get_frozen_credentials()
     config = Config(connect_timeout=3, read_timeout=3, retries={"max_attempts": 1})
     client = session.create_client("sts", region_name=settings["region"], config=config)
     role = client.assume_role(RoleArn=settings["role_arn"], RoleSessionName=_SESSION)["Credentials"]

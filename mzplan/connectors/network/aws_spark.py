@@ -41,16 +41,24 @@ def use_s3(session: SparkSession, query: ResolvedQuery, folder: str) -> None:
     bucket = urlsplit(folder).netloc
     settings = s3a_settings(query.link.connections[ROLE], bucket)
     prefix = f"fs.s3a.bucket.{bucket}."
-    there = {f"{prefix}{name}": value for name, value in dict(hadoop.getPropsWithPrefix(prefix)).items()}
-    if there == settings:
+    current = {f"{prefix}{name}": value for name, value in dict(hadoop.getPropsWithPrefix(prefix)).items()}
+    if current == settings:
         return
-    for name in there.keys() - settings.keys():
+    for name in current.keys() - settings.keys():
         hadoop.unset(name)
     for name, value in settings.items():
         hadoop.set(name, value)
-    if there:
+    if current:
         path = java.org.apache.hadoop.fs.Path(as_s3a(folder))
         path.getFileSystem(hadoop).close()
+
+
+def uri_of(session: SparkSession, folder: str) -> str:
+    """A folder's URI, as Delta makes it of a path, and as it begins the names of the files that Spark reads:
+    with escapes."""
+    java, hadoop = _java_of(session)
+    path = java.org.apache.hadoop.fs.Path(folder)
+    return str(path.getFileSystem(hadoop).makeQualified(path).toUri().toString())
 
 
 def require_packages(session: SparkSession, query: ResolvedQuery) -> None:

@@ -13,8 +13,9 @@ from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import arrow_filesystem
 from mzplan.connectors.network.aws_spark import as_s3a
+from mzplan.host.guarded import GuardedFolder
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.warehouse.folder import file_system
+from mzplan.warehouse.folder import Folder, LocalFolder, RemoteFolder, file_system
 from mzplan.warehouse.paths import absolute, local_path
 
 _NOT_IN_NAMES = ("ARRAY", "MAP", "STRUCT", "VARIANT", "BINARY")
@@ -41,9 +42,9 @@ def folder_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
             raise FileNotFoundError
         next(local.iterdir(), None)
     except FileNotFoundError:
-        what = "is a file, not a folder" if local.exists() else "does not exist"
+        fault = "is a file, not a folder" if local.exists() else "does not exist"
         return [
-            _problem(query, folder, f"Folder {folder} {what}", f"create it: mkdir -p {shlex.quote(folder)}")
+            _problem(query, folder, f"Folder {folder} {fault}", f"create it: mkdir -p {shlex.quote(folder)}")
         ]
     except OSError as problem:
         return [
@@ -60,13 +61,24 @@ def files_below(query: ResolvedQuery, folder: str) -> frozenset[str]:
 
     def look() -> list[str]:
         system, path = _file_system(query, folder)
-        found = system.get_file_info(fs.FileSelector(path, recursive=True))
-        return [one.path[len(path.rstrip("/")) + 1 :] for one in found if one.type == fs.FileType.File]
+        entries = system.get_file_info(fs.FileSelector(path, recursive=True))
+        return [
+            entry.path[len(path.rstrip("/")) + 1 :] for entry in entries if entry.type == fs.FileType.File
+        ]
 
     try:
         return frozenset(bounded(look))
     except (OSError, TimeoutError, ValueError) as problem:
         raise MzplanError(_unreached(query, folder, problem)) from None
+
+
+def open_below(query: ResolvedQuery, folder: str, inner: str = "") -> Folder:
+    """A folder in the source's or sink's own. Raises OSError."""
+    local = local_path(folder)
+    if local is not None:
+        return LocalFolder(GuardedFolder(local, inner))
+    system, path = _file_system(query, folder)
+    return RemoteFolder(system, f"{path.rstrip('/')}/{inner.lstrip('/')}")
 
 
 def target_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
@@ -86,9 +98,9 @@ def unfit_partitions(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Di
     """MZ053 for values that can't be in the name of a folder."""
     names = {name.lower() for name in query.body.get("partition_by", ())}
     wrong = [
-        f"{one.name} ({one.type})"
-        for one in outputs
-        if one.name.lower() in names and (one.type or "").startswith(_NOT_IN_NAMES)
+        f"{output.name} ({output.type})"
+        for output in outputs
+        if output.name.lower() in names and (output.type or "").startswith(_NOT_IN_NAMES)
     ]
     if not wrong:
         return []

@@ -162,7 +162,7 @@ class _Line:
     async def connected(self) -> Any:
         """The connection to the last hop. Raises TunnelError."""
         async with self._making:
-            if not self._connections or any(one.is_closed() for one in self._connections):
+            if not self._connections or any(connection.is_closed() for connection in self._connections):
                 self.close()
                 try:
                     for hop in self._way:
@@ -182,8 +182,8 @@ class _Line:
             connection = await self.connected()
             try:
                 opening = connection.open_connection(host, port, encoding=None)
-                found: tuple[Any, Any] = await asyncio.wait_for(opening, OPEN_TIMEOUT_S)
-                return found
+                channel: tuple[Any, Any] = await asyncio.wait_for(opening, OPEN_TIMEOUT_S)
+                return channel
             except asyncssh.ChannelOpenError as problem:
                 # Lost meanwhile: that is known only now.
                 if attempt == 2 or not connection.is_closed():
@@ -311,15 +311,15 @@ def _private_keys(hop: Hop) -> list[Any]:
 
     if not hop.keys:
         raise TunnelError(hop, "key", "it has no private key")
-    found = []
+    keys = []
     for text in hop.keys:
         try:
-            found.append(asyncssh.import_private_key(text))
+            keys.append(asyncssh.import_private_key(text))
         except (asyncssh.KeyImportError, ValueError) as problem:
             if isinstance(problem, asyncssh.KeyEncryptionError) or "passphrase" in str(problem).lower():
                 raise TunnelError(hop, "key", "its private key is protected by a passphrase") from None
             raise TunnelError(hop, "key", "its private key is none that OpenSSH would read") from None
-    return found
+    return keys
 
 
 def _trusted(hop: Hop) -> tuple[Callable[[str, str, int | None], Any], list[str]]:
@@ -332,8 +332,8 @@ def _trusted(hop: Hop) -> tuple[Callable[[str, str, int | None], Any], list[str]
         known = asyncssh.import_known_hosts(hop.known_hosts)
     except (asyncssh.KeyImportError, ValueError):
         # Not what asyncssh says: it repeats the line, and the file may be any that this process can read.
-        what = "the keys to trust can't be read: they are no known hosts"
-        raise TunnelError(hop, "host-key", what) from None
+        reason = "the keys to trust can't be read: they are no known hosts"
+        raise TunnelError(hop, "host-key", reason) from None
 
     def match(host: str, addr: str, port: int | None) -> Any:
         keys, authorities, revoked, *_ = known.match(host, addr, port)

@@ -57,10 +57,10 @@ def tunnel_problem(
     if ROLE not in connection.connections:
         return None
     try:
-        found = forwards().problem(_way(connection.connections[ROLE], directory), host, port)
+        failure = forwards().problem(_way(connection.connections[ROLE], directory), host, port)
     except MzplanError as problem:
         return problem.diagnostics[0]
-    return _diagnostic(found, address) if found is not None else None
+    return _diagnostic(failure, address) if failure is not None else None
 
 
 def tunnel_elsewhere(

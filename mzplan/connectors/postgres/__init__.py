@@ -63,7 +63,7 @@ def _ends(query: ResolvedQuery) -> Ends:
     host = body["host"].split(",")[0]
     place = server("localhost" if host.startswith("/") else host, body["port"])  # a socket, of this machine
     tables = query.body["tables"] if query.address.kind == "source" else [query.body["table"]]
-    named = (f"{body['database']}.{one if '.' in one else f'public.{one}'}" for one in tables)
+    named = (f"{body['database']}.{table if '.' in table else f'public.{table}'}" for table in tables)
     names = tuple(on_server("postgres", place, name) for name in named)
     return Ends(reads=names) if query.address.kind == "source" else Ends(writes=names)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
 from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
 from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, through_tunnel, tunnel_elsewhere
 from mzplan.connectors.postgres.elsewhere import Elsewhere
+from mzplan.host.bounded_postgres import BoundedConnection
 from mzplan.host.network import libpq_security
 from mzplan.model.diagnostics import error
 from mzplan.secrets.files import read_pem
@@ -24,6 +27,10 @@ from mzplan.secrets.files import read_pem
 _CONNECT_TIMEOUT_S = 4
 # A server that falls silent ends the connection after so many milliseconds, not after the system's hours.
 _SILENCE_MS = 20_000
+# A server that has not ended a statement so long after its time.
+_GRACE_S = 5.0
+# Bytes. What is asked here is of tables, columns and steps, never the rows of a table.
+_MOST_ANSWER = 64 << 20
 _SESSION = """
 SET TimeZone = 'UTC';
 SET DateStyle = 'ISO';
@@ -106,26 +113,31 @@ def elsewhere_of(connection: ResolvedConnection, directory: str) -> Elsewhere | 
     its certificates can't be read."""
     body = connection.body
     ca, mode = body["tls"].get("ca"), body["tls"]["mode"]
-    found = Elsewhere(
+    elsewhere = Elsewhere(
         tunnel=tunnel_elsewhere(connection, body["host"], body["port"], directory),
         roots=read_pem(Path(directory) / ca) if ca else None,
         checks=mode == "verify-full" and not ca,
     )
-    return found if found != Elsewhere() else None
+    return elsewhere if elsewhere != Elsewhere() else None
 
 
-def connect(conninfo_: str, statement_timeout_s: float = 0) -> psycopg.Connection[Any]:
+def connect(conninfo_: str, statement_timeout_s: float = 0, within_s: float = math.inf) -> BoundedConnection:
     """An autocommit connection, in UTC. What it commits is durable, and each statement of a transaction sees
     what was committed before it, whatever the server's defaults.
 
     A frozen client's transaction is ended by the server, so that it can't hold its locks for ever.
-    `statement_timeout_s`: in seconds, 0 for none. Raises psycopg.Error.
+    `statement_timeout_s`: in seconds, 0 for none. `within_s`: all is to be answered in so many seconds from
+    now. A server that keeps to neither, or whose answer has no end, is hung up on. Raises psycopg.Error.
     """
+    until = time.monotonic() + within_s
     try:
-        connection = psycopg.connect(conninfo_, autocommit=True)
+        connection = BoundedConnection.connect(conninfo_, autocommit=True)
     except UnicodeError:  # psycopg leaves what Python makes of the name to itself
-        what = "a part of the host's name is empty, or longer than 63 characters"
-        raise psycopg.OperationalError(what) from None
+        reason = "a part of the host's name is empty, or longer than 63 characters"
+        raise psycopg.OperationalError(reason) from None
+    connection.until, connection.most_bytes = until, _MOST_ANSWER
+    if statement_timeout_s:
+        connection.most_s = statement_timeout_s + _GRACE_S
     try:
         connection.execute((_SESSION % int(statement_timeout_s * 1000)).encode())
     except BaseException:

@@ -27,7 +27,7 @@ class Elsewhere:
     def options(self) -> Iterator[str]:
         """The options that replace those of the connection string, while it is used."""
         with contextlib.ExitStack() as opened:
-            found = f"port={opened.enter_context(self.tunnel())}" if self.tunnel is not None else ""
+            options = f"port={opened.enter_context(self.tunnel())}" if self.tunnel is not None else ""
             roots: str | None = (system_roots() or "") if self.checks else None
             if self.roots is not None:  # libpq takes them from a file alone
                 file = opened.enter_context(tempfile.NamedTemporaryFile(prefix="mzplan-", suffix=".pem"))
@@ -36,5 +36,5 @@ class Elsewhere:
                 roots = file.name
             if roots is not None:
                 escaped = roots.replace("\\", "\\\\").replace("'", "\\'")
-                found += f" sslrootcert='{escaped}'"
-            yield found
+                options += f" sslrootcert='{escaped}'"
+            yield options

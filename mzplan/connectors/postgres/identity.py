@@ -29,6 +29,7 @@ _IDENTITY = f"""
 SELECT (SELECT system_identifier FROM pg_control_system())::text, ({_TIMELINE}),
        current_database()::text, (SELECT oid FROM pg_database WHERE datname = current_database())::bigint
 """
+_LONGEST = 256  # characters; a name has 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +41,20 @@ class WrittenSteps:
 
 
 def identify(connection: Connection) -> dict[str, Any] | None:
-    """Which database this is; None where the server does not say (a service that hides it, a standby)."""
-    found = _shown(connection, _IDENTITY)
-    names = ("system_identifier", "timeline", "database", "database_oid")
-    return {"type": "postgres", **dict(zip(names, found, strict=True))} if found is not None else None
+    """Which database this is; None where the server does not say (a service that hides it, a standby), or
+    says what no PostgreSQL does: it is kept, compared and shown."""
+    match _shown(connection, _IDENTITY):
+        case (str() as system, int() as timeline, str() as database, int() as oid):
+            names = {"system_identifier": system[:_LONGEST], "database": database[:_LONGEST]}
+            return {"type": "postgres", **names, "timeline": timeline, "database_oid": oid}
+        case _:
+            return None
 
 
 def timeline_of(connection: Connection) -> int | None:
     """On which timeline the server writes; None where it does not say."""
-    found = _shown(connection, _TIMELINE)
-    return int(found[0]) if found is not None else None
+    row = _shown(connection, _TIMELINE)
+    return int(row[0]) if row is not None else None
 
 
 def _shown(connection: Connection, statement: str) -> Any:
@@ -68,21 +73,21 @@ def written(connection: Connection, query: ResolvedQuery) -> WrittenSteps | None
     writers = f"{quoted(query.body['staging_schema'])}.writers"
     if connection.execute("SELECT to_regclass(%s)", (writers,)).fetchone() == (None,):
         return None
-    found = connection.execute(
+    row = connection.execute(
         f"SELECT query_id, step FROM {writers} WHERE sink = %s AND generation = %s",
         query.description.place,
     ).fetchone()
-    return WrittenSteps(query_id=found[0], step=found[1]) if found is not None else None
+    return WrittenSteps(query_id=row[0], step=row[1]) if row is not None else None
 
 
 def take_target(connection: Connection, query: ResolvedQuery) -> bool:
     """See that this is still the database that the steps of a sink are in; whether it is taken for that
     although it is not. Raises MzplanError MZ043 or MZ069, OSError."""
-    found = compare_target(query, identify(connection), written(connection, query))
-    errors = [d for d in found if d.severity == "error"]
+    diagnostics = compare_target(query, identify(connection), written(connection, query))
+    errors = [d for d in diagnostics if d.severity == "error"]
     if errors:
         raise MzplanError(errors)
-    return any(d.code in ("MZ043", "MZ069") for d in found)
+    return any(d.code in ("MZ043", "MZ069") for d in diagnostics)
 
 
 def record_target(connection: Connection, checkpoint: Checkpoint) -> None:

@@ -28,7 +28,8 @@ def reach(query: ResolvedQuery) -> Diagnostic | None:
 def _knock(info: str, query: ResolvedQuery) -> Exception | None:
     """Connect and leave: what went wrong, None for nothing."""
     try:
-        bounded(lambda: connect(info, PROBE_TIMEOUT_S).close(), patience(query))
+        seconds = patience(query)
+        bounded(lambda: connect(info, PROBE_TIMEOUT_S, seconds).close(), seconds)
     except (psycopg.Error, TimeoutError, OSError) as problem:
         return problem
     return None
@@ -49,15 +50,17 @@ class ServerProbe:
                 failed = self._failures.get(fingerprint({"conninfo": info}), lambda: _knock(info, query))
                 if failed is not None:
                     return Probe(diagnostics=(connect_problem(query, failed),))
-                return bounded(lambda: _connected(info, look), patience(query))
+                seconds = patience(query)
+                return bounded(lambda: _connected(info, look, seconds), seconds)
         except MzplanError as problem:  # of its tunnel
             return Probe(diagnostics=problem.diagnostics)
         except (psycopg.Error, TimeoutError, OSError) as problem:
             return Probe(diagnostics=(self._explained(query, problem),))
 
 
-def _connected(info: str, look: Callable[[Connection], Probe]) -> Probe:
-    with connect(info, PROBE_TIMEOUT_S) as connection:
+def _connected(info: str, look: Callable[[Connection], Probe], seconds: float) -> Probe:
+    """`seconds`: then nobody waits for the answer any more."""
+    with connect(info, PROBE_TIMEOUT_S, seconds) as connection:
         return look(connection)
 
 
@@ -70,9 +73,9 @@ class Check:
         self._role = shown(query.link.body["user"])
 
     def _row(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
-        found = self._connection.execute(statement.encode(), values).fetchone()
-        assert found is not None, "a SELECT of expressions has a row"
-        return found
+        row = self._connection.execute(statement.encode(), values).fetchone()
+        assert row is not None, "a SELECT of expressions has a row"
+        return row
 
     def _rows(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         return self._connection.execute(statement.encode(), values).fetchall()

@@ -118,7 +118,7 @@ def reason_of(problem: BaseException, secret: str | None = None) -> str:
     line = text.splitlines()[0]
     for preamble in ("IO: ", "[libpq] ", "connection failed: ", "Failed to connect: "):
         line = line.removeprefix(preamble)
-    _, found, rest = line.partition(" failed: ")
-    if found and "server at" in line:
+    _, separator, rest = line.partition(" failed: ")
+    if separator and "server at" in line:
         line = rest
     return line.removeprefix("FATAL:").removeprefix("ERROR:").strip().rstrip(".")

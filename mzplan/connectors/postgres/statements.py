@@ -23,17 +23,17 @@ def table_sql(schema: str | None, name: str) -> str:
 
 
 def grant(privileges: str, on: str, role: str) -> str:
-    """`on` and `role` as they stand in SQL."""
+    """The statement that grants privileges; `on` and `role` are given as they stand in SQL."""
     return f"GRANT {privileges} ON {on} TO {role};"
 
 
 def grant_on_schema(privileges: str, schema: str, role: str) -> str:
-    """The same on a schema, by its name."""
+    """The statement that grants privileges on a schema, given by its name."""
     return grant(privileges, f"SCHEMA {shown(schema)}", role)
 
 
 def grant_on_database(privileges: str, database: str, role: str) -> str:
-    """The same on a database, by its name."""
+    """The statement that grants privileges on a database, given by its name."""
     return grant(privileges, f"DATABASE {shown(database)}", role)
 
 

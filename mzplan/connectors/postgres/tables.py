@@ -70,7 +70,7 @@ def find_table(connection: Connection, table: str, own: str | None = None) -> Ta
     # By name in the catalogue: to_regclass fails without USAGE of a schema that is given, and then nobody
     # would learn which privilege is missing.
     which = "n.nspname = %(schema)s" if schema else _IN_PATH
-    found = connection.execute(
+    entry = connection.execute(
         "SELECT c.oid, n.nspname, c.relname, "
         "c.relkind IN ('r', 'p') AND NOT c.relhasrules AND NOT c.relrowsecurity "
         "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -78,11 +78,11 @@ def find_table(connection: Connection, table: str, own: str | None = None) -> Ta
         "ORDER BY n.nspname = %(own)s, array_position(current_schemas(true), n.nspname) LIMIT 1",
         {"schema": schema, "name": name, "own": own or ""},
     ).fetchone()
-    if found is None:
+    if entry is None:
         return None
     with connection.cursor(row_factory=dict_row) as cursor:
-        columns = tuple(TargetColumn(**row) for row in cursor.execute(_COLUMNS, (found[0],)))
-    return Table(oid=found[0], schema=found[1], name=found[2], columns=columns, takes_copy=found[3])
+        columns = tuple(TargetColumn(**row) for row in cursor.execute(_COLUMNS, (entry[0],)))
+    return Table(oid=entry[0], schema=entry[1], name=entry[2], columns=columns, takes_copy=entry[3])
 
 
 def unique_indexes(connection: Connection, oid: int) -> list[tuple[list[str], bool, bool]]:

@@ -99,8 +99,8 @@ def created_type(spark_type: str) -> str:
     if element is not None:
         return f"{created_type(element)}[]"
     short = {"timestamp with time zone": "timestamptz", "timestamp without time zone": "timestamp"}
-    found = _SCALARS.get(spark_type, "jsonb")
-    return short.get(found, found)
+    name = _SCALARS.get(spark_type, "jsonb")
+    return short.get(name, name)
 
 
 def staged_type(spark_type: str, target: TargetColumn) -> str:
@@ -165,14 +165,14 @@ def fit(spark_type: str, target: TargetColumn) -> Fit:
 def altered(spark_type: str, target: TargetColumn) -> tuple[str, bool]:
     """The type with which the column takes a Spark type, too; and whether it only becomes wider, so that
     every value that is there stays as it is."""
-    wanted, there = _digits(spark_type, None), _digits(target.type, numeric_size(target.typmod))
-    if wanted is None or (there is None and target.type not in _FLOATS):
+    wanted, current = _digits(spark_type, None), _digits(target.type, numeric_size(target.typmod))
+    if wanted is None or (current is None and target.type not in _FLOATS):
         return created_type(spark_type), target.type in _WIDER.get(spark_type, ())
-    if there is None:
+    if current is None:
         return "numeric", True  # takes all but what is infinite there
     if target.type != "numeric" and spark_type in _DIGITS:
         return created_type(spark_type), True
-    whole, scale = max(wanted[0], there[0]), max(wanted[1], there[1])
+    whole, scale = max(wanted[0], current[0]), max(wanted[1], current[1])
     return f"numeric({whole + scale},{scale})", True
 
 
@@ -216,10 +216,10 @@ def _decimal_fit(precision: int, scale: int, type_: str, typmod: int) -> Fit:
         size = numeric_size(typmod)
         if size is None:
             return "fits"
-        there, there_scale = size
-        if there_scale < scale:
+        digits, column_scale = size
+        if column_scale < scale:
             return "no"  # PostgreSQL would round, and say nothing
-        return "fits" if there - there_scale >= precision - scale else "narrow"
+        return "fits" if digits - column_scale >= precision - scale else "narrow"
     whole = {"int2": 4, "int4": 9, "int8": 18}.get(type_, 0)
     if scale or not whole:
         return "no"
@@ -228,9 +228,9 @@ def _decimal_fit(precision: int, scale: int, type_: str, typmod: int) -> Fit:
 
 def _simple_element(spark_type: str) -> str | None:
     """The element of an array of scalars, None for everything else."""
-    found = _ARRAY.match(spark_type)
-    if found and (found[1] in _SCALARS or _SIZED.match(found[1])):
-        return found[1]
+    match = _ARRAY.match(spark_type)
+    if match and (match[1] in _SCALARS or _SIZED.match(match[1])):
+        return match[1]
     return None
 
 
@@ -274,7 +274,7 @@ def shown(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """As a string constant, whatever standard_conforming_strings says."""
+    """The text as a string constant of SQL, whatever standard_conforming_strings says."""
     escaped = text.replace("'", "''").replace("\\", "\\\\")
     return f" E'{escaped}'" if "\\" in text else f"'{escaped}'"
 

@@ -189,7 +189,7 @@ def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen:
     if any(d.severity == "error" for d in problems):
         raise MzplanError(problems)
     shown = tuple(r for r in reached(new, users) if r.address == address)
-    if all(one.why for one in shown):
+    if all(attempt.why for attempt in shown):
         raise MzplanError(nothing_reached(shown))
     return Altered(reached=shown, notices=tuple(problems))
 
@@ -209,17 +209,17 @@ def _reached_through(
 ) -> list[Diagnostic]:
     """What validation finds of resources of a state that is not committed: of queries, and of connections,
     through all that use them, or by themselves where nothing does."""
-    here = guard_to_look(work.project, state, chosen, "error")
+    guard = guard_to_look(work.project, state, chosen, "error")
     queries = {a: new.resources[a] for a in addresses if a.kind != "connection"}
     connections = {a: users_of(new, a) for a in addresses if a.kind == "connection"}
     queries |= {user.address: user for users in connections.values() for user in users}
     alone = [address for address, users in connections.items() if not users]
-    found = reach(work, new, queries.values(), here=here)
-    return by_cause([*found, *reach_alone(work, new, alone, here=here)])
+    findings = reach(work, new, queries.values(), here=guard)
+    return by_cause([*findings, *reach_alone(work, new, alone, here=guard)])
 
 
 def _edits_of(statements: Sequence[Edit | ValidateConnection]) -> list[Edit]:
-    return [one for one in statements if not isinstance(one, ValidateConnection)]
+    return [statement for statement in statements if not isinstance(statement, ValidateConnection)]
 
 
 def _plan(
@@ -231,24 +231,24 @@ def _plan(
         plan = plan_configuration(work, state, wanted.targets, (), wanted.committed, canary=options.canary)
     else:
         plan = build_plan(wanted.committed, state)
-    found = list(wanted.notices)
+    diagnostics = list(wanted.notices)
     if wanted.live and wanted.uncommitted and not wanted.rotated:
-        found += _findings(work, state, wanted.files, wanted.uncommitted, options.chosen)
+        diagnostics += _findings(work, state, wanted.files, wanted.uncommitted, options.chosen)
     left_out = wanted.left_out(apply_changes(state, plan))
     if left_out:
-        found.append(_left_out_notice(left_out))
-    return replace(plan, diagnostics=(*plan.diagnostics, *found)), left_out
+        diagnostics.append(_left_out_notice(left_out))
+    return replace(plan, diagnostics=(*plan.diagnostics, *diagnostics)), left_out
 
 
 def _keys(project: Project, wanted: Transaction) -> tuple[PublicKey, ...]:
     """After a rotation: the public keys that the server has to know."""
-    found: list[PublicKey] = []
-    for one in wanted.wanted:
+    keys: list[PublicKey] = []
+    for requested in wanted.wanted:
         resources = {**wanted.committed.resources, **wanted.files.resources}
-        if one.rotates and (resource := resources.get(one.after)) is not None:
+        if requested.rotates and (resource := resources.get(requested.after)) is not None:
             kind = resource_kind("connection", resource.type)
-            found += public_keys(resource.body, kind, project.settings.directory)
-    return tuple(found)
+            keys += public_keys(resource.body, kind, project.settings.directory)
+    return tuple(keys)
 
 
 def _errors(plan: Plan) -> bool:

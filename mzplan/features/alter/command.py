@@ -192,11 +192,11 @@ def _show_keys(invocation: Invocation, altered: Altered) -> None:
 def _edit_to_json(altered: Altered) -> dict[str, Any]:
     """`edit` is the first of `edits`, as most statements make one."""
     edits = [{"path": edit.path, "diff": edit.diff} for edit in altered.edits]
-    found: dict[str, Any] = {"edit": edits[0] if edits else None}
+    document: dict[str, Any] = {"edit": edits[0] if edits else None}
     if len(edits) > 1:
-        found["edits"] = edits
+        document["edits"] = edits
     if altered.left_out:
-        found["left_out"] = [str(address) for address in altered.left_out]
+        document["left_out"] = [str(address) for address in altered.left_out]
     if altered.keys:
-        found["public_keys"] = {key.property: key.text for key in altered.keys}
-    return found
+        document["public_keys"] = {key.property: key.text for key in altered.keys}
+    return document

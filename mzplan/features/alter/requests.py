@@ -160,12 +160,14 @@ def _check_type(resources: Resources, text: str, resource: Resource, property_: 
     reference = next((r for r in kind.references if r.property == property_), None)
     if reference is None:
         return
-    other = resources.get(_address(reference.kind, name))
+    other = resources.get(_address(reference.kinds[0], name))
     if other is None or not reference.types or other.type in reference.types:
         return
-    wanted = " or ".join(type_name(one) for one in reference.types)
+    wanted = " or ".join(type_name(type_) for type_ in reference.types)
     able = [
-        a.name for a, r in sorted(resources.items()) if a.kind == reference.kind and r.type in reference.types
+        a.name
+        for a, r in sorted(resources.items())
+        if a.kind in reference.kinds and r.type in reference.types
     ]
     raise MzplanError(
         point(
@@ -173,16 +175,19 @@ def _check_type(resources: Resources, text: str, resource: Resource, property_: 
             name.at,
             "MZ013",
             "Wrong type of connection",
-            f"{resource.address} needs a {reference.kind} of type {wanted}; {other.address} is of type "
+            f"{resource.address} needs a {reference.words()} of type {wanted}; {other.address} is of type "
             f"{type_name(other.type)}.",
-            f"use one of: {', '.join(able[:20])}." if able else f"declare a {reference.kind} of that type.",
+            f"use one of: {', '.join(able[:20])}."
+            if able
+            else f"declare a {reference.words()} of that type.",
             address=resource.address,
         )
     )
 
 
 def _live(text: str, given: bool | None, option: bool | None, kind: ResourceKind | None) -> bool | None:
-    """As in `apply`: True reaches out even from here, None where a runner can, False not at all."""
+    """Whether to validate against servers, as in `apply`: True does it even from here, None only if a runner
+    can, False not at all."""
     if given is not None and option is not None and given != option:
         hint = "leave one of the two out."
         raise MzplanError(misused(text, "WITH (VALIDATE …) and --live or --no-live contradict", hint))
@@ -210,9 +215,9 @@ def _address(kind: str, name: Name) -> Address:
 
 def find_named(resources: Resources, text: str, kind: str, name: Name) -> Resource:
     address = _address(kind, name)
-    found = resources.get(address)
-    if found is not None:
-        return found
+    resource = resources.get(address)
+    if resource is not None:
+        return resource
     names = sorted(a.name for a in resources if a.kind == kind)
     listed = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
     raise MzplanError(

@@ -23,13 +23,14 @@ from mzplan.features.alter.wanted import (
     same_value,
 )
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import Configuration, PropertyEdit, Resource, RunnerSettings
 from mzplan.model.state import State
 from mzplan.model.words import count
 from mzplan.operations.project import Project
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.view_query import referring_to
 
 if TYPE_CHECKING:
     from mzplan.config import FilesRead
@@ -67,9 +68,12 @@ class Transaction:
         """What the files declare otherwise than the state after this transaction, and this leaves alone."""
         from mzplan.plan.difference import find_difference
 
-        there = {} if self.files.is_whole else {a: one.declared for a, one in new.resources.items()}
-        differing = find_difference({**there, **self.files.resources}, new.resources).all
-        return tuple(sorted(differing | self.files.mistaken, key=natural))
+        committed = (
+            {} if self.files.is_whole else {a: resource.declared for a, resource in new.resources.items()}
+        )
+        differing = find_difference({**committed, **self.files.resources}, new.resources).all
+        left = (differing | self.files.mistaken) - set(self.uncommitted)  # of those MZ144 says it
+        return tuple(sorted(left, key=natural))
 
 
 def transaction(
@@ -88,8 +92,12 @@ class _Reading:
         self.directory = project.settings.directory
         self.committed = {address: record.declared for address, record in state.resources.items()}
         self.files = self._files()
-        made = {address: one.template for address, one in self.files.resources.items() if one.template}
-        self.edits: Edits = Edits(self.directory, made)
+        templates = {
+            address: resource.template
+            for address, resource in self.files.resources.items()
+            if resource.template
+        }
+        self.edits: Edits = Edits(self.directory, templates)
         self.named: dict[Address, Resource] = {
             address: resource
             for address, resource in self.committed.items()
@@ -100,10 +108,10 @@ class _Reading:
 
     def _files(self, contents: Mapping[str, bytes] | None = None) -> FilesRead:
         """The files; mistakes in them don't stop an edit of what is committed."""
-        found = self.project.files(**({"edited": contents} if contents else {}))
-        if found.mistakes and (not self.state.resources or any(d.range is None for d in found.mistakes)):
-            raise MzplanError(found.mistakes)
-        return found
+        files = self.project.files(**({"edited": contents} if contents else {}))
+        if files.mistakes and (not self.state.resources or any(d.range is None for d in files.mistakes)):
+            raise MzplanError(files.mistakes)
+        return files
 
     def read(self, statements: Sequence[Edit], live: bool | None) -> Transaction:
         for statement in statements:
@@ -133,25 +141,25 @@ class _Reading:
 
     def _check_references(self, wanted: Requested) -> None:
         kind = resource_kind(wanted.address.kind, self.named[wanted.address].type)
-        roles = {(one.property,): one.kind for one in kind.references}
+        roles = {(reference.property,): reference for reference in kind.references}
         for edit, at in zip(wanted.edits, wanted.locations, strict=True):
             if edit.path in roles and isinstance(edit.value, str):
-                self._ensure_readable(Address(roles[edit.path], edit.value), at)
+                self._ensure_readable(roles[edit.path].address(edit.value, self.named), at)
 
     def _ensure_readable(self, address: Address, at: At) -> None:
         """Raises MzplanError MZ147 where it is only in the files, perhaps, and these can't be read there."""
         if address in self.named or (self.files.is_whole and address not in self.files.mistaken):
             return
-        found = self.files.mistakes
-        first = next((one for one in found if one.address == address), found[0])
+        mistakes = self.files.mistakes
+        first = next((mistake for mistake in mistakes if mistake.address == address), mistakes[0])
         raise MzplanError(
             point(
                 self.text,
                 at,
                 "MZ147",
                 f"What the files say of {address} can't be read",
-                f"It is not committed, and the files have {count(len(found), 'mistake')}: {first.summary} "
-                f"({first.range}){', and others' if len(found) > 1 else ''}.",
+                f"It is not committed, and the files have {count(len(mistakes), 'mistake')}: {first.summary} "
+                f"({first.range}){', and others' if len(mistakes) > 1 else ''}.",
                 "correct them (`mzplan validate` shows all), then give the statement again.",
                 address=address,
             )
@@ -175,9 +183,17 @@ class _Reading:
             self.edits.edit(old, [moved_from(old)])
         self.edits.rename(old, new.name)
         for user, resource in self.named.items():
-            roles = [role for role, target in resource.references.items() if target == old]
-            if roles:
-                self.edits.edit(user, [PropertyEdit(path=(role,), value=new.name) for role in roles])
+            names = {role: new.name for role, target in resource.references.items() if target == old}
+            if names and resource.through:
+                raise _named_by_view(user, resource.through, old)
+            kind = resource_kind(user.kind, resource.type)
+            if kind.query_property is not None:  # what it reads is written in its SQL alone
+                body = referring_to(kind, resource.body, names)
+                names = {kind.query_property: body[kind.query_property]} if names else {}
+            if names:
+                self.edits.edit(
+                    user, [PropertyEdit(path=(role,), value=text) for role, text in names.items()]
+                )
 
     def _checked_files(self) -> FilesRead:
         """The files with the edits, checked as ever. Mistakes in the edited properties are reported at their
@@ -199,7 +215,7 @@ class _Reading:
     def _check_removed(self, after: FilesRead) -> None:
         """Raises MzplanError MZ254 where what a statement returns to its default is still in the files, by
         their own `defaults`: the next apply would bring it back."""
-        found = []
+        problems = []
         for wanted in self.wanted:
             now = after.resources.get(wanted.after)
             if now is None:
@@ -207,9 +223,9 @@ class _Reading:
             for edit, at in zip(wanted.edits, wanted.locations, strict=True):
                 value = _value_at(now.body, edit.path) if edit.remove else None
                 if value is not None and edit.path not in now.assumed:
-                    found.append(pointed(of_defaults(wanted.after, edit.path), wanted, at))
-        if found:
-            raise MzplanError(found)
+                    problems.append(pointed(of_defaults(wanted.after, edit.path), wanted, at))
+        if problems:
+            raise MzplanError(problems)
 
     def _moved(self, found: Iterable[Diagnostic]) -> list[Diagnostic]:
         from mzplan.config.edits import places_of
@@ -222,8 +238,8 @@ class _Reading:
                 return diagnostic
             for wanted in self.wanted:
                 spans = places_of(edit, wanted.after, [e.path for e in wanted.edits])
-                if here := in_statement(diagnostic, wanted, edit, spans):
-                    return here
+                if located := in_statement(diagnostic, wanted, edit, spans):
+                    return located
             return diagnostic
 
         return [moved(diagnostic) for diagnostic in found]
@@ -274,6 +290,17 @@ def _same(diagnostic: Diagnostic) -> tuple[Any, ...]:
     return (diagnostic.code, diagnostic.summary, diagnostic.detail, diagnostic.address)
 
 
+def _named_by_view(user: Address, through: Sequence[str], read: Address) -> MzplanError:
+    views = ", ".join(f"view.{name}" for name in through)
+    return error(
+        "MZ304",
+        f"The SQL of {views} names {read.name}",
+        f"{user} reads {read} by that SQL (materialize: false), and ALTER does not edit it.",
+        f"rename it in the files, with `lifecycle: {{moved_from: {read.name}}}`; then mzplan apply.",
+        address=read,
+    )
+
+
 def _uncommitted(address: Address) -> Diagnostic:
     return Diagnostic(
         severity="notice",
@@ -286,10 +313,10 @@ def _uncommitted(address: Address) -> Diagnostic:
 
 
 def _value_at(body: Mapping[str, Any], path: Sequence[str]) -> Any:
-    found: Any = body
+    value: Any = body
     for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def _mistaken(found: Sequence[Diagnostic]) -> Diagnostic:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import PropertyEdit, Resource, edited
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.view_query import referring_to
 
 if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit
@@ -42,7 +43,7 @@ class Requested:
 
 def live_of(wanted: Iterable[Requested]) -> bool | None:
     """Of several statements: whatever one of them asks for."""
-    asked = [one.live for one in wanted]
+    asked = [requested.live for requested in wanted]
     if True in asked:
         return True
     return None if None in asked or not asked else False
@@ -53,17 +54,18 @@ def carried_out(resources: Resources, wanted: Requested, *, moves: bool) -> dict
     result = dict(resources)
     resource = result[wanted.address]
     if wanted.edits:
-        result[wanted.address] = _with_body(resource, edited(resource.body, wanted.edits))
+        result[wanted.address] = _with_body(resource, edited(resource.body, wanted.edits), result)
     if wanted.after == wanted.address:
         return result
     old, new = wanted.address, wanted.after
     resource = result.pop(old)
     body = edited(resource.body, [moved_from(old)]) if moves else resource.body
-    result[new] = _with_body(replace(resource, address=new), body)
-    for user, one in resources.items():
-        names = {role: new.name for role, target in one.references.items() if target == old}
+    result[new] = _with_body(replace(resource, address=new), body, result)
+    for user, other in resources.items():
+        names = {role: new.name for role, target in other.references.items() if target == old}
         if names:
-            result[user] = _with_body(one, {**one.body, **names})
+            kind = resource_kind(user.kind, other.type)
+            result[user] = _with_body(other, referring_to(kind, other.body, names), result)
     return result
 
 
@@ -71,12 +73,12 @@ def moved_from(old: Address) -> PropertyEdit:
     return PropertyEdit(path=("lifecycle", "moved_from"), value=old.name)
 
 
-def _with_body(resource: Resource, body: Mapping[str, Any]) -> Resource:
+def _with_body(resource: Resource, body: Mapping[str, Any], known: Container[Address]) -> Resource:
     kind = resource_kind(resource.address.kind, resource.type)
     references = {
-        one.property: Address(one.kind, body[one.property])
-        for one in kind.references
-        if isinstance(body.get(one.property), str)
+        reference.property: reference.address(body[reference.property], known)
+        for reference in kind.references
+        if isinstance(body.get(reference.property), str)
     }
     return replace(resource, body=kind.normalise(body), references=references)
 
@@ -115,9 +117,9 @@ def pointed(diagnostic: Diagnostic, wanted: Requested, location: At | None) -> D
     if location is None:
         pairs = zip(wanted.edits, wanted.locations, strict=True)
         location = next((p for e, p in pairs if e.remove), (*wanted.locations, wanted.name.at)[0])
-    found = point(wanted.text, location, diagnostic.code, diagnostic.summary, shown=wanted.shown)
+    marked = point(wanted.text, location, diagnostic.code, diagnostic.summary, shown=wanted.shown)
     hint = "set it in the same statement." if diagnostic.code == "MZ006" else diagnostic.hint
-    return replace(diagnostic, range=found.range, excerpt=found.excerpt, hint=hint)
+    return replace(diagnostic, range=marked.range, excerpt=marked.excerpt, hint=hint)
 
 
 def _within(at: tuple[int, int], span: tuple[tuple[int, int], tuple[int, int]]) -> bool:

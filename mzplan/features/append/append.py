@@ -112,11 +112,11 @@ def _write(
 
     warehouse = absolute(project.settings.directory, state.warehouse)
     try:
-        with turns(warehouse, [resource.place], project.store.lock_for_append) as there:
-            turn = there[resource.place]
-            made = turn.append([table], id_, expect)
+        with turns(warehouse, [resource.place], project.store.lock_for_append) as by_place:
+            turn = by_place[resource.place]
+            appended = turn.append([table], id_, expect)
             turn.write()
-            return made
+            return appended
     except StaleStepError as stale:
         raise error(
             "MZ084",
@@ -180,14 +180,14 @@ def _local_source(address: Address, state: State) -> ResourceState:
     if resource is None:
         raise unknown_address(address, state)
     if (address.kind, resource.type) != ("source", LOCAL):
-        what = f"of type {resource.type}" if address.kind == "source" else f"a {address.kind}"
+        description = f"of type {resource.type}" if address.kind == "source" else f"a {address.kind}"
         local = sorted(
             (str(a) for a, r in state.resources.items() if (a.kind, r.type) == ("source", LOCAL)), key=natural
         )
         raise error(
             "MZ070",
             f"{address} can't be appended to",
-            f"It is {what}; only a source of type local is written with `mzplan append`.",
+            f"It is {description}; only a source of type local is written with `mzplan append`.",
             f"local sources here: {', '.join(local)}." if local else "declare one: {type: local, schema: …}.",
             address=address,
             exit_code=ExitCode.USAGE,
@@ -197,11 +197,11 @@ def _local_source(address: Address, state: State) -> ResourceState:
 
 def _unfit(address: Address, rows: AppendedFile, mistakes: tuple[Mistake, ...], more: int) -> MzplanError:
     unit = "row" if rows.format == "parquet" else "line"
-    found = []
+    diagnostics = []
     for mistake in mistakes:
         where = f"{unit} {mistake.line}: " if mistake.line is not None else ""
         at = mistake.line or 1
-        found.append(
+        diagnostics.append(
             Diagnostic(
                 code="MZ083",
                 summary=f"{rows.name} does not fit {address}",
@@ -214,7 +214,7 @@ def _unfit(address: Address, rows: AppendedFile, mistakes: tuple[Mistake, ...], 
             )
         )
     if more:
-        found.append(
+        diagnostics.append(
             Diagnostic(code="MZ083", summary=f"{more} more mistakes in {rows.name}", address=address)
         )
-    return MzplanError(found)
+    return MzplanError(diagnostics)

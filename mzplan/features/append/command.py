@@ -96,9 +96,9 @@ def _read(file: str) -> tuple[str, bytes]:
 def _format(name: str, given: str | None) -> Format:
     from mzplan.connectors.local.row_files import FORMATS, format_of
 
-    found = next((known for known in FORMATS if known == given), None) or format_of(name)
-    if found is None and name == "stdin":
+    chosen = next((known for known in FORMATS if known == given), None) or format_of(name)
+    if chosen is None and name == "stdin":
         return "jsonl"
-    if found is None:
+    if chosen is None:
         raise click.UsageError(f"How is {name!r} written? Say --format jsonl, csv or parquet.")
-    return found
+    return chosen

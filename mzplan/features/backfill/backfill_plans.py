@@ -44,7 +44,7 @@ def plan_backfill(
         generation=before.generation,
     )
     left = left_of(before, statuses)
-    if same := next((one for one in left if str(one) == str(new)), None):
+    if same := next((errand for errand in left if str(errand) == str(new)), None):
         raise _refused(
             "MZ275",
             address,
@@ -62,7 +62,7 @@ def plan_without_backfills(
     """Give up the backfills of a source that are not done. Raises MzplanError MZ275 where there are none."""
     before = committed(state, address)
     left = left_of(before, statuses)
-    others = [one for one in left if not isinstance(one, Backfill)]
+    others = [errand for errand in left if not isinstance(errand, Backfill)]
     if len(others) == len(left):
         raise _refused(
             "MZ275",
@@ -89,32 +89,32 @@ def _rows_again(
     address: Address, appending: Sequence[Address], upserting: Sequence[Address]
 ) -> tuple[Diagnostic, ...]:
     """MZ276: what the targets of its sinks hold then."""
-    found = []
+    warnings = []
     if appending:
-        what = count(len(appending), "sink adds", "sinks add")
-        found.append(
+        subject = count(len(appending), "sink adds", "sinks add")
+        warnings.append(
             Diagnostic(
                 severity="notice",
                 code="MZ276",
-                summary=f"{what} once more what {address} is backfilled with",
+                summary=f"{subject} once more what {address} is backfilled with",
                 detail=f"{_listed(appending)}: what is appended to the collection is appended to the target.",
                 address=address,
             )
         )
     if upserting:
-        what = count(len(upserting), "sink takes", "sinks take")
-        found.append(
+        subject = count(len(upserting), "sink takes", "sinks take")
+        warnings.append(
             Diagnostic(
                 severity="warning",
                 code="MZ276",
-                summary=f"{what} what {address} is backfilled with for the newest of its keys",
+                summary=f"{subject} what {address} is backfilled with for the newest of its keys",
                 detail=f"{_listed(upserting)}: with mode: upsert the row that comes last stays, and of a key "
                 "with a row after the range that is now an older one.",
                 hint="where keys have come again since, let the range reach up to now.",
                 address=address,
             )
         )
-    return tuple(found)
+    return tuple(warnings)
 
 
 def _listed(addresses: Sequence[Address]) -> str:
@@ -147,17 +147,17 @@ def _ensure_able(record: ResourceState) -> None:
 
 def _ensure_range(address: Address, start: int, end: int, now: int) -> None:
     if start >= end:
-        what = f"It ends at {instant_text(end)}, and begins at {instant_text(start)}."
+        reason = f"It ends at {instant_text(end)}, and begins at {instant_text(start)}."
         hint = "--to is the later one, and itself not in the range."
     elif end > now:
-        what = f"It ends at {instant_text(end)}, and it is {instant_text(now)}: records are still to come."
+        reason = f"It ends at {instant_text(end)}, and it is {instant_text(now)}: records are still to come."
         hint = f"--to {instant_text(now // 1000 * 1000)} at the latest."
     else:
         return
     raise error(
         "MZ274",
         f"{address} could not have all records of that range",
-        what,
+        reason,
         hint,
         address=address,
         exit_code=ExitCode.USAGE,

@@ -21,9 +21,9 @@ def command_ddl(invocation: Invocation, address: Address | None) -> int:
     from mzplan.features.ddl.ddl import make_ddl
     from mzplan.features.ddl.ddl_text import ddl_to_json, render_ddl
 
-    found = make_ddl(invocation.project(whole=True), invocation.progress, address)
+    queries = make_ddl(invocation.project(whole=True), invocation.progress, address)
     if invocation.json:
-        invocation.document(ddl_to_json(found))
+        invocation.document(ddl_to_json(queries))
     else:
-        invocation.out(render_ddl(found))
+        invocation.out(render_ddl(queries))
     return ExitCode.OK

@@ -44,23 +44,23 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
     chosen = (
         [address] if address is not None else sorted(resources, key=lambda a: (a.kind == "sink", natural(a)))
     )
-    found: list[QueryDdl] = []
+    ddls: list[QueryDdl] = []
     problems: list[Diagnostic] = []
-    for one in chosen:
-        if one.kind == "connection":
+    for query in chosen:
+        if query.kind == "connection":
             continue
         try:
-            ddl = ddl_of(describe(resources[one], resources), project.settings.directory)
+            ddl = ddl_of(describe(resources[query], resources), project.settings.directory)
         except MzplanError as problem:
-            problems += (replace(d, address=d.address or one) for d in problem.diagnostics)
+            problems += (replace(d, address=d.address or query) for d in problem.diagnostics)
             continue
         if ddl is not None:
-            found.append(QueryDdl(address=one, ddl=ddl))
+            ddls.append(QueryDdl(address=query, ddl=ddl))
     if problems:
         raise MzplanError(problems)
-    if address is not None and not found:
+    if address is not None and not ddls:
         raise _nothing(address, resources[address].type)
-    return tuple(found)
+    return tuple(ddls)
 
 
 def _nothing(address: Address, type_: str) -> MzplanError:

@@ -14,25 +14,25 @@ def render_ddl(found: Sequence[QueryDdl]) -> str:
     database runs wherever psql is connected; one of several says where to go."""
     if not found:
         return "-- Nothing of this project needs a table or a grant on a server."
-    places = list(dict.fromkeys(one.ddl.enter for one in found))
+    places = list(dict.fromkeys(query.ddl.enter for query in found))
     blocks: list[str] = []
     for place in places:
-        here = [one for one in found if one.ddl.enter == place]
+        queries = [query for query in found if query.ddl.enter == place]
         if len(places) > 1:
             blocks.append(place)
         seen: set[str] = set()
-        for one in here:
-            lines = [f"-- {one.address}: {_line(one.ddl.place)}"]
-            lines += [f"-- {_line(note)}" for note in one.ddl.notes]
-            lines += [statement for statement in one.ddl.statements if statement not in seen]
-            seen.update(one.ddl.statements)
+        for query in queries:
+            lines = [f"-- {query.address}: {_line(query.ddl.place)}"]
+            lines += [f"-- {_line(note)}" for note in query.ddl.notes]
+            lines += [statement for statement in query.ddl.statements if statement not in seen]
+            seen.update(query.ddl.statements)
             blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
 
 def ddl_to_json(found: Sequence[QueryDdl]) -> list[dict[str, Any]]:
     """All statements of each query: those of two may be the same."""
-    return [{"address": str(one.address), "statements": list(one.ddl.statements)} for one in found]
+    return [{"address": str(query.address), "statements": list(query.ddl.statements)} for query in found]
 
 
 def _line(text: str) -> str:

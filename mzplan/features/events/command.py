@@ -33,11 +33,11 @@ def command_why(invocation: Invocation, address: Address, at: float | None) -> N
     from mzplan.operations.project import unknown_address
 
     store = invocation.project().store
-    found = explain(store, address, at)
-    if found.event is None and address not in (state := store.read_state()).resources:
+    explanation = explain(store, address, at)
+    if explanation.event is None and address not in (state := store.read_state()).resources:
         raise unknown_address(address, state)
-    invocation.result(explanation_to_json(found), render_explanation(found, invocation.color))
-    _note_left_out(invocation, found.left_out)
+    invocation.result(explanation_to_json(explanation), render_explanation(explanation, invocation.color))
+    _note_left_out(invocation, explanation.left_out)
 
 
 def _note_left_out(invocation: Invocation, keys: tuple[str, ...]) -> None:
@@ -77,7 +77,7 @@ def command_events(
     if single is not None and single not in state.resources and latest_events(store, single, 1, 0.0).events:
         addresses = frozenset([single])  # no longer committed: the log knows it still
     elif not selection.is_everything:
-        addresses = frozenset(one.address for one in select(project, state, selection))
+        addresses = frozenset(resource.address for resource in select(project, state, selection))
         if not addresses:
             invocation.note(selection.chose_nothing)
     wanted = EventFilter(addresses=addresses, since=since or 0.0, kinds=kinds)
@@ -88,11 +88,11 @@ def command_events(
 
         if since is not None:
             invocation.out(render_events(read_events(store, wanted), invocation.color))
-        for found in follow_events(store, wanted, wait):
-            invocation.out(render_events(found, invocation.color))
+        for fresh in follow_events(store, wanted, wait):
+            invocation.out(render_events(fresh, invocation.color))
         return
-    found = read_events(store, wanted)
-    invocation.result(events_to_json(found), render_events(found, invocation.color))
-    _note_left_out(invocation, found.left_out)
-    if (lines := found.unreadable) > len(found.left_out) and not invocation.json:
+    events = read_events(store, wanted)
+    invocation.result(events_to_json(events), render_events(events, invocation.color))
+    _note_left_out(invocation, events.left_out)
+    if (lines := events.unreadable) > len(events.left_out) and not invocation.json:
         invocation.note(f"notice: {lines} lines of the event log can't be read, and are left out")

@@ -27,26 +27,26 @@ def command_logs(invocation: Invocation, selection: Selection, since: float | No
     chosen = None if selection.is_everything else select(project, state, selection)
     if chosen == []:
         invocation.note(selection.chose_nothing)
-    found = read_logs(project, state, chosen, since)
+    entries = read_logs(project, state, chosen, since)
     if invocation.json:
         invocation.document(
             {
                 "entries": [
                     {
-                        "instance": one.instance,
-                        "time": one.at,
-                        "level": one.level,
-                        "logger": one.logger,
-                        "message": one.message,
-                        "text": one.text,
+                        "instance": entry.instance,
+                        "time": entry.at,
+                        "level": entry.level,
+                        "logger": entry.logger,
+                        "message": entry.message,
+                        "text": entry.text,
                     }
-                    for one in found
+                    for entry in entries
                 ]
             }
         )
         return
-    for one in found:
-        for line in one.text.split("\n"):
+    for entry in entries:
+        for line in entry.text.split("\n"):
             invocation.out(safe(line) or " ")
         if invocation.output.reader_gone:
             break

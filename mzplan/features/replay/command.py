@@ -76,8 +76,8 @@ def command_replay(
             return plan_letters(state, address, where, statuses)
         return plan_replay(state, address, steps, missing=missing, statuses=statuses)
 
-    what = f"the dead letters of {address}" if dead_letters else str(address)
-    why = f"Gave up the replay of {address}" if cancel else f"Replay of {what}"
+    replayed = f"the dead letters of {address}" if dead_letters else str(address)
+    why = f"Gave up the replay of {address}" if cancel else f"Replay of {replayed}"
     # What gives up must not wait for servers that what is given up may be failing of.
     live = False if cancel else None
     return carry_out_plan(

@@ -78,7 +78,7 @@ def _plan(
     notices: tuple[Diagnostic, ...] = (),
 ) -> Plan:
     address, left = before.address, left_of(before, statuses)
-    if same := next((one for one in left if str(one) == str(new)), None):
+    if same := next((errand for errand in left if str(errand) == str(new)), None):
         raise _refused(
             "MZ296",
             address,
@@ -94,7 +94,7 @@ def plan_without_replays(state: State, address: Address, statuses: Mapping[str, 
     """Give up the replays of a query that are not done. Raises MzplanError MZ296 where there are none."""
     before = committed(state, address)
     left = left_of(before, statuses)
-    others = [one for one in left if not isinstance(one, Replay)]
+    others = [errand for errand in left if not isinstance(errand, Replay)]
     if len(others) == len(left):
         raise _refused(
             "MZ296",
@@ -108,22 +108,22 @@ def plan_without_replays(state: State, address: Address, statuses: Mapping[str, 
 
 def _ensure_condition(address: Address, where: str) -> None:
     """Raise MzplanError MZ295 for what is no condition over the columns of a letter."""
-    parsed, there = parse_where(where), [column.name for column in parse_columns(COLUMNS)]
-    unknown = [name for name, _ in parsed.columns if name.lower() not in there]
+    parsed, names = parse_where(where), [column.name for column in parse_columns(COLUMNS)]
+    unknown = [name for name, _ in parsed.columns if name.lower() not in names]
     if parsed.problem:
         why = f"In --where, at {where[parsed.offset :][:20]!r}: {parsed.problem}."
     elif unknown:
         why = f"--where has {unknown[0]}, and no letter has such a column."
     else:
         return
-    problem = letters_refused(address, why, f"write a condition over {', '.join(there)}.")
+    problem = letters_refused(address, why, f"write a condition over {', '.join(names)}.")
     raise MzplanError(problem.diagnostics, ExitCode.USAGE)
 
 
 def _late_rows(state: State, address: Address) -> tuple[Diagnostic, ...]:
     """MZ276: of a key, an upsert keeps the row that comes last."""
     downstream = DependencyGraph.of(state.resources).reach([address]) - {address}
-    upserting = [one for one in downstream if state.resources[one].body.get("mode", "append") == "upsert"]
+    upserting = [sink for sink in downstream if state.resources[sink].body.get("mode", "append") == "upsert"]
     if not upserting:
         return ()
     listed = sorted(upserting, key=natural)

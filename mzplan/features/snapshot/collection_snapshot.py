@@ -19,6 +19,7 @@ from mzplan.operations.project import (
     why_nothing_runs,
 )
 from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.log_entries import OutsideError
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.snapshot import ConditionError, TableSnapshot, snapshot_of
 from mzplan.warehouse.step_history import StepHistory, Steps
@@ -57,7 +58,7 @@ class CollectionSnapshot:
 def open_snapshot(
     project: Project, address: Address, as_of: int | None, reporter: Reporter
 ) -> CollectionSnapshot:
-    """A source's collection as of a step (None: the newest that is committed).
+    """A collection as of a step (None: the newest that is committed).
 
     Raises MzplanError: MZ190 for what is not a source and for a step that is not there (any more, or yet),
     MZ191 for one whose files or log are gone, MZ090 for a failure of the storage.
@@ -66,7 +67,7 @@ def open_snapshot(
     resource = state.resources.get(address)
     if resource is None:
         raise unknown_address(address, state)
-    if address.kind != "source":
+    if not address.has_collection:
         raise _no_source(resource)
     warehouse = absolute(project.settings.directory, state.warehouse or project.settings.warehouse)
     history = StepHistory(warehouse, resource.place)
@@ -79,7 +80,7 @@ def open_snapshot(
 
 
 def _step(address: Address, steps: Steps, as_of: int | None, never: str) -> int:
-    there = f"It can be read as of the steps {steps.since} to {steps.upper - 1}."
+    range_text = f"It can be read as of the steps {steps.since} to {steps.upper - 1}."
     if steps.upper == 0:
         raise _refused(
             address,
@@ -94,14 +95,14 @@ def _step(address: Address, steps: Steps, as_of: int | None, never: str) -> int:
         raise _refused(
             address,
             f"Step {as_of} of {address} is not there yet",
-            there if newest >= steps.since else f"All steps below {steps.since} were expired.",
+            range_text if newest >= steps.since else f"All steps below {steps.since} were expired.",
             f"`mzplan steps {address}` lists the steps.",
         )
     if as_of < steps.since:
         raise _refused(
             address,
             f"Step {as_of} of {address} was expired",
-            there
+            range_text
             if newest >= steps.since
             else f"All steps below {steps.since} were, and none came after them.",
             "read it as of a later step: --as-of, or the newest without it.",
@@ -111,12 +112,14 @@ def _step(address: Address, steps: Steps, as_of: int | None, never: str) -> int:
 
 def _no_source(resource: ResourceState) -> MzplanError:
     source = resource.references.get("from")
-    what = f"a {resource.address.kind} has none"
+    reason = f"a {resource.address.kind} has none"
     return _refused(
         resource.address,
         f"{resource.address} has no collection",
-        f"Only sources have one; {what}.",
-        f"read what it reads: mzplan snapshot {source}." if source is not None else "name a source.",
+        f"Only sources and views have one; {reason}.",
+        f"read what it reads: mzplan snapshot {source}."
+        if source is not None
+        else "name a source or a view.",
     )
 
 
@@ -147,6 +150,8 @@ def _readable(address: Address) -> Iterator[None]:
             address=address,
             exit_code=ExitCode.USAGE,
         ) from None
+    except OutsideError as problem:
+        raise problem.at(address) from None
     except OSError as problem:
         raise error(
             "MZ090",

@@ -100,18 +100,18 @@ def _format(invocation: Invocation, given: str | None, out: str | None, only_cou
         return given or "table"
     from mzplan.features.snapshot.row_files import out_format_of
 
-    found = given or out_format_of(out)
-    if found is None:
+    chosen = given or out_format_of(out)
+    if chosen is None:
         raise click.UsageError(f"How is {out!r} to be written? Say --format json, csv, parquet or arrow.")
-    return found
+    return chosen
 
 
 def _show_count(invocation: Invocation, snapshot: CollectionSnapshot, where: str | None) -> None:
-    found = snapshot.count(where)
+    row_count = snapshot.count(where)
     if invocation.json:
-        invocation.document({**_about(snapshot), "count": found})
+        invocation.document({**_about(snapshot), "count": row_count})
     else:
-        invocation.out(str(found))
+        invocation.out(str(row_count))
 
 
 def _about(snapshot: CollectionSnapshot) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def _write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: B
         for batch in batches:
             rows += batch.num_rows
             waiting.append(batch)
-            if sum(one.num_rows for one in waiting) >= _GROUP:
+            if sum(held.num_rows for held in waiting) >= _GROUP:
                 writer.write_table(pa.Table.from_batches(waiting, schema))
                 waiting = []
         if waiting:
@@ -157,8 +157,8 @@ def _plain(type_: pa.DataType) -> pa.DataType:
     if types.is_map(type_):
         return pa.map_(_plain(type_.key_type), _plain(type_.item_type))
     if types.is_list(type_) or types.is_large_list(type_):
-        made: pa.DataType = pa.list_(type_.value_field.with_type(_plain(type_.value_type)))
-        return made
+        list_type: pa.DataType = pa.list_(type_.value_field.with_type(_plain(type_.value_type)))
+        return list_type
     return type_
 
 

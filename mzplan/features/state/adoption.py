@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mzplan.connectors import adoption
+from mzplan.connectors.api.probes import bounded
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Plan
@@ -16,6 +17,10 @@ from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_
 from mzplan.operations.project import Project, Workbench
 from mzplan.warehouse import foreign_query
 from mzplan.warehouse.foreign_query import Left, NotAdoptableError
+from mzplan.warehouse.log_entries import OutsideError
+
+_LOOK_S = 300.0  # at most, under the state's lock: some object stores answer never
+_REMOVAL_S = 60.0
 
 
 def adopt_foreign(
@@ -34,15 +39,15 @@ def adopt_foreign(
     from mzplan.warehouse.paths import absolute
 
     id_ = new_id()
-    found: list[Left] = []
+    adoptable: list[Left] = []
 
     def planned(state: State) -> Plan:
         configuration = validate(work.project, work.reporter)
         plan = plan_adopt(configuration, state, address, id_, 1)
         _ensure_here(work.project, address, plan)
         with work.reporter.working("looking at the checkpoint and the table"):
-            found.append(_look(work.project, configuration, address, checkpoint, table))
-        left = found[0]
+            adoptable.append(_look(work.project, configuration, address, checkpoint, table))
+        left = adoptable[0]
         reason = f"adopts {left.checkpoint} and {left.table}, after micro-batch {left.done}"
         changes = [replace(c, reason=reason) if c.address == address else c for c in plan.changes]
         return replace(plan, changes=tuple(changes))
@@ -52,7 +57,8 @@ def adopt_foreign(
         warehouse = absolute(work.directory, plan.warehouse)
         with work.reporter.working("copying the checkpoint and the table"):
             try:
-                foreign_query.copy(found[0], warehouse, id_)
+                foreign_query.copy(adoptable[0], warehouse, id_)
+                bounded(lambda: foreign_query.ensure_unchanged(adoptable[0]), _LOOK_S)
             except (NotAdoptableError, OSError) as problem:
                 raise _refused(address, problem) from None
 
@@ -61,7 +67,7 @@ def adopt_foreign(
             work, CommitRequest(command="import", planned=planned, approve=approved, options=options)
         )
     except BaseException:
-        if found:
+        if adoptable:
             _discard(work.project, id_)
         raise
 
@@ -86,11 +92,19 @@ def _look(
     connection = configuration.resources[declared.references["connection"]]
     folder = adopts.folder(project.settings.directory, connection.body, body)
     try:
-        left = foreign_query.look(foreign_query.place(checkpoint), foreign_query.place(table))
-        adoption.ensure_adoptable(left, declared.type, body, folder, columns_of(declared.type, body))
+        places = foreign_query.place(checkpoint), foreign_query.place(table)
+        columns = columns_of(declared.type, body)
+
+        def look() -> Left:
+            left = foreign_query.look(*places)
+            adoption.ensure_adoptable(left, declared.type, body, folder, columns)
+            return left
+
+        return bounded(look, _LOOK_S)
+    except OutsideError as problem:
+        raise problem.at(address) from None
     except (NotAdoptableError, OSError) as problem:
         raise _refused(address, problem) from None
-    return left
 
 
 def _ensure_here(project: Project, address: Address, plan: Plan) -> None:
@@ -117,11 +131,12 @@ def _discard(project: Project, id_: str) -> None:
     from mzplan.warehouse.paths import absolute
     from mzplan.warehouse.storage import remove_storage
 
-    with suppress(MzplanError):
+    with suppress(MzplanError, TimeoutError):
         state = project.store.read_state()
         if not any(record.id == id_ for record in state.resources.values()):
             warehouse = state.warehouse or project.settings.warehouse
-            remove_storage(absolute(project.settings.directory, warehouse), id_, 1)
+            where = absolute(project.settings.directory, warehouse)
+            bounded(lambda: remove_storage(where, id_, 1), _REMOVAL_S)
 
 
 def _refused(address: Address, problem: NotAdoptableError | OSError) -> MzplanError:

@@ -42,9 +42,9 @@ def _sub(name: str, *, changing: bool = False) -> Callable[[Callable[..., Any]],
     """A command of this group."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
-        made = command(name, changing=changing)(function)
-        command_state.add_command(made)
-        return made
+        subcommand = command(name, changing=changing)(function)
+        command_state.add_command(subcommand)
+        return subcommand
 
     return decorate
 
@@ -231,8 +231,8 @@ def state_unlock(invocation: Invocation, lock_id: str) -> None:
     store = invocation.project().store
     held = store.release(lock_id)
     if held is None:
-        there = store.holder()
-        detail = f"The lock that is held has id {there.id}." if there else "No lock is held."
+        current = store.holder()
+        detail = f"The lock that is held has id {current.id}." if current else "No lock is held."
         raise error("MZ070", f"There is no lock {safe(lock_id)!r}", detail, exit_code=ExitCode.USAGE)
     invocation.result(
         {"released": encode(held), "by": getpass.getuser()},
@@ -262,14 +262,16 @@ def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
 
     project, progress = invocation.project(), invocation.progress
     if apply:
-        found, problems = remove_unclaimed(project, progress, foreign=foreign)
+        unclaimed, problems = remove_unclaimed(project, progress, foreign=foreign)
     else:
-        found, problems = find_unclaimed(project, progress, foreign=foreign), []
+        unclaimed, problems = find_unclaimed(project, progress, foreign=foreign), []
     if invocation.json:
         listed = diagnostics_to_json(problems)
-        invocation.document({"storage": [unclaimed_to_json(one) for one in found], "diagnostics": listed})
+        invocation.document(
+            {"storage": [unclaimed_to_json(entry) for entry in unclaimed], "diagnostics": listed}
+        )
     else:
-        invocation.out(render_unclaimed(found, applied=apply, color=invocation.color))
+        invocation.out(render_unclaimed(unclaimed, applied=apply, color=invocation.color))
         if problems:
             invocation.show(problems)
     return ExitCode.ERROR if problems else ExitCode.OK

@@ -158,11 +158,11 @@ def _back(
     """`shown`: the same as a change between two states: it knows the causes, and what was done by hand."""
     reason = f"as in serial {serial}"
     if before is None or after is None:
-        there = after or before
-        assert there is not None
+        resource = after or before
+        assert resource is not None
         action: Any = "delete" if after is None else "create"
         return Change(
-            address=there.address,
+            address=resource.address,
             action=action,
             effect="none",
             reason=reason,

@@ -66,20 +66,21 @@ def beside(file: str) -> Path:
 def collect_records(store: Store, lineage: str) -> bytes | None:
     """The file of a store's records, as bytes; None where there are none."""
     keys = [key for prefix in ("journal/", "status/") for key in store.backend.list(prefix)]
-    found = {}
+    records = {}
     for key in filter(_KEY.fullmatch, keys):
         blob = store.backend.read(key)
         if blob is not None and blob.data.strip():
-            found[key] = blob.data.decode(errors="replace")  # what is damaged is refused when it is read
+            records[key] = blob.data.decode(errors="replace")  # what is damaged is refused when it is read
     epoch = newest_epoch(store.backend)
-    if not found and not epoch:
+    if not records and not epoch:
         return None
-    document = _File(lineage=lineage, epoch=epoch, keys=found)
+    document = _File(lineage=lineage, epoch=epoch, keys=records)
     return (json.dumps(encode(document), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
-    """The inverse. `place` names the file for people. Raises MZ163 for a damaged one, or of another state."""
+    """The inverse of collect_records. `place` names the file for people. Raises MZ163 for a damaged one, or
+    of another state."""
     if data is None:
         return RunnerRecords(keys={}, epoch=0)
     try:
@@ -88,8 +89,8 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
             raise ValueError("it was written by another version of mzplan")
         if content.lineage != lineage:
             raise ValueError("it is of another state")
-        found = {key: text.encode() for key, text in content.keys.items()}
-        for key, value in found.items():
+        records = {key: text.encode() for key, text in content.keys.items()}
+        for key, value in records.items():
             _check(key, value)
     except (ValueError, MzplanError) as problem:
         raise error(
@@ -99,7 +100,7 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
             "pull anew. Without it, storage that is still to be removed is left where it is, and targets "
             "take the next runner for an older one (MZ068).",
         ) from None
-    return RunnerRecords(keys=found, epoch=content.epoch)
+    return RunnerRecords(keys=records, epoch=content.epoch)
 
 
 def _check(key: str, value: bytes) -> None:
@@ -236,13 +237,13 @@ def push(
 
 def _over_what_is_damaged(store: Store, given: State, reporter: Reporter) -> State:
     """Replace a state that can't be read, which stays in the history, with a whole one."""
-    there = max(store.serials(), default=0)
+    newest = max(store.serials(), default=0)
     # Its serial, where that can be found: a runner that knows it takes in only a later one.
     with suppress(MzplanError):
-        there = max(there, store.read_edited().serial)
+        newest = max(newest, store.read_edited().serial)
     with suppress(MzplanError):
-        there = max(there, *(status.serial for status in store.read_statuses().values()), 0)
-    new = replace(given, serial=max(given.serial, there) + 1)
+        newest = max(newest, *(status.serial for status in store.read_statuses().values()), 0)
+    new = replace(given, serial=max(given.serial, newest) + 1)
     with committing(reporter, new.serial):
         store.replace_damaged(new)
     return new

@@ -53,14 +53,14 @@ def roll_back(
     """`state rollback`: the resources of an earlier serial (None: the last one), as the next serial, which is
     followed as by apply. `approve` is also given the commits that it undoes, the newest first."""
     undone: list[HistoryEntry] = []
-    there = work.store.serials()
+    serials = work.store.serials()
     now = read_state(work.store, work.reporter).serial
-    wanted = serial if serial is not None else max((s for s in there if s < now), default=None)
+    wanted = serial if serial is not None else max((s for s in serials if s < now), default=None)
 
     def planned(state: State) -> Plan:
         then = work.store.read_serial(wanted) if wanted is not None else None
         if then is None or then.lineage != state.lineage:
-            shown = f"{there[0]} to {there[-1]}" if there else "none"
+            shown = f"{serials[0]} to {serials[-1]}" if serials else "none"
             raise error(
                 "MZ038",
                 f"There is no serial {wanted} to go back to" if wanted is not None else "There is no history",
@@ -158,7 +158,7 @@ def _check_storage(project: Project, warehouse: str, address: Address, id_: str,
         return
     below = f"{id_}/g{generation}"
     needed = [Path(place) / "checkpoints" / below]
-    if address.kind == "source":
+    if address.has_collection:
         needed.append(Path(place) / "collections" / below)
     missing = [str(path) for path in needed if not path.is_dir()]
     if missing:

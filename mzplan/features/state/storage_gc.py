@@ -59,19 +59,19 @@ def remove_unclaimed(
     with locked(project.store, reporter, "state gc"):
         state = read_state(project.store, reporter)
         _ensure_quiet(project.store, state)
-        found = _found(project, state, reporter, foreign)
-        for index, one in enumerate(found):
-            if one.kept is not None:
+        entries = _found(project, state, reporter, foreign)
+        for index, entry in enumerate(entries):
+            if entry.kept is not None:
                 continue
             try:
-                with reporter.working(f"removing {one.id} g{one.generation}"):
-                    _remove(project, state, one.place)
+                with reporter.working(f"removing {entry.id} g{entry.generation}"):
+                    _remove(project, state, entry.place)
             except MzplanError as problem:
                 problems += problem.diagnostics
-                found[index] = replace(one, kept="it could not be removed")
+                entries[index] = replace(entry, kept="it could not be removed")
                 continue
-            found[index] = replace(one, removed=True)
-    return found, problems
+            entries[index] = replace(entry, removed=True)
+    return entries, problems
 
 
 def _remove(project: Project, state: State, place: Place) -> None:
@@ -128,8 +128,10 @@ def _look(
         "collection": collection_path(warehouse, *place),
         "checkpoint": Checkpoint.of(warehouse, *place).folder,
     }
-    stored = {what: there for what, folder in folders.items() if (there := stored_in(folder)) is not None}
-    times = [there.changed for there in stored.values()]
+    stored = {
+        part: contents for part, folder in folders.items() if (contents := stored_in(folder)) is not None
+    }
+    times = [contents.changed for contents in stored.values()]
     known = [at for at in times if at is not None]
     changed = max(known) if known and len(known) == len(times) else None
     return Unclaimed(
@@ -137,7 +139,7 @@ def _look(
         generation=place[1],
         address=names.get(place[0]),
         what=tuple(sorted(stored)),
-        bytes=sum(there.bytes for there in stored.values()),
+        bytes=sum(contents.bytes for contents in stored.values()),
         changed=changed,
         kept=_why_kept(place[0] in names or foreign, changed, retain),
     )
@@ -207,11 +209,11 @@ def render_unclaimed(found: list[Unclaimed], *, applied: bool, color: bool = Fal
     if not found:
         return "Everything in the warehouse is claimed."
     header = ("WAS", "ID", "GENERATION", "WHAT", "SIZE", "LAST WRITTEN (UTC)", "")
-    rows = [_row(one, applied) for one in found]
+    rows = [_row(entry, applied) for entry in found]
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     lines = [paint(_line(header, widths), "bold"), *(_line(row, widths) for row in rows)]
-    gone = [one for one in found if (one.removed if applied else one.kept is None)]
-    total = size(sum(one.bytes for one in gone))
+    gone = [entry for entry in found if (entry.removed if applied else entry.kept is None)]
+    total = size(sum(entry.bytes for entry in gone))
     if applied:
         lines.append(f"Removed {count(len(gone), 'generation')}, {total}.")
     elif gone:

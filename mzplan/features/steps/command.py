@@ -27,7 +27,7 @@ _MAX_STEP = 2**64 - 1
 @selecting(required=True)
 @click.option("--last", "count", type=click.IntRange(min=1), metavar="N", help="Only the newest N steps.")
 def command_steps(invocation: Invocation, selection: Selection, count: int | None) -> None:
-    """List the durable steps of sources and sinks.
+    """List the durable steps of queries.
 
     Of each: what it read of its upstream (a sink: which steps of its source), rows, bytes, when, and whether
     it is committed.
@@ -35,14 +35,16 @@ def command_steps(invocation: Invocation, selection: Selection, count: int | Non
     from mzplan.features.steps.steps import read_steps
     from mzplan.features.steps.steps_text import render_steps, steps_to_json
 
-    found = read_steps(invocation.project(), selection, count, invocation.progress)
-    if not found:
+    histories = read_steps(invocation.project(), selection, count, invocation.progress)
+    if not histories:
         invocation.note(selection.chose_nothing)
     if invocation.json:
-        documents = [steps_to_json(shown) for shown in found]
+        documents = [steps_to_json(shown) for shown in histories]
         invocation.document(documents[0] if selection.single else {"queries": documents})
-    elif found:
-        texts = (render_steps(shown, color=invocation.color, titled=not selection.single) for shown in found)
+    elif histories:
+        texts = (
+            render_steps(shown, color=invocation.color, titled=not selection.single) for shown in histories
+        )
         invocation.out("\n\n".join(texts))
 
 
@@ -95,7 +97,7 @@ def command_verify(
         raise click.UsageError("--shared goes with --content.")
     project = invocation.project()
     with _LazySpark(invocation, project) as session:
-        found = verify(
+        verified = verify(
             project,
             address,
             wanted,
@@ -104,12 +106,12 @@ def command_verify(
             invocation.progress,
         )
     if invocation.json:
-        invocation.document(verified_to_json(found))
+        invocation.document(verified_to_json(verified))
     else:
-        if shown := (*found.problems, *found.warnings):
+        if shown := (*verified.problems, *verified.warnings):
             invocation.show(shown)
-        invocation.out(render_verified(found, color=invocation.color))
-    return ExitCode.ERROR if found.difference or found.problems else ExitCode.OK
+        invocation.out(render_verified(verified, color=invocation.color))
+    return ExitCode.ERROR if verified.difference or verified.problems else ExitCode.OK
 
 
 def _verify_content(invocation: Invocation, address: Address, shared: bool) -> int:
@@ -117,12 +119,12 @@ def _verify_content(invocation: Invocation, address: Address, shared: bool) -> i
 
     project = invocation.project()
     with _LazySpark(invocation, project) as session:
-        found = compare_content(project, address, session.content, invocation.progress)
+        compared = compare_content(project, address, session.content, invocation.progress)
     if invocation.json:
-        invocation.document(compared_to_json(found, shared=shared))
+        invocation.document(compared_to_json(compared, shared=shared))
     else:
-        invocation.out(render_compared(found, shared=shared, color=invocation.color))
-    return ExitCode.OK if found.is_equal(shared=shared) else ExitCode.ERROR
+        invocation.out(render_compared(compared, shared=shared, color=invocation.color))
+    return ExitCode.OK if compared.is_equal(shared=shared) else ExitCode.ERROR
 
 
 @command("expire", changing=True)
@@ -167,24 +169,24 @@ class _LazySpark:
     def upstream(self, state: State, resource: ResourceState) -> Upstream:
         from mzplan.spark.verification.source import open_upstream
 
-        found: Upstream = self._open(
+        upstream: Upstream = self._open(
             open_upstream, state, resource, f"opening the upstream of {resource.address}"
         )
-        return found
+        return upstream
 
     def target(self, state: State, resource: ResourceState) -> VerifiedTarget:
         from mzplan.spark.verification.sink import Downstream
 
         doing = f"asking the target of {resource.address}"
-        found: VerifiedTarget = self._open(Downstream.open, state, resource, doing)
-        return found
+        target: VerifiedTarget = self._open(Downstream.open, state, resource, doing)
+        return target
 
     def content(self, state: State, resource: ResourceState) -> Comparison:
         from mzplan.spark.verification.content_comparison import ContentComparison
 
         doing = f"starting Spark, to read the target of {resource.address}"
-        found: Comparison = self._open(ContentComparison.open, state, resource, doing)
-        return found
+        comparison: Comparison = self._open(ContentComparison.open, state, resource, doing)
+        return comparison
 
     def _open(self, opened: Callable[..., Any], state: State, resource: ResourceState, doing: str) -> Any:
         from mzplan.schema.description import describe

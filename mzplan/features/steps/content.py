@@ -12,6 +12,7 @@ from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
 from mzplan.operations.project import Project, Reporter, committed_resource, read_state
 from mzplan.render.text import Paint, safe
+from mzplan.warehouse.log_entries import OutsideError
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.targets import Compared
@@ -54,6 +55,8 @@ def compare_content(
     with reporter.working(doing):
         try:
             return comparison.compare()
+        except OutsideError as problem:
+            raise problem.at(address) from None
         except OSError as problem:
             raise error(
                 "MZ090",
@@ -90,14 +93,14 @@ def render_compared(found: Compared, *, shared: bool, color: bool = False) -> st
         "doubled": (found.doubled, "there more than once", not found.repeats),
         "more": (found.more, "more in the target: changed by hand, or written by others", not shared),
     }
-    for kind, (number, what, counts) in wrong.items():
+    for kind, (number, difference, counts) in wrong.items():
         if number:
-            listed = "; ".join(safe(one) for one in found.examples.get(kind, ()))
-            line = f"{count(number, 'row')} {'is' if number == 1 else 'are'} {what} ({listed})."
+            listed = "; ".join(safe(example) for example in found.examples.get(kind, ()))
+            line = f"{count(number, 'row')} {'is' if number == 1 else 'are'} {difference} ({listed})."
             lines.append(paint(line, "red") if counts else line)
     if found.is_equal(shared=shared):
         lines.append(_EQUAL if found.last >= 0 and found.first is not None else "Nothing differs.")
-    lines += [f"Not compared: {safe(what)}." for what in found.unseen]
+    lines += [f"Not compared: {safe(unseen)}." for unseen in found.unseen]
     return "\n".join(lines)
 
 

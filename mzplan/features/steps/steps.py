@@ -21,6 +21,7 @@ from mzplan.operations.selection import Selection
 from mzplan.operations.status import select
 from mzplan.schema.description import writes_all
 from mzplan.warehouse.damage import DamagedError
+from mzplan.warehouse.log_entries import OutsideError
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.step_history import StepHistory, Steps, needed_by
 from mzplan.warehouse.step_record import StepRecord
@@ -43,12 +44,12 @@ def read_steps(
 ) -> list[ShownSteps]:
     """The newest `count` steps of the sources and sinks that are selected (None: all that are known)."""
     state = read_state(project.store, reporter)
-    found = []
+    histories = []
     for resource in select(project, state, selection):
         with reporter.working(f"reading the steps of {resource.address}"), readable(resource.address):
             steps = history_of(project, state, resource).read(count)
-        found.append(ShownSteps(resource=resource, steps=steps, never=why_nothing_runs(state, resource)))
-    return found
+        histories.append(ShownSteps(resource=resource, steps=steps, never=why_nothing_runs(state, resource)))
+    return histories
 
 
 def expire(project: Project, address: Address, before: int, reporter: Reporter) -> Steps:
@@ -62,36 +63,42 @@ def expire(project: Project, address: Address, before: int, reporter: Reporter) 
         resource = committed_resource(state, address)
         history = history_of(project, state, resource)
         with readable(address):
-            there = history.read(1)
-            if before > there.upper:
-                raise _beyond(address, before, there)
-            first = max(0, min(before, there.upper - 1))
+            steps = history.read(1)
+            if before > steps.upper:
+                raise _beyond(address, before, steps)
+            first = max(0, min(before, steps.upper - 1))
             _refuse_needed(project, state, resource, first)
             history.index.expire(first)
             return history.read(1)
 
 
 def _refuse_needed(project: Project, state: State, resource: ResourceState, before: int) -> None:
-    found: list[Diagnostic] = []
+    problems: list[Diagnostic] = []
     for address, sink in sorted(state.resources.items(), key=natural_item):
         if sink.references.get("from") != resource.address:
             continue
-        needed = needed_by(history_of(project, state, sink))
+        needed = needed_by(history_read(project, state, sink))
         if needed is not None and needed < before:
-            found.append(_still_needed(resource.address, address, needed, before))
-    if found:
-        raise MzplanError(found)
+            problems.append(_still_needed(resource.address, address, needed, before))
+    if problems:
+        raise MzplanError(problems)
 
 
 def history_of(project: Project, state: State, resource: ResourceState) -> StepHistory:
-    settings = project.settings
-    source = resource.references.get("from")
-    return StepHistory(
-        absolute(settings.directory, settings.warehouse),
-        resource.place,
-        state.resources[source].place if source is not None else None,
-        whole=writes_all(resource.body),
-    )
+    """Of the collection that a query writes; of a sink, of what it reads."""
+    if not resource.address.has_collection:
+        return history_read(project, state, resource)
+    return StepHistory(_warehouse(project), resource.place)
+
+
+def history_read(project: Project, state: State, resource: ResourceState) -> StepHistory:
+    """What a sink or a view has read of its collection."""
+    source = state.resources[resource.references["from"]].place
+    return StepHistory(_warehouse(project), resource.place, source, whole=writes_all(resource.body))
+
+
+def _warehouse(project: Project) -> str:
+    return absolute(project.settings.directory, project.settings.warehouse)
 
 
 def in_range(history: StepHistory, address: Address, wanted: Range | None) -> list[StepRecord]:
@@ -99,10 +106,10 @@ def in_range(history: StepHistory, address: Address, wanted: Range | None) -> li
     if wanted is None:
         return history.committed(0, None)
     first, last = wanted
-    there = history.read(1)
-    if first < there.since or (last is not None and last >= there.upper) or first > there.upper:
-        outside = first if first < there.since or first > there.upper or last is None else last
-        raise _beyond(address, outside, there)
+    steps = history.read(1)
+    if first < steps.since or (last is not None and last >= steps.upper) or first > steps.upper:
+        outside = first if first < steps.since or first > steps.upper or last is None else last
+        raise _beyond(address, outside, steps)
     return history.committed(first, last)
 
 
@@ -113,6 +120,8 @@ def readable(address: Address) -> Iterator[None]:
         yield
     except DamagedError:
         raise
+    except OutsideError as problem:
+        raise problem.at(address) from None
     except OSError as problem:
         raise error(
             "MZ090",

@@ -38,7 +38,7 @@ def render_steps(shown: ShownSteps, *, color: bool = False, titled: bool = False
     records = shown.steps.records
     if not records:
         return _none(f"{shown.resource.address} has no steps yet.", shown.never)
-    is_source = shown.resource.address.kind == "source"
+    is_source = shown.resource.address.has_collection
     header = ("STEP", "TIME (UTC)", "ROWS", "BYTES" if is_source else "SOURCE STEPS", "COMMITTED", "UPSTREAM")
     rows = [_row(record, is_source) for record in records]
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
@@ -99,7 +99,7 @@ def upstream_range(start: Any, end: Any) -> str:
 
 
 def _endpoint_steps(start: Any, last: int) -> str:
-    """Those of a durable endpoint, which count for themselves."""
+    """The steps of a durable endpoint, which numbers them itself."""
     if not isinstance(start, dict) or "step" not in start:
         return f"up to step {last}"
     first = int(start["step"])
@@ -111,14 +111,14 @@ def _is_kafka(end: Any) -> bool:
 
 
 def _partitions(start: Any, end: dict[str, dict[str, int]]) -> list[str]:
-    found = []
+    ranges = []
     for topic, partitions in sorted(end.items()):
         before = start.get(topic, {}) if isinstance(start, dict) else {}
         for partition, last in sorted(partitions.items(), key=lambda item: int(item[0])):
             first = before.get(partition, "?" if start is None else 0)
             if first != last:
-                found.append(f"{partition}:{first}..{last}")
-    return found
+                ranges.append(f"{partition}:{first}..{last}")
+    return ranges
 
 
 def _delta(offset: dict[str, Any]) -> str:
@@ -206,13 +206,13 @@ _CHANGED = " [{code}] The sink was changed at this step: it stands as it was pus
 
 
 def _difference_line(address: object, difference: StepDifference) -> str:
-    what = (
+    finding = (
         f"{_number(difference.recorded_rows)} rows were recorded, {difference.found_rows:,} are there"
         if difference.found_rows != difference.recorded_rows
         else f"the content of its {difference.found_rows:,} rows has changed"
     )
     return (
-        f"Step {difference.step} of {address} differs: {what} "
+        f"Step {difference.step} of {address} differs: {finding} "
         f"(hash {difference.recorded_hash or 'not recorded'} → {difference.found_hash})."
         + (_CHANGED.format(code=difference.code) if difference.code else "")
     )

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from mzplan.endpoints.interface import Written
-from mzplan.features.steps.steps import Range, history_of, in_range, readable
+from mzplan.features.steps.steps import Range, history_of, history_read, in_range, readable
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error
 from mzplan.model.state import ResourceState, State
@@ -46,8 +46,8 @@ class VerifiedTarget(Protocol):
         began under. Raises GoneError."""
 
     def changed_hash(self, record: StepRecord) -> ContentHash | None:
-        """The same of a step at which the sink was changed, so that it may have been pushed under the new
-        description; None of any other. Raises GoneError."""
+        """The hash of those rows under the new description, for a step at which the sink was changed: it may
+        have been pushed under that one. None for any other step. Raises GoneError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,16 +104,18 @@ def verify(
     with reporter.working(f"reading the steps of {address}"), readable(address):
         records = in_range(history, address, wanted)
         others = _not_comparable(history, records, upstream is not None)
+        if upstream is not None and address.reads_collection:
+            others += _not_comparable(history_read(project, state, resource), records, False)
         records = [record for record in records if record not in others]
     if address.kind == "sink":
         compared = partial(_with_target, target(state, resource))
     else:
         source = upstream(state, resource) if upstream is not None else None
         compared = partial(_with_source, history, source, seen)
-    found = _compare(address, records, compared, reporter)
+    verified = _compare(address, records, compared, reporter)
     warnings = [*_never_there(resource, seen)] if address.kind == "source" else []
     warnings += [_left_out(address, others)] if others else []
-    return replace(found, never=why_nothing_runs(state, resource), warnings=tuple(warnings))
+    return replace(verified, never=why_nothing_runs(state, resource), warnings=tuple(warnings))
 
 
 def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstream: bool) -> list[StepRecord]:
@@ -128,14 +130,14 @@ def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstre
 def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
     steps, first, last = count(len(records), "step"), records[0].step, records[-1].step
     whole = len(records) == last - first + 1
-    listed = f"{first} to {last}" if whole else ", ".join(str(one.step) for one in records)
+    listed = f"{first} to {last}" if whole else ", ".join(str(record.step) for record in records)
     whys = {
         "It holds the rows of the former generation, cast to the columns of this one: the upstream has "
-        "records, and not these.": any(one.carried is not None for one in records),
+        "records, and not these.": any(record.carried is not None for record in records),
         "Rows of dead letters were read from the table that had kept these.": any(
-            one.letters is not None for one in records
+            record.letters is not None for record in records
         ),
-        "They were read from the collection of a former generation of its source.": address.kind == "sink",
+        "They were read from the collection of a former generation of its source.": address.reads_collection,
     }
     return Diagnostic(
         severity="notice",
@@ -177,16 +179,16 @@ def _compare(
         for record in records:
             try:
                 with readable(address):
-                    found = compared(record)
+                    outcome = compared(record)
             except GoneError as problem:
                 problems.append(_gone(address, record, str(problem)))
             except DamagedError as problem:
                 problems.append(_damaged(address, record, str(problem)))
             else:
-                if isinstance(found, StepDifference):
-                    difference = found
+                if isinstance(outcome, StepDifference):
+                    difference = outcome
                     break
-                steps[found].append(record.step)
+                steps[outcome].append(record.step)
             done += 1
     equal = sorted(steps["hash"] + steps["rows"])
     unknown = steps["unknown"]
@@ -219,12 +221,12 @@ def _with_source(
 ) -> StepDifference | Match:
     recorded, by_position = record.digest, upstream is None or upstream.keeps_positions
     if upstream is None:
-        found = content_hash(seen.watch(collection_batches(history.collection, record)))
+        actual = content_hash(seen.watch(collection_batches(history.collection, record)))
     else:
-        found = upstream.content_hash(record)
+        actual = upstream.content_hash(record)
         if not by_position:  # then what the collection holds is the measure
             recorded = str(_hash_without_positions(history, record))
-    differs = _difference(record.step, record.rows, recorded, found)
+    differs = _difference(record.step, record.rows, recorded, actual)
     return differs or ("rows" if by_position and ContentHash.parse(0, record.digest) is None else "hash")
 
 

@@ -6,12 +6,13 @@ import hashlib
 import hmac
 import time
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mzplan.host.network import is_named
 
 COOKIE = "mzplan_ui"
 SESSION = 12 * 3600  # seconds
@@ -41,17 +42,8 @@ class Access:
     is_secure: bool = False
 
     def is_ours(self, host: str) -> bool:
-        """Whether a request's Host header names this server. A page elsewhere that has its own name lead here
-        (DNS rebinding) sends that name; an address in figures can't be made to lead elsewhere."""
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        name = name.removeprefix("[").removesuffix("]").lower().rstrip(".")
-        if name == "localhost" or (self.host and name == self.host.lower()):
-            return True
-        try:
-            address = ip_address(name)
-        except ValueError:
-            return False
-        return address.is_loopback or bool(self.token)
+        """Whether a request's Host header names this server."""
+        return is_named(host, self.host, by_address=bool(self.token))
 
     def is_token(self, given: str) -> bool:
         """Whether it is the token, in a time that tells nothing of it."""

@@ -89,7 +89,7 @@ class Pages:
         return self._page("Graph", content, "graph", refresh=10)
 
     def queries(self, request: Request) -> Response:
-        only, name = (request.query_params.get(one, "") for one in ("condition", "connection"))
+        only, name = (request.query_params.get(key, "") for key in ("condition", "connection"))
         view = self._follower.view()
 
         def content(overview: Overview) -> Content:
@@ -109,9 +109,9 @@ class Pages:
                     self._origins.clear()
                 self._origins[key] = origin_of(self._project.store, overview.state, address)
             store = self._project.store
-            found = latest_events(store, address, EVENTS_SHOWN, time.time() - EVENTS_OF)
+            events = latest_events(store, address, EVENTS_SHOWN, time.time() - EVENTS_OF)
             origin_ = origin(self._origins[key])
-            return resource_page(overview, address, self._follower.samples, origin_, found)
+            return resource_page(overview, address, self._follower.samples, origin_, events)
 
         return self._page(text[:140], content, "graph", refresh=10)
 
@@ -121,8 +121,8 @@ class Pages:
         return self._page(f"Logs of {text[:140]}", content, "queries", refresh=10)
 
     def history(self, request: Request) -> Response:
-        one, other = (request.query_params.get(name, "") for name in ("before", "after"))
-        if (before := _number(one)) is not None and (after := _number(other)) is not None:
+        first, second = (request.query_params.get(name, "") for name in ("before", "after"))
+        if (before := _number(first)) is not None and (after := _number(second)) is not None:
             return RedirectResponse(f"/history/{before}..{after}", 303)
         return self._page("History", lambda _: history_page(self._project.store), "history")
 
@@ -131,19 +131,19 @@ class Pages:
         return self._page(f"Serial {serial}", lambda _: serial_page(self._project.store, serial), "history")
 
     def difference(self, request: Request) -> Response:
-        one, other = _serial(request, "before"), _serial(request, "after")
-        content = lambda _: difference_page(self._project.store, one, other)  # noqa: E731
-        return self._page(f"Serial {one} to {other}", content, "history")
+        before, after = _serial(request, "before"), _serial(request, "after")
+        content = lambda _: difference_page(self._project.store, before, after)  # noqa: E731
+        return self._page(f"Serial {before} to {after}", content, "history")
 
     def open(self, request: Request) -> Response:
         return self._page("Open", open_page, "open")
 
     def error(self, request: Request) -> Response:
         code = request.path_params["code"]
-        found = error_page(code)
-        if found is None:
+        content = error_page(code)
+        if content is None:
             raise HTTPException(404)
-        return self._page(code, lambda _: found, "")
+        return self._page(code, lambda _: content, "")
 
     async def live(self, request: Request) -> Response:
         """What has changed since the version that a page has, as soon as something has; 204 for nothing."""
@@ -169,9 +169,9 @@ class Pages:
             "input", type="password", id="token", autocomplete="off", aria_label="Token", autofocus=True
         )
         form = element("form", field, " ", element("button", "Sign in", type="submit"))
-        said = element("p", id="said", role="status")
+        status = element("p", id="said", role="status")
         hint = element("p", "Use the token that mzplan ui was started with.", class_="quiet")
-        main = element("main", element("h1", "mzplan"), form, said, hint, id="login")
+        main = element("main", element("h1", "mzplan"), form, status, hint, id="login")
         return HTMLResponse(document("Sign in", ("login.js",), element("body", main)))
 
     def session(self, request: Request) -> Response:
@@ -190,34 +190,34 @@ class Pages:
         return answer
 
     def static(self, request: Request) -> Response:
-        found = _STATIC.get(request.path_params["name"])
-        if found is None:
+        asset = _STATIC.get(request.path_params["name"])
+        if asset is None:
             raise HTTPException(404)
-        return Response(static_text(found[0], request.path_params["name"]), media_type=found[1])
+        return Response(static_text(asset[0], request.path_params["name"]), media_type=asset[1])
 
     def missing(self, request: Request, problem: HTTPException) -> Response:
-        said = (
+        text = (
             problem.detail
             if problem.status_code == 404 and " " in problem.detail
             else "There is no such page."
         )
         if not self._access.lets_in(request.headers):  # below what is open to all: no word of the project
             return PlainTextResponse("There is no such page.\n", problem.status_code)
-        shown = page("Not found", self._follower.view(), self._follower.boot, element("h1", said))
+        shown = page("Not found", self._follower.view(), self._follower.boot, element("h1", text))
         return HTMLResponse(shown, problem.status_code)
 
     def failed(self, request: Request, problem: MzplanError) -> Response:
         """What a single page could not read; the others go on. No page that is open to all reads anything."""
         text = render_diagnostics(problem.diagnostics, False)
         content = [element("h1", "This can't be shown"), element("pre", text, class_="box told")]
-        known = any(found.code == "MZ038" for found in problem.diagnostics)
+        known = any(diagnostic.code == "MZ038" for diagnostic in problem.diagnostics)
         shown = page("Problem", self._follower.view(), self._follower.boot, *content)
         return HTMLResponse(shown, 404 if known else 503)
 
     def broken(self, request: Request, problem: Exception) -> Response:
         """A defect: the log has it, the page only says so."""
-        said = [element("h1", "This can't be shown"), element("p", "The log of `mzplan ui` says why.")]
-        return HTMLResponse(page("Problem", self._follower.view(), self._follower.boot, *said), 500)
+        content = [element("h1", "This can't be shown"), element("p", "The log of `mzplan ui` says why.")]
+        return HTMLResponse(page("Problem", self._follower.view(), self._follower.boot, *content), 500)
 
     def _page(
         self,
@@ -228,12 +228,12 @@ class Pages:
         refresh: int = 0,
     ) -> Response:
         view = view or self._follower.view()
-        found = (
+        body = (
             content(view.overview)
             if view.overview is not None
             else element("p", "Nothing could be read yet.")
         )
-        shown = page(title, view, self._follower.boot, found, current=current, refresh=refresh)
+        shown = page(title, view, self._follower.boot, body, current=current, refresh=refresh)
         return HTMLResponse(shown)
 
 
@@ -255,7 +255,7 @@ def _number(text: str) -> int | None:
 
 def _serial(request: Request, name: str) -> int:
     """A serial of the path; else 404."""
-    found = _number(request.path_params[name])
-    if found is None:
+    serial = _number(request.path_params[name])
+    if serial is None:
         raise HTTPException(404)
-    return found
+    return serial

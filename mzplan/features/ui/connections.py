@@ -26,14 +26,18 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self.waits_since = self.loop.time()
         self._look_again(HEADERS)
-        others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
-        own = [one for one in others if one.network == self.network]
-        for found, most in ((own, PER_CLIENT), (others, PLACES - 1)):
-            if len(found) >= most:
-                waiting = [one for one in found if one.waits]
-                if not waiting and found is others:
+        others = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, Connection) and connection is not self
+        ]
+        own = [connection for connection in others if connection.network == self.network]
+        for group, most in ((own, PER_CLIENT), (others, PLACES - 1)):
+            if len(group) >= most:
+                waiting = [connection for connection in group if connection.waits]
+                if not waiting and group is others:
                     return  # all are at work: uvicorn says so (503)
-                min(waiting, key=lambda one: one.waits_since, default=self).close()
+                min(waiting, key=lambda connection: connection.waits_since, default=self).close()
                 return
 
     @property

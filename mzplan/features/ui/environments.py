@@ -46,8 +46,8 @@ class Environments:
                 try:
                     self._apps[name] = self._open(name)
                 except MzplanError as problem:  # it is tried again: the next time it may do
-                    said = element("pre", render_diagnostics(problem.diagnostics, False), class_="box told")
+                    report = element("pre", render_diagnostics(problem.diagnostics, False), class_="box told")
                     links = environment_links(self._names, name)
-                    body = element("body", element("header", links), element("main", said))
+                    body = element("body", element("header", links), element("main", report))
                     return HTMLResponse(document("Problem", (), body), 503)
             return self._apps[name]

@@ -26,17 +26,19 @@ def linked(text: str) -> Content:
 
 def error_page(code: str) -> Content | None:
     """The page of a code; None where there is none."""
-    found = _sections().get(code)
-    if found is None:
+    section = _sections().get(code)
+    if section is None:
         return None
-    summary, text = found
+    summary, text = section
     shown: list[Content] = [element("h1", f"{code}: {summary}")]
     for number, part in enumerate(re.split(r"^```\w*\n?", text, flags=re.MULTILINE)):
         if number % 2:
             shown.append(element("pre", part.rstrip(), class_="box"))
         else:
             shown += [
-                element("p", linked(one.replace("**", ""))) for one in part.split("\n\n") if one.strip()
+                element("p", linked(paragraph.replace("**", "")))
+                for paragraph in part.split("\n\n")
+                if paragraph.strip()
             ]
     return shown
 
@@ -44,6 +46,6 @@ def error_page(code: str) -> Content | None:
 @cache
 def _sections() -> dict[str, tuple[str, str]]:
     inside = files("mzplan") / "_docs" / "errors.md"
-    there = inside if inside.is_file() else Path(__file__).parents[3] / "docs" / "errors.md"  # of a checkout
-    text = there.read_text(encoding="utf-8")
+    path = inside if inside.is_file() else Path(__file__).parents[3] / "docs" / "errors.md"  # of a checkout
+    text = path.read_text(encoding="utf-8")
     return {match[1]: (match[2], match[3]) for match in _SECTION.finditer(text)}

@@ -23,7 +23,7 @@ def event_table(title: str, found: EventList) -> Content:
     """The events in their order; nothing where there are none."""
     if not found.events:
         return None
-    rows = [_row(one, found.serials) for one in found.events[:_SHOWN]]
+    rows = [_row(event, found.serials) for event in found.events[:_SHOWN]]
     head = element("thead", element("tr", [element("th", name, scope="col") for name in _COLUMNS]))
     table = element("table", head, element("tbody", rows), id="events")
     return [element("h2", title), scrolled(table, title)]

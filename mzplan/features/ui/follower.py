@@ -138,10 +138,10 @@ class Follower:
         version = before.version + 1
         numbers, changed = before.numbers, before.changed
         if overview is not None and overview is not before.overview:
-            numbers = {one.resource.address: _numbers(one) for one in overview.status.queries}
+            numbers = {query.resource.address: _numbers(query) for query in overview.status.queries}
             changed = {
-                address: version if found != before.numbers.get(address) else before.changed[address]
-                for address, found in numbers.items()
+                address: version if cells != before.numbers.get(address) else before.changed[address]
+                for address, cells in numbers.items()
             }
         same = problem == before.problem and list(_essence(overview)) == list(_essence(before.overview))
         self._view = View(
@@ -167,7 +167,7 @@ def _essence(overview: Overview | None) -> Iterator[object]:
         return
     status = overview.status
     yield from (status.serial, overview.pending, overview.drift)
-    yield from ((one.name, one.alive, one.serial) for one in status.instances)
+    yield from ((instance.name, instance.alive, instance.serial) for instance in status.instances)
     for query in status.queries:
         seen = query.observation
         yield (

@@ -53,7 +53,8 @@ def page(title: str, view: View, boot: str, *content: Content, current: str = ""
 def environment_links(names: Iterable[str], current: str) -> Markup:
     """To the same pages of each environment of the project."""
     links = [
-        element("a", one, href=f"/environment/{one}", aria_current=one == current and "true") for one in names
+        element("a", name, href=f"/environment/{name}", aria_current=name == current and "true")
+        for name in names
     ]
     return element("nav", element("span", "Environment", class_="quiet"), links, aria_label="Environments")
 
@@ -97,7 +98,7 @@ def moment(seconds: float | None) -> Markup:
 
 def facts(found: Iterable[tuple[str, Content]]) -> Markup:
     """Names and what they are, side by side."""
-    pairs = [element("div", element("dt", name), element("dd", said)) for name, said in found]
+    pairs = [element("div", element("dt", name), element("dd", content)) for name, content in found]
     return element("dl", pairs, class_="facts")
 
 

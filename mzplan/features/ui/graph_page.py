@@ -57,9 +57,11 @@ def summary(overview: Overview) -> Markup:
     """How many queries are in which condition, and whether the instances have a runner."""
     numbers = Counter(query.condition for query in overview.status.queries)
     chips = [
-        element("li", element("a", chip(f"{numbers[one]:,} {one}", one), href=f"/queries?condition={one}"))
-        for one in CONDITIONS
-        if numbers[one]
+        element(
+            "li", element("a", chip(f"{numbers[name]:,} {name}", name), href=f"/queries?condition={name}")
+        )
+        for name in CONDITIONS
+        if numbers[name]
     ]
     for instance in overview.status.instances:
         text = "is dry" if instance.is_dry else "has a runner" if instance.alive else "has no runner"
@@ -77,7 +79,8 @@ def drawing(
     group: bool = False,
     looks: Mapping[Address, tuple[str, str]] | None = None,
 ) -> Markup:
-    """The graph of these. `looks`: of some, another look and note than what their condition gives."""
+    """The graph of the resources `shown`. `looks`: of some, another look and note than what their condition
+    gives."""
     graph, state = overview.graph, overview.state
     addresses = sorted((address for address in shown if address in state.resources), key=natural)
     inside = set(addresses)
@@ -101,14 +104,16 @@ def drawing(
             look=look,
             href=f"/resources/{address}",
             weight=-CONDITIONS.index(look) if look in CONDITIONS else 0,
-            place=", ".join(one.name for one in own_connections(overview, address)) if query else "",
+            place=", ".join(connection.name for connection in own_connections(overview, address))
+            if query
+            else "",
             rate=seen.input_rows_per_second if seen is not None else None,
             lag=row(query, time.time())[COLUMNS.index("LAG")].strip("-") if query is not None else "",
         )
     if group:
         nodes = collapsed(nodes, homes(references))
     edges = [(nodes[used].key, nodes[a].key) for a in addresses for used in references[a]]
-    return drawn(nodes.values(), edges, "What depends on what: connections, sources and sinks")
+    return drawn(nodes.values(), edges, "What depends on what: connections and queries")
 
 
 def own_connections(overview: Overview, address: Address) -> list[Address]:

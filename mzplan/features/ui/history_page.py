@@ -44,21 +44,22 @@ def serial_page(store: Store, serial: int) -> Content:
     """One serial: who, why, and what it has changed."""
     entry = entry_of(store, serial)
     commit, outcome = entry.commit, entry.outcome
-    found: list[tuple[str, Content]] = [("Committed", _who(commit))]
+    details: list[tuple[str, Content]] = [("Committed", _who(commit))]
     if commit is not None:
-        found += [("When", commit.time), ("Command", commit.command)]
-        found += [("Message", commit.message)] if commit.message else []
-        found += [("Digest of the plan", commit.digest)] if commit.digest else []
-        found += [("Git", _git(commit))] if commit.git is not None else []
-    found.append(("Ended", _ended(entry)))
+        details += [("When", commit.time), ("Command", commit.command)]
+        details += [("Message", commit.message)] if commit.message else []
+        details += [("Digest of the plan", commit.digest)] if commit.digest else []
+        details += [("Git", _git(commit))] if commit.git is not None else []
+    details.append(("Ended", _ended(entry)))
     still = [
-        f"{address}: {one.status}: {one.reason}" for address, one in (outcome.open if outcome else {}).items()
+        f"{address}: {query.status}: {query.reason}"
+        for address, query in (outcome.open if outcome else {}).items()
     ]
     current = store.read_state().serial
     since = element("a", "What has changed since", href=f"/history/{serial}..{current}")
     return [
         element("h1", f"Serial {serial}", " ", chip("current", "running") if entry.current else None),
-        facts(found),
+        facts(details),
         None if entry.current else element("p", since),
         event_table("What it has done, in fact", events_of_serial(store, serial, commit)),
         [element("h2", "Not converged then"), element("pre", "\n".join(still), class_="box")]

@@ -23,11 +23,11 @@ def logs_page(project: Project, overview: Overview, address: Address) -> Content
     """The newest entries, the last one below; or why there is no log here."""
     state, head = overview.state, element("h1", "Logs of ", resource_link(address))
     try:
-        found = deque(read_logs(project, state, [state.resources[address]], None), maxlen=_SHOWN)
+        entries = deque(read_logs(project, state, [state.resources[address]], None), maxlen=_SHOWN)
     except MzplanError as problem:
         return [head, element("pre", linked(render_diagnostics(problem.diagnostics, False)), class_="box")]
-    if not found:
+    if not entries:
         return [head, element("p", "Its runner has logged nothing of it.", class_="quiet")]
-    text = "\n".join(cut(entry.text, _LONGEST) for entry in found)
+    text = "\n".join(cut(entry.text, _LONGEST) for entry in entries)
     more = element("p", "All of them: ", element("code", f"mzplan logs {address}"), class_="quiet")
     return [head, element("pre", linked(text), class_="box"), more]

@@ -81,7 +81,7 @@ class OverviewReader:
 
     def recent(self) -> Recent:
         """What the runners have recorded of the last hour, of all queries. Raises MzplanError as `read`."""
-        return {a: one for name in self._statuses for a, one in self._store.read_recent(name).items()}
+        return {a: samples for name in self._statuses for a, samples in self._store.read_recent(name).items()}
 
     def _there(self, state: State) -> State:
         """A store without any file is that of a new project, unless there was a state in it before."""
@@ -99,7 +99,7 @@ class OverviewReader:
     def _made(self, state: State, graph: DependencyGraph, now: float) -> Overview:
         from mzplan.plan.drift import find_pending
 
-        statuses = {name: one.status for name, one in self._statuses.items() if one.status is not None}
+        statuses = {name: known.status for name, known in self._statuses.items() if known.status is not None}
         status = status_of_project(self._project, state, statuses)
         return Overview(
             state=state,

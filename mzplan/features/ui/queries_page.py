@@ -26,23 +26,23 @@ def queries_page(view: View, only: str = "", connection: str = "") -> Content:
     read uses."""
     overview = view.overview
     assert overview is not None
-    used = {one: sorted(_connections(overview, one)) for one in overview.queries}
+    used = {address: sorted(_connections(overview, address)) for address in overview.queries}
     queries = [
-        one
-        for one in overview.status.queries
-        if (not only or one.condition == only)
-        and (not connection or connection in used[one.resource.address])
+        query
+        for query in overview.status.queries
+        if (not only or query.condition == only)
+        and (not connection or connection in used[query.resource.address])
     ]
-    queries.sort(key=lambda one: (CONDITIONS.index(one.condition), natural(one.resource.address)))
+    queries.sort(key=lambda query: (CONDITIONS.index(query.condition), natural(query.resource.address)))
     head = element(
         "thead",
         element(
             "tr", [element("th", name, scope="col", class_=name in NUMBERS and "number") for name in _COLUMNS]
         ),
     )
-    body = element("tbody", [_row(overview, one, view.numbers) for one in queries])
+    body = element("tbody", [_row(overview, query, view.numbers) for query in queries])
     label = ": ".join(filter(None, ("Queries", ", ".join(filter(None, (only, connection))))))
-    names = sorted({name for found in used.values() for name in found})
+    names = sorted({name for connections in used.values() for name in connections})
     return [
         element("h1", label),
         summary(overview),
@@ -54,7 +54,7 @@ def queries_page(view: View, only: str = "", connection: str = "") -> Content:
 
 
 def _connections(overview: Overview, address: Address) -> set[str]:
-    return {one.name for one in overview.graph.requirements([address]) if one.kind == "connection"}
+    return {needed.name for needed in overview.graph.requirements([address]) if needed.kind == "connection"}
 
 
 def _filter(only: str, connection: str, connections: list[str]) -> Markup:
@@ -69,20 +69,20 @@ def _filter(only: str, connection: str, connections: list[str]) -> Markup:
 
 def _choice(name: str, label: str, chosen: str, choices: Iterable[str]) -> Markup:
     options = [element("option", "all", value="")]
-    options += [element("option", one, value=one, selected=one == chosen) for one in choices]
+    options += [element("option", choice, value=choice, selected=choice == chosen) for choice in choices]
     return element("label", f"{label} ", element("select", options, name=name), " ")
 
 
 def _row(overview: Overview, query: QueryStatus, numbers: Mapping[Address, tuple[str, ...]]) -> Markup:
     address, seen = query.resource.address, query.observation
-    cells = [element("td", one, class_="number") for one in numbers[address]]
+    cells = [element("td", number, class_="number") for number in numbers[address]]
     own = own_connections(overview, address)
-    names = (str(address), query.condition, *(one.name for one in own), query.resource.instance)
+    names = (str(address), query.condition, *(connection.name for connection in own), query.resource.instance)
     return element(
         "tr",
         element("th", resource_link(address), scope="row"),
         element("td", chip(query.condition, query.condition)),
-        element("td", [[resource_link(one, one.name), " "] for one in own]),
+        element("td", [[resource_link(connection, connection.name), " "] for connection in own]),
         element("td", _error(query), class_="wide" if seen is not None and seen.error else None),
         cells,
         element("td", moment(seen.last_batch_at if seen is not None else None)),

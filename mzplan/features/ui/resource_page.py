@@ -57,34 +57,34 @@ def resource_page(
 
 
 def _facts(overview: Overview, resource: ResourceState, query: QueryStatus | None, origin: Content) -> Markup:
-    found: list[tuple[str, Content]] = [("Type", resource.type)]
+    pairs: list[tuple[str, Content]] = [("Type", resource.type)]
     if query is not None:
         seen, cells = query.observation, row(query, time.time())
-        found += [(name.capitalize(), cells[n]) for n, name in enumerate(COLUMNS) if n not in (0, 2)]
-        found.append(("Generation", str(resource.generation)))
+        pairs += [(name.capitalize(), cells[n]) for n, name in enumerate(COLUMNS) if n not in (0, 2)]
+        pairs.append(("Generation", str(resource.generation)))
         if resource.restart_token:
             restarts = f"{count(resource.restart_token, 'time')} by hand, or for a secret"
-            found.append(("Restarts", restarts))
+            pairs.append(("Restarts", restarts))
         if seen is not None and (cause := seen.started_because) is not None:
-            found.append(("Started because of", f"{cause_in_words(cause)} ({cause.at or '-'})"))
-        found += measures(seen) if seen is not None else []
+            pairs.append(("Started because of", f"{cause_in_words(cause)} ({cause.at or '-'})"))
+        pairs += measures(seen) if seen is not None else []
         if seen is not None and seen.resumed:
-            found.append(("Went on after", f"step {seen.resumed.get('step', '-')}"))
-    found.append(("Put there by", origin if origin is not None else "-"))
-    return facts(found)
+            pairs.append(("Went on after", f"step {seen.resumed.get('step', '-')}"))
+    pairs.append(("Put there by", origin if origin is not None else "-"))
+    return facts(pairs)
 
 
 def measures(seen: Observation) -> list[tuple[str, Content]]:
     """What the last batch took, how long its rows were on their way, and what its runner has counted."""
-    found: list[tuple[str, Content]] = []
+    pairs: list[tuple[str, Content]] = []
     for name, measure in MEASURES.items():
         if (seconds := getattr(seen, name)) is not None:
-            found.append((measure.title, f"{seconds:,.1f} s"))
+            pairs.append((measure.title, f"{seconds:,.1f} s"))
     if (counted := seen.counters) is not None:
         parts = [count(counted.batches, "batch", "batches"), count(counted.restarts, "restart")]
         parts.append(count(counted.retries, "retry", "retries"))
-        found.append(("Since its runner leads", f"{counted.rows:,} rows, {', '.join(parts)}"))
-    return found
+        pairs.append(("Since its runner leads", f"{counted.rows:,} rows, {', '.join(parts)}"))
+    return pairs
 
 
 def _notes(query: QueryStatus) -> Content:
@@ -95,14 +95,14 @@ def _notes(query: QueryStatus) -> Content:
 def _open(overview: Overview, address: Address) -> Content:
     """What of it is not as committed."""
     query = overview.queries.get(address)
-    said = query is not None and query.observation is not None and query.observation.error  # stands above
+    is_shown = query is not None and query.observation is not None and query.observation.error  # stands above
     lines = [
-        f"pending: {p.condition}" if said else f"pending: {p.condition}: {p.reason}"
+        f"pending: {p.condition}" if is_shown else f"pending: {p.condition}: {p.reason}"
         for p in overview.pending
         if p.address == address
     ]
     lines += [
-        f"drift: {d.kind}" if said else f"drift: {d.kind}: {d.detail}"
+        f"drift: {d.kind}" if is_shown else f"drift: {d.kind}: {d.detail}"
         for d in overview.drift
         if d.address == str(address)
     ]
@@ -144,8 +144,8 @@ def _conditions(changes: list[tuple[float, Condition]]) -> Content:
 
 def last_steps(query: QueryStatus) -> Content:
     """The last micro-batches, as the runner has reported them."""
-    found = query.observation.last_steps[:_STEPS] if query.observation is not None else ()
-    if not found:
+    steps = query.observation.last_steps[:_STEPS] if query.observation is not None else ()
+    if not steps:
         return None
     names = [element("th", name, scope="col", class_=name != "When" and "number") for name in _STEP]
     rows = [
@@ -155,7 +155,7 @@ def last_steps(query: QueryStatus) -> Content:
             element("td", moment(at)),
             element("td", f"{written:,}" if written is not None else "-", class_="number"),
         )
-        for step, at, written in found
+        for step, at, written in steps
     ]
     table = element("table", element("thead", element("tr", names)), element("tbody", rows), id="steps")
     more = f"mzplan steps {query.resource.address}"
@@ -176,8 +176,8 @@ def _reach(overview: Overview, address: Address) -> Content:
     shown = {address, *graph.requirements([address]), *graph.reach([address])}
     restarts = count(len(impact.restarts), "query", "queries")
     running = count(len(impact.downstream), "query", "queries")
-    said = f"A change of {address} would restart {restarts}; {running} downstream would keep running."
-    parts = [element("h2", "What a change would reach"), element("p", said)]
+    summary = f"A change of {address} would restart {restarts}; {running} downstream would keep running."
+    parts = [element("h2", "What a change would reach"), element("p", summary)]
     if len(shown) <= _DRAWN:
         parts.append(scrolled(drawing(overview, shown, looks=looks), "What depends on it"))
     elif address.kind == "connection":
@@ -186,7 +186,7 @@ def _reach(overview: Overview, address: Address) -> Content:
         )
     dependents = graph.dependents(address)
     if dependents:
-        links = [element("li", resource_link(one)) for one in dependents]
+        links = [element("li", resource_link(dependent)) for dependent in dependents]
         inside = element("ul", links, class_="columns")
         title = element("summary", f"Used by {count(len(dependents), 'resource')}")
         parts.append(element("details", title, inside, class_="box"))
@@ -230,8 +230,8 @@ def plot(points: Sequence[Point], label: str, now: float) -> Markup:
         for line in lines
         if line
     ]
-    said = f"{label}, now {last:,.4g}" if last is not None else f"{label}: nothing is known"
+    caption = f"{label}, now {last:,.4g}" if last is not None else f"{label}: nothing is known"
     svg = element(
-        "svg", marks, drawn, class_="plot", viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", aria_label=said
+        "svg", marks, drawn, class_="plot", viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", aria_label=caption
     )
-    return element("figure", element("figcaption", said), svg)
+    return element("figure", element("figcaption", caption), svg)

@@ -36,14 +36,14 @@ class Samples:
         """A sample of every query, at `now` in seconds since the epoch. Those that are gone are forgotten."""
         at = self._taken % self._kept
         self._times[at] = now
-        there = set()
+        present = set()
         for query in queries:
             address, seen = query.resource.address, query.observation
-            there.add(address)
+            present.add(address)
             rates, lags = self._ring(address)
             rates[at] = seen.input_rows_per_second if seen is not None else math.nan
             lags[at] = seen.lag if seen is not None and seen.lag is not None else math.nan
-        for gone in self._values.keys() - there:
+        for gone in self._values.keys() - present:
             del self._values[gone]
             self._runs.pop(gone, None)
         self._taken += 1
@@ -68,11 +68,11 @@ class Samples:
 
     def conditions(self, address: Address) -> list[tuple[float, Condition]]:
         """When it was first seen in a condition after another one, the oldest first, by the minute."""
-        found: list[tuple[float, Condition]] = []
+        changes: list[tuple[float, Condition]] = []
         for at, _, _, condition in self.recalled.get(address, ())[-MINUTES:]:
-            if not found or found[-1][1] != condition:
-                found.append((at, condition))
-        return found
+            if not changes or changes[-1][1] != condition:
+                changes.append((at, condition))
+        return changes
 
     def _points(self, address: Address, which: int) -> list[Point]:
         """What was recorded before this process looked, and from then on what it has seen itself."""

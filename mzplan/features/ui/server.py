@@ -86,10 +86,10 @@ def serve(
     followers: list[Follower] = []
 
     def pages(name: str) -> ASGIApp:
-        found = project if name == project.settings.environment else opened(name)
-        found = replace(found, settings=replace(found.settings, environments=names))
-        followers.append(stack.enter_context(Follower(OverviewReader(found))))
-        return make_app(found, followers[-1], access)
+        chosen = project if name == project.settings.environment else opened(name)
+        chosen = replace(chosen, settings=replace(chosen.settings, environments=names))
+        followers.append(stack.enter_context(Follower(OverviewReader(chosen))))
+        return make_app(chosen, followers[-1], access)
 
     with _listening(host, port) as listener, ExitStack() as stack:
         config = uvicorn.Config(

@@ -104,7 +104,7 @@ def _base(url: str, said_by: str) -> str:
         is_server = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is none, a bracket too many
         is_server = False
-    if not is_server or re.search(r"\s", url) or has_login(url):
+    if not is_server or re.search(r"[\s\\]", url) or has_login(url):
         raise error(
             "MZ178",
             f"{said_by} names no server for run events",

@@ -79,8 +79,8 @@ class LineageServer:
             lineage = lineage_of(event.description, self._directory, self._warehouse)
             return message(event, lineage, self._namespace)
         except Exception as problem:  # of what another version, or another package, has brought
-            what = f"{event.description.address} can't be described ({type(problem).__name__})"
-            raise NotTakenError(what) from None
+            reason = f"{event.description.address} can't be described ({type(problem).__name__})"
+            raise NotTakenError(reason) from None
 
     def _post(self, made: Any) -> int:
         """The status of the answer. Its text is the server's: nobody reads it."""
@@ -132,12 +132,12 @@ def message(event: RunEvent, lineage: QueryLineage, namespace: str) -> spec.RunE
     """The event with all that is known: each of them can be read without those before it."""
     outputs = [
         spec.OutputDataset(
-            namespace=one.name.namespace,
-            name=one.name.name,
-            facets={**_schema(one), **_column_lineage(one, lineage)},
+            namespace=end.name.namespace,
+            name=end.name.name,
+            facets={**_schema(end), **_column_lineage(end, lineage)},
             outputFacets=_statistics(event) if number == 0 else {},
         )
-        for number, one in enumerate(lineage.outputs)
+        for number, end in enumerate(lineage.outputs)
     ]
     return spec.RunEvent(
         eventType=spec.RunState[event.kind],
@@ -145,8 +145,8 @@ def message(event: RunEvent, lineage: QueryLineage, namespace: str) -> spec.RunE
         run=spec.Run(runId=_uuid(event.run_id), facets=_run_facets(event)),
         job=spec.Job(namespace=namespace, name=str(event.description.address), facets=_job_facets(event)),
         inputs=[
-            spec.InputDataset(namespace=one.name.namespace, name=one.name.name, facets=_schema(one))
-            for one in lineage.inputs
+            spec.InputDataset(namespace=end.name.namespace, name=end.name.name, facets=_schema(end))
+            for end in lineage.inputs
         ],
         outputs=outputs,
     )
@@ -167,9 +167,9 @@ def _run_facets(event: RunEvent) -> dict[str, Any]:
         )
     if (cause := event.cause) is not None:
         through = str(cause.through) if cause.through is not None else None
-        found = {"cause": cause.cause, "serial": cause.serial or None, "through": through, "at": cause.at}
+        fields = {"cause": cause.cause, "serial": cause.serial or None, "through": through, "at": cause.at}
         facets["mzplan_startedBecause"] = RunFacet(producer=PRODUCER).with_additional_properties(
-            **found, detail=shortened(cause.detail, _MOST_TEXT)
+            **fields, detail=shortened(cause.detail, _MOST_TEXT)
         )
     if event.error is not None:
         facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
@@ -191,8 +191,8 @@ def _schema(end: LineageEnd) -> dict[str, Any]:
     if not end.columns:
         return {}
     fields = [
-        schema_dataset.SchemaDatasetFacetFields(name=one.name, type=one.type, fields=None)
-        for one in end.columns
+        schema_dataset.SchemaDatasetFacetFields(name=column.name, type=column.type, fields=None)
+        for column in end.columns
     ]
     return {"schema": schema_dataset.SchemaDatasetFacet(fields=fields)}
 

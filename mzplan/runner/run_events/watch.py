@@ -68,7 +68,7 @@ class RunWatch:
         """After each round. A run that is gone was stopped: one that ends by itself is reported first."""
         self._describe(overview)
         reports = {report.run_id: report for report in overview.reports if report.run_id}
-        for run_id in [one for one in self._runs if one not in reports]:
+        for run_id in [run_id for run_id in self._runs if run_id not in reports]:
             self._end(run_id, "COMPLETE")
             del self._runs[run_id]
         for run_id, report in reports.items():
@@ -125,10 +125,13 @@ class RunWatch:
             del self._described[address]
         for address, state in overview.queries.items():
             known = self._described.setdefault(address, {})
-            for one in (state.memory.accepted, state.wanted.description if state.wanted else None):
-                if one is not None and known.get(key := (one.generation, one.digest)) is not one:
+            for description in (state.memory.accepted, state.wanted.description if state.wanted else None):
+                if (
+                    description is not None
+                    and known.get(key := (description.generation, description.digest)) is not description
+                ):
                     known.pop(key, None)
-                    known[key] = one
+                    known[key] = description
                     if len(known) > _EARLIER:
                         del known[next(iter(known))]
 

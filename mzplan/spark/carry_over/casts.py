@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.types import ddl_of, longest, quoted, spark_type
+from mzplan.connectors.frames.types import ddl_of, longest, quoted
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode
-from mzplan.schema.columns import POSITION, Column
+from mzplan.schema.columns import POSITION, Column, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -27,14 +27,14 @@ _SHOWN = 80  # characters of a value
 def cast_rows(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
     """The rows with these columns, by name, whatever its case, and `_position`. A column that they lack is
     NULL; others are left out. What can't be cast fails the job."""
-    there = _types(rows)
-    made = []
+    types = _types(rows)
+    casts = []
     for column in columns:
         type_ = spark_type(column.type)
-        name = there[column.name.lower()][0] if column.name.lower() in there else None
+        name = types[column.name.lower()][0] if column.name.lower() in types else None
         value = f"CAST({quoted(name) if name is not None else 'NULL'} AS {type_})"
-        made.append(f.expr(value).alias(column.name))
-    return rows.select(*made, f.col(POSITION))
+        casts.append(f.expr(value).alias(column.name))
+    return rows.select(*casts, f.col(POSITION))
 
 
 def find_uncastable(
@@ -56,15 +56,17 @@ def find_uncastable(
             return _diagnostic(address, check.column, f"Spark casts no {check.before} to {check.after}")
     if not checks:
         return _nested_problem(rows, address, columns)
-    first = f.coalesce(*(f.when(one.fails, f.lit(at)) for at, one in enumerate(checks)))
-    values = [f.expr(one.value).cast("string") for one in checks]
+    first = f.coalesce(*(f.when(check.fails, f.lit(at)) for at, check in enumerate(checks)))
+    values = [f.expr(check.value).cast("string") for check in checks]
     marked = rows.select(f.col(POSITION), first.alias("check"), f.array(*values).alias("values"))
-    found = marked.where("check IS NOT NULL").orderBy(POSITION).limit(1).collect()
-    if found:
-        check = checks[found[0]["check"]]
-        position = found[0][POSITION].asDict() if found[0][POSITION] is not None else {}
+    failing = marked.where("check IS NOT NULL").orderBy(POSITION).limit(1).collect()
+    if failing:
+        check = checks[failing[0]["check"]]
+        position = failing[0][POSITION].asDict() if failing[0][POSITION] is not None else {}
         place = ", ".join(f"{name} {value}" for name, value in position.items()) or "an unknown place"
-        return _diagnostic(address, check.column, check.text(found[0]["values"][found[0]["check"]], place))
+        return _diagnostic(
+            address, check.column, check.text(failing[0]["values"][failing[0]["check"]], place)
+        )
     return _nested_problem(rows, address, columns)
 
 
@@ -93,7 +95,7 @@ def _checks(
     from pyspark.sql import types as t
 
     exact = (t.NumericType, t.BooleanType, t.DatetimeType)
-    required = {one.name.lower() for one in before if one.nullable}
+    required = {former.name.lower() for former in before if former.nullable}
     for column in columns:
         name, old = there.get(column.name.lower(), (None, None))
         type_ = spark_type(column.type)
@@ -122,9 +124,9 @@ def _nested_problem(rows: DataFrame, address: Address, columns: Sequence[Column]
     """Within structs, arrays and maps only the cast itself finds what it can't take: it is made once."""
     from mzplan.spark import failures
 
-    there = _types(rows)
+    types = _types(rows)
     for column in columns:
-        name, old = there.get(column.name.lower(), (None, None))
+        name, old = types.get(column.name.lower(), (None, None))
         type_ = spark_type(column.type)
         if name is None or old is None or _is_plain(old) or not _differs(old, type_):
             continue
@@ -160,9 +162,9 @@ def _is_plain(type_: DataType) -> bool:
 def _parsed(type_: str) -> DataType:
     from pyspark.sql import types as t
 
-    made = t.DataType.fromDDL(f"`one` {type_}")
-    assert isinstance(made, t.StructType)
-    return made.fields[0].dataType
+    struct = t.DataType.fromDDL(f"`one` {type_}")
+    assert isinstance(struct, t.StructType)
+    return struct.fields[0].dataType
 
 
 def _differs(old: DataType, type_: str) -> bool:

@@ -89,7 +89,7 @@ class CarryOver:
         timer = threading.Timer(_LOOKED, context.cancelJobGroup, [group])
         timer.start()
         try:
-            found = self._uncastable(generation, self._rows(former, version))
+            diagnostic = self._uncastable(generation, self._rows(former, version))
         except Exception:
             if timer.is_alive():
                 raise
@@ -97,7 +97,7 @@ class CarryOver:
         finally:
             timer.cancel()
             context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-        return (found,) if found is not None else ()
+        return (diagnostic,) if diagnostic is not None else ()
 
     def _generation(self) -> _Generation | None:
         description = self._query.description
@@ -186,6 +186,7 @@ class CarryOver:
         return replace(carried, written=_written(path, query_id))
 
     def _rows(self, collection: str, version: int) -> DataFrame:
+        CollectionLog(collection).ensure_inside(version)
         return self._spark.read.format("delta").option("versionAsOf", version).load(collection)
 
     def _uncastable(self, generation: _Generation, rows: DataFrame) -> Diagnostic | None:
@@ -194,14 +195,14 @@ class CarryOver:
 
     def _made(self, generation: _Generation, carried: Carried, rows: DataFrame) -> DataFrame:
         """Of a key, the latest row: rows that differed in the former key, or by its type, may not now."""
-        made, keys = cast_rows(rows, generation.columns), generation.keys
+        new_rows, keys = cast_rows(rows, generation.columns), generation.keys
         if not keys or self._same_key(keys, generation.columns, carried):
-            return made
-        return latest_rows(made, keys, position=True)
+            return new_rows
+        return latest_rows(new_rows, keys, position=True)
 
     def _same_key(self, keys: Sequence[str], columns: Sequence[Column], carried: Carried) -> bool:
-        before = {one.name.lower(): one.type for one in columns_of(self._type, carried.body)}
-        after = {one.name.lower(): one.type for one in columns}
+        before = {column.name.lower(): column.type for column in columns_of(self._type, carried.body)}
+        after = {column.name.lower(): column.type for column in columns}
         former = {key.lower() for key in keys_of(self._type, carried.body)}
         names = {key.lower() for key in keys}
         return names == former and all(before.get(key) == after.get(key) for key in names)

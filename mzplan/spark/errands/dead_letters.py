@@ -24,6 +24,7 @@ from mzplan.connectors.formats.dead_letters import (
     letters_of,
     records_of,
     remove,
+    require_own,
 )
 from mzplan.connectors.formats.records import DEAD
 from mzplan.connectors.frames import functions as f
@@ -35,6 +36,7 @@ from mzplan.schema.columns import POSITION
 from mzplan.spark.errands.source_steps import finish_step, next_step
 from mzplan.spark.projection import rows_where
 from mzplan.warehouse.checkpoints import Checkpoint, LettersStep
+from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.paths import absolute
 
 if TYPE_CHECKING:
@@ -74,8 +76,8 @@ class LettersReplays:
             new = parsed.join(held, f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_anti")
             good = new.where(f"{DEAD} IS NULL").drop(DEAD)
             stay = _reasons(new.where(f"{DEAD} IS NOT NULL").select(f"{DEAD}.reason"))
-            found = LettersReplayed(serial=replay.serial, rows=good.count(), before=held.count(), stay=stay)
-            step = LettersStep(step=number, errand=replay, path=path, found=found)
+            outcome = LettersReplayed(serial=replay.serial, rows=good.count(), before=held.count(), stay=stay)
+            step = LettersStep(step=number, errand=replay, path=path, found=outcome)
             self.checkpoint.errand_steps.record(step)
             failpoint(Failpoint.DEAD_LETTERS_JOURNALED)
             with naming(self.spark, self.checkpoint.log.query_id() or ""):
@@ -88,7 +90,7 @@ class LettersReplays:
         finish_step(self.checkpoint, step)
         log.info(
             "%s: the replay %s is done: of %d dead letters %d have become rows, and %d stay",
-            *(query.address, replay, found.read, found.rows, found.stays),
+            *(query.address, replay, outcome.read, outcome.rows, outcome.stays),
         )
 
     def clear(self, step: LettersStep) -> None:
@@ -114,7 +116,9 @@ class LettersReplays:
         return absolute(self.query.directory, path)
 
     def _letters(self, path: str, where: str) -> DataFrame:
-        letters = letters_of(self.query, self.spark.table(ensure_table(self.spark, self._folder(path))))
+        folder = self._folder(path)
+        require_own(CollectionLog(folder), self.query.address)
+        letters = letters_of(self.query, self.spark.table(ensure_table(self.spark, folder)))
         return rows_where(letters, where, WHERE, self.query) if where else letters
 
     def _held(self, rows: DataFrame) -> DataFrame:
@@ -122,9 +126,9 @@ class LettersReplays:
         offset = f"{POSITION}.offset"
         ends = rows.agg(f.min(offset).alias("first"), f.max(offset).alias("last")).first()
         first, last = (ends["first"], ends["last"]) if ends is not None else (None, None)
-        there = self.spark.read.format("delta").load(self.collection)
+        table = self.spark.read.format("delta").load(self.collection)
         # By the range, Delta passes over files of other offsets.
-        near = there.where(f.col(offset).between(f.lit(first), f.lit(last)))
+        near = table.where(f.col(offset).between(f.lit(first), f.lit(last)))
         held = near.select(f.col(POSITION).alias(_HELD))
         return held.join(
             rows.select(POSITION), f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_semi"

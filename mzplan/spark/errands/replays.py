@@ -91,7 +91,7 @@ def _of_keyed(sides: Sides, replay: Replay, wanted: DataFrame) -> DataFrame:
     if replay.is_whole:
         return comes
     last = replay.last if replay.last is not None else sides.content.frontier
-    records = [one for one in sides.records if replay.first <= one.step <= last]
+    records = [record for record in sides.records if replay.first <= record.step <= last]
     keys = sides.content.keys
     if not records:
         return comes.limit(0)
@@ -108,7 +108,7 @@ def _by_key(rows: DataFrame, others: DataFrame, keys: Sequence[str], how: str) -
 
     right = others.select(*(f.col(quoted(key)).alias(f"_key{i}") for i, key in enumerate(keys)))
     same = [f.col(quoted(key)).eqNullSafe(f.col(f"_key{i}")) for i, key in enumerate(keys)]
-    return rows.join(right, reduce(lambda all_, one: all_ & one, same), how)
+    return rows.join(right, reduce(lambda condition, equality: condition & equality, same), how)
 
 
 def _with_change(rows: DataFrame, change: str) -> DataFrame:
@@ -135,13 +135,13 @@ def _missing(sides: Sides, within: Expression) -> DataFrame:
     columns = [quoted(name) for name in sides.found.columns if name != PLACE]
     wanted = sides.wanted.where(MUST)
     wanted = wanted.select(*columns, POSITION, row_hash(wanted.select(*columns)).alias(_HASH))
-    found = sides.found.select(row_hash(sides.found.select(*columns)).alias(_HASH))
-    there = found.groupBy(_HASH).agg(f.count(f.lit(1)).alias(_THERE))
+    target = sides.found.select(row_hash(sides.found.select(*columns)).alias(_HASH))
+    counts = target.groupBy(_HASH).agg(f.count(f.lit(1)).alias(_THERE))
     equal = Window.partitionBy(_HASH)
     ranked = wanted.select(
         "*",
         f.count(f.lit(1)).over(equal).alias(_ALL),
         f.row_number().over(equal.orderBy(f.when(within, 0).otherwise(1))).alias(_RANK),
-    ).join(there, _HASH, "left")
+    ).join(counts, _HASH, "left")
     lacking = f.col(_ALL) - f.coalesce(f.col(_THERE), f.lit(0))
     return ranked.where(within & (f.col(_RANK) <= lacking)).select(*columns, POSITION)

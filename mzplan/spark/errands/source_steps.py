@@ -26,18 +26,18 @@ def settle_steps(checkpoint: Checkpoint, collection: str, clear: Callable[[Lette
     over before they came (of a runner that was frozen, say). One whose rows are not has changed nothing.
     Before anything else of the source is looked at. `clear` takes letters that are rows out of their table.
     Raises OSError, and what `clear` raises."""
-    left = [one for one in checkpoint.errand_steps.all() if not one.done]
+    left = [step for step in checkpoint.errand_steps.all() if not step.done]
     query_id = checkpoint.log.query_id()
     if not left or query_id is None:
         return
     log_ = CollectionLog(collection)
-    there = {commit.transaction for commit in log_.after(-1)}
+    transactions = {commit.transaction for commit in log_.after(-1)}
     last = log_.last_transaction(query_id)  # also where the log is cut off
-    for one in left:
-        if last == one.step or (query_id, one.step) in there:
-            if isinstance(one, LettersStep):
-                clear(one)
-            finish_step(checkpoint, one)
+    for step in left:
+        if last == step.step or (query_id, step.step) in transactions:
+            if isinstance(step, LettersStep):
+                clear(step)
+            finish_step(checkpoint, step)
 
 
 def pass_over_begun(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
@@ -72,13 +72,15 @@ def finish_step(checkpoint: Checkpoint, step: ErrandStep) -> None:
 def newest_done(checkpoint: Checkpoint) -> tuple[int, LettersReplayed | None]:
     """The serial of the newest errand that is done, 0 for none; and what has become of the letters of the
     newest replay. Raises OSError."""
-    done = [one for one in checkpoint.errand_steps.all() if one.done]
-    letters = [one.found for one in done if isinstance(one, LettersStep)]
-    serial = max((one.errand.serial for one in done), default=0)
-    return serial, max(letters, key=lambda found: found.serial, default=None)
+    done = [step for step in checkpoint.errand_steps.all() if step.done]
+    letters = [step.found for step in done if isinstance(step, LettersStep)]
+    serial = max((step.errand.serial for step in done), default=0)
+    return serial, max(letters, key=lambda outcome: outcome.serial, default=None)
 
 
 def _begun(checkpoint: Checkpoint) -> ErrandStep | None:
     """The one whose step comes next. Of another the checkpoint has gone on without it."""
     next_ = checkpoint.log.committed() + 1
-    return next((one for one in checkpoint.errand_steps.all() if not one.done and one.step == next_), None)
+    return next(
+        (step for step in checkpoint.errand_steps.all() if not step.done and step.step == next_), None
+    )

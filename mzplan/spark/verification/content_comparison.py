@@ -57,7 +57,7 @@ class ContentComparison:
         links = query.connections.values()
         pairs = [resource_kind("connection", link.type).packages(link.body) for link in links]
         further = {
-            name: tuple(sorted({one for pair in pairs for one in pair[i]}))
+            name: tuple(sorted({artifact for pair in pairs for artifact in pair[i]}))
             for i, name in enumerate(("spark.jars.packages", "spark.jars.excludes"))
         }
         return cls(description, secrets, directory, warehouse, open_session("mzplan verify", {}, further))
@@ -76,8 +76,8 @@ class ContentComparison:
         try:
             context: Any = self._spark.sparkContext._jsc.sc()
             stages = context.statusStore().activeStages()
-            for one in (stages.apply(i) for i in range(stages.size())):
-                self._read[one.stageId()] = int(one.inputRecords())
+            for stage in (stages.apply(i) for i in range(stages.size())):
+                self._read[stage.stageId()] = int(stage.inputRecords())
         except Exception:  # the session ends meanwhile
             pass
         content = self._both.content
@@ -125,11 +125,11 @@ def _counted(wanted: DataFrame, found: DataFrame, keys: Sequence[str]) -> dict[s
     order = f.col(f"{POSITION}.{ORDER}")
     position = f.concat(f.lit("_position "), f.to_json(order) if _is_struct(wanted) else order.cast("string"))
     must = f.col(MUST) if MUST in wanted.columns else f.lit(True)
-    one, none = f.lit(1).cast("bigint"), f.lit(0).cast("bigint")
+    unit, none = f.lit(1).cast("bigint"), f.lit(0).cast("bigint")
     ours = wanted.select(
         row_hash(wanted.select(*map(quoted, columns))).alias(_HASH),
-        f.when(must, one).otherwise(none).alias(MUST),
-        f.when(must, none).otherwise(one).alias(_MAY),
+        f.when(must, unit).otherwise(none).alias(MUST),
+        f.when(must, none).otherwise(unit).alias(_MAY),
         none.alias(_THERE),
         (shown if keys else position).alias(_WHERE),
     )
@@ -137,7 +137,7 @@ def _counted(wanted: DataFrame, found: DataFrame, keys: Sequence[str]) -> dict[s
         row_hash(found.drop(PLACE)).alias(_HASH),
         none.alias(MUST),
         none.alias(_MAY),
-        one.alias(_THERE),
+        unit.alias(_THERE),
         (shown if keys else f.coalesce(f.col(PLACE), f.lit("a row"))).alias(_WHERE),
     )
     numbers = [f.sum(name).alias(name) for name in (MUST, _MAY, _THERE)]
@@ -146,13 +146,13 @@ def _counted(wanted: DataFrame, found: DataFrame, keys: Sequence[str]) -> dict[s
         f.max(f.when(f.col(_THERE) == 1, f.col(_WHERE))).alias("_theirs"),
     ]
     each = ours.unionByName(theirs).groupBy(_HASH).agg(*numbers, *sides)
-    must_, known, there = f.col(MUST), f.col(MUST) + f.col(_MAY), f.col(_THERE)
+    must_, known, held = f.col(MUST), f.col(MUST) + f.col(_MAY), f.col(_THERE)
     surplus = {
-        "missing": f.greatest(must_ - there, none),
-        "doubled": f.when(known > 0, f.greatest(there - known, none)).otherwise(none),
-        "more": f.when(known == 0, there).otherwise(none),
+        "missing": f.greatest(must_ - held, none),
+        "doubled": f.when(known > 0, f.greatest(held - known, none)).otherwise(none),
+        "more": f.when(known == 0, held).otherwise(none),
     }
-    totals = [f.sum(known).alias("wanted"), f.sum(there).alias("found")]
+    totals = [f.sum(known).alias("wanted"), f.sum(held).alias("found")]
     for kind, number in surplus.items():
         totals.append(f.sum(number).alias(kind))
         text = f.col("_ours" if kind == "missing" else "_theirs")

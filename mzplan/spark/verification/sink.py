@@ -72,7 +72,7 @@ class Downstream:
             earlier = replace(description, body=begun.body(description.body, names))
             return resolve(earlier, secrets, directory, warehouse)
 
-        return cls(query, recorded, history, connectors.source(source.type).position, as_begun)
+        return cls(query, recorded, history, connectors.position(source), as_begun)
 
     def close(self) -> None:
         """Leave the target, and end the session if there is one."""
@@ -103,12 +103,12 @@ class Downstream:
         if query.keys:
             return self._by_spark(lambda: self._changes(record, query))
         plain = plain_columns(query)
-        found = (
+        content_hash = (
             step_hash(self._history.collection, record, plain, self._recorded.keys, self._recorded.partitions)
             if plain is not None
             else None
         )
-        return found if found is not None else self._by_spark(lambda: self._rows(record, query))
+        return content_hash if content_hash is not None else self._by_spark(lambda: self._rows(record, query))
 
     def _by_spark(self, made: Callable[[], DataFrame]) -> ContentHash:
         from mzplan.connectors.frames.row_hash import content_hash
@@ -137,6 +137,7 @@ class Downstream:
         from mzplan.connectors.frames.changes import CHANGE_FEED, with_change, with_order
 
         first, last = versions_of(self._history.collection, record)
+        self._history.collection.ensure_inside(first)
         between = {"startingVersion": str(first), "endingVersion": str(last)}
         reader = self._session().read.format("delta").options(**CHANGE_FEED, **between)
         feed = with_order(reader.load(self._history.collection.collection), self._query.columns)

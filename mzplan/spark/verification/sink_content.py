@@ -56,7 +56,7 @@ class SinkContent:
         assert source is not None
         self._resolve, self._spark, self._carries = resolve, spark, carries
         self.query = resolve(description)
-        self._position = connectors.source(source.type).position
+        self._position = connectors.position(source)
         self.sink: SinkConnector = connectors.sink(description.type)
         self._history = StepHistory(warehouse, (description.id, description.generation), source.place)
         self.content: Content | None = None
@@ -77,7 +77,7 @@ class SinkContent:
         require_steps(self.query, records, content.frontier, done)
         upto = [record for record in records if record.step <= content.frontier]
         first = _first_complete(upto, content)
-        found = content.rows(self._spark)
+        target = content.rows(self._spark)
         collection = WantedContent(
             self.query,
             self._resolve,
@@ -91,7 +91,7 @@ class SinkContent:
         else:
             wanted = collection.none(content)
         return Sides(
-            content=content, collection=collection, first=first, wanted=wanted, found=found, records=upto
+            content=content, collection=collection, first=first, wanted=wanted, found=target, records=upto
         )
 
 
@@ -114,15 +114,15 @@ def require_steps(query: ResolvedQuery, records: Sequence[StepRecord], frontier:
             f"The target has been written up to step {frontier}, and the checkpoint knows the steps up "
             f"to {known}: it was restored from a backup, or another sink writes under this one's name.",
         )
-    lacking = [one for one in records if frontier < one.step <= done and one.rows != 0]
+    lacking = [record for record in records if frontier < record.step <= done and record.rows != 0]
     if lacking:
-        there = f"only the steps up to {frontier}" if frontier >= 0 else "none of the sink's steps"
+        recorded = f"only the steps up to {frontier}" if frontier >= 0 else "none of the sink's steps"
         raise incomparable(
             query,
-            f"The target has recorded {there}, and by the checkpoint step {lacking[-1].step} was written: it "
-            "was restored from a backup, or what it had recorded is gone.",
+            f"The target has recorded {recorded}, and by the checkpoint step {lacking[-1].step} was written: "
+            "it was restored from a backup, or what it had recorded is gone.",
         )
-    if frontier >= 0 and all(one.step != frontier for one in records):
+    if frontier >= 0 and all(record.step != frontier for record in records):
         raise incomparable(query, f"What step {frontier}, the last one in the target, has read is not known.")
 
 

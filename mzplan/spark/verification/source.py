@@ -1,5 +1,5 @@
-"""Steps of a source read again from its upstream: by Spark, so that records become rows exactly as they did;
-or by its endpoint, which has rows.
+"""Steps of a source or view read again from its upstream: by Spark, so that records become rows exactly as
+they did; or by its endpoint, which has rows.
 
 What Kafka's records and lines of files mean (numbers, dates, quotes, what is malformed) is what Spark's
 parsers make of them; no other parser agrees with them in every corner.
@@ -8,6 +8,7 @@ parsers make of them; no other parser agrees with them in every corner.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -21,6 +22,7 @@ from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
+from mzplan.spark.verification.view import ViewUpstream
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.damage import GoneError
@@ -32,12 +34,18 @@ if TYPE_CHECKING:
 
 
 def open_upstream(description: Description, secrets: Secrets, directory: str, warehouse: str) -> Upstream:
-    """The upstream of a source; with a Spark session in this process, if its records need that. Raises
-    MzplanError, also for a type that can't do it."""
-    query = resolve(description, secrets, directory, warehouse)
-    connector = Connectors().source(description.type)
+    """The upstream of a source, or the collection that a view reads; with a Spark session in this process, if
+    its records need that. Raises MzplanError, also for a type that can't do it."""
+    query, connectors = resolve(description, secrets, directory, warehouse), Connectors()
+    if description.source is not None and not query.keys:
+        from mzplan.spark.session import open_session
+
+        again = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)
+        session, position = open_session("mzplan verify", {}), connectors.position(description)
+        return ViewUpstream(session, description, again, warehouse, position)
+    connector = connectors.source(description.type)
     upstream = connector.upstream(query)
-    if upstream is None and connector.keeps_positions is None:
+    if description.source is None and upstream is None and connector.keeps_positions is None:
         raise _not_again(
             "MZ092",
             query,

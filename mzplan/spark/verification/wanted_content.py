@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content
 from mzplan.connectors.frames.changes import CHANGE_FEED, with_order
-from mzplan.connectors.frames.types import ddl, quoted, spark_type
-from mzplan.schema.columns import POSITION
+from mzplan.connectors.frames.types import ddl, quoted
+from mzplan.schema.columns import POSITION, spark_type
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark.projection import project
 from mzplan.warehouse.checkpoints import Begun
@@ -73,22 +73,22 @@ class WantedContent:
         from pyspark.sql import functions as f
 
         descriptions = self._descriptions(records[-1].step)
-        boundaries = [one.first for one in descriptions[1:]]
+        boundaries = [description.first for description in descriptions[1:]]
         if self._query.keys:
             rows = self._latest_of_collection(records[-1], boundaries, first)
         else:
             steps = steps_of_files(self._collection, records)
             self._require_told_apart(steps, boundaries)
             rows = self._added(records[-1], steps)
-        made = []
-        for i, one in enumerate(descriptions):
+        parts = []
+        for i, description in enumerate(descriptions):
             part = rows
             if i > 0:
-                part = part.where(f.col(f"{POSITION}.{STEP}") >= one.first)
+                part = part.where(f.col(f"{POSITION}.{STEP}") >= description.first)
             if i + 1 < len(descriptions):
                 part = part.where(f.col(f"{POSITION}.{STEP}") < descriptions[i + 1].first)
-            made.append(content.held(self._carrying(project(part, one.query)), one.query))
-        held = reduce(lambda all_, part: all_.unionByName(part), made)
+            parts.append(content.held(self._carrying(project(part, description.query)), description.query))
+        held = reduce(lambda union, part: union.unionByName(part), parts)
         if content.keys:
             held = _last_of_each(held, content.keys)
         return held.withColumn(MUST, f.col(f"{POSITION}.{NOT_BEFORE}") >= first)
@@ -98,6 +98,7 @@ class WantedContent:
         Raises GoneError."""
         first, last, log = records[0], records[-1], self._collection
         begins, ends = versions_of(log, replace(last, step=first.step, start=first.start))
+        log.ensure_inside(begins)
         between = {"startingVersion": str(begins), "endingVersion": str(ends)}
         feed = self._spark.read.format("delta").options(**CHANGE_FEED, **between).load(log.collection)
         changed = project(with_order(feed, self._query.columns), self._query)
@@ -109,10 +110,10 @@ class WantedContent:
 
         if not self._carried:
             return rows
-        there = {name.lower(): name for name in rows.columns}
+        names = {name.lower(): name for name in rows.columns}
         values = []
         for output in self._carried:
-            own = there.get(output.name.lower())
+            own = names.get(output.name.lower())
             value = f.col(quoted(own)) if own is not None else f.lit(None)
             values.append((value.cast(output.type) if output.type else value).alias(output.name))
         fields = [f.col(f"{POSITION}.{name}") for name in (STEP, NOT_BEFORE, ORDER)]
@@ -157,7 +158,7 @@ class WantedContent:
         spans = [(name, last, first) for name, (first, last) in steps.spans.items()]
         known = f.broadcast(self._spark.createDataFrame(spans, schema))
         parts = [_of_files(part, self._query) for part in self._tables(record)]
-        rows = reduce(lambda all_, part: all_.unionByName(part), parts) if parts else None
+        rows = reduce(lambda union, part: union.unionByName(part), parts) if parts else None
         if rows is None:
             return _positioned(self._empty(), None)
         joined = rows.join(known, rows[PLACE] == known["file"], "left")
@@ -175,6 +176,7 @@ class WantedContent:
         if end.get("isStartingVersion"):
             start = None
         elif version > 0:
+            log.ensure_inside(version - 1)
             reader = self._spark.read.format("delta").option("versionAsOf", version - 1)
             yield reader.load(log.collection)
         if index < 0:
@@ -201,8 +203,9 @@ class WantedContent:
                 f"The key of the sink lacks {', '.join(sorted(lost))} of its source's: which of the rows "
                 "that share a key is there depends on what was deleted meanwhile."
             )
-        log = self._collection
-        reader = self._spark.read.format("delta").option("versionAsOf", _whole_version(log, record))
+        log, version = self._collection, _whole_version(self._collection, record)
+        log.ensure_inside(version)
+        reader = self._spark.read.format("delta").option("versionAsOf", version)
         return _positioned(reader.load(log.collection), None)
 
 
@@ -221,11 +224,11 @@ def _of_files(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
     """The collection's columns, and the name of the file that a row lies in."""
     from pyspark.sql import functions as f
 
-    there = {name.lower() for name in rows.columns}
+    names = {name.lower() for name in rows.columns}
     columns = []
     for column in query.columns:
-        has = column.name.lower() in there
-        value = f.col(quoted(column.name)) if has else f.lit(None).cast(spark_type(column.type))
+        has_column = column.name.lower() in names
+        value = f.col(quoted(column.name)) if has_column else f.lit(None).cast(spark_type(column.type))
         columns.append(value.alias(column.name))
     return rows.select(*columns, POSITION, f.col("_metadata.file_name").alias(PLACE))
 

@@ -7,6 +7,7 @@ few methods.
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -15,6 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from mzplan.host.files import UnfitError
 from mzplan.host.processes import is_alive, pid_space
 from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
@@ -22,6 +24,8 @@ from mzplan.model.stored import SPARSE
 from mzplan.schema.loading import load_schema
 from mzplan.schema.properties import takes_secret
 from mzplan.secrets.references import Secrets
+
+MAX_BLOB = 1 << 30  # bytes; a state of 100,000 resources has about 50 MB
 
 
 class Blob(NamedTuple):
@@ -73,7 +77,7 @@ class LockInfo:
 
     @classmethod
     def decode(cls, data: bytes) -> LockInfo:
-        """The inverse. Raises ValueError for what was cut, or written by hand."""
+        """The inverse of encode. Raises ValueError for what was cut, or written by hand."""
         return decode(cls, parse_json(data))
 
     @classmethod
@@ -106,8 +110,9 @@ class Backend(Protocol):
     def idle(self) -> float:
         """Seconds that a runner with nothing to do leaves between two looks."""
 
-    def read(self, key: str) -> Blob | None:
-        """The blob, or None when there is none."""
+    def read(self, key: str, most: int = MAX_BLOB) -> Blob | None:
+        """The blob, or None when there is none. MZ030 for one of more than so many bytes, which is not
+        fetched."""
 
     def version(self, key: str) -> str | None:
         """The version alone, cheaply: to see whether anything changed."""
@@ -147,11 +152,17 @@ def unreachable(place: str, why: str, hint: str) -> MzplanError:
     return error("MZ095", f"The state in {place} can't be reached", f"{why}. Nothing was changed.", hint)
 
 
+def oversized(place: str, key: str, most: int) -> MzplanError:
+    """MZ030: a blob has more than so many bytes."""
+    why = f"{UnfitError.large(f'{place}/{key}', most)}."
+    return error("MZ030", f"Cannot read {key} in {place}", why, "look who may write there.")
+
+
 def unknown_write(
     place: str, key: str, why: str, hint: str, undone: MzplanError | None = None
 ) -> UnknownWriteError:
     """MZ095: the backend has not answered a write, or not well."""
-    made = UnknownWriteError(
+    failure = UnknownWriteError(
         Diagnostic(
             code="MZ095",
             summary=f"The state in {place} can't be reached",
@@ -159,8 +170,8 @@ def unknown_write(
             hint=hint,
         )
     )
-    made.undone = undone
-    return made
+    failure.undone = undone
+    return failure
 
 
 def locked_error(holder: LockInfo | None, place: str, *, by_hand: bool = False) -> MzplanError:
@@ -183,7 +194,7 @@ def locked_error(holder: LockInfo | None, place: str, *, by_hand: bool = False) 
     hint = "wait until it has finished, then run the command again."
     if holder is not None and (by_hand or not alive):
         gone = "when they agree" if by_hand else "if that process is gone for certain"
-        hint = f"wait for it; {gone}: mzplan state unlock {holder.id}"
+        hint = f"wait for it; {gone}: mzplan state unlock {shlex.quote(holder.id)}"
     return error("MZ033", "The state is locked", detail, hint, exit_code=ExitCode.LOCKED)
 
 

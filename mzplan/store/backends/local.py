@@ -16,6 +16,7 @@ from mzplan.host.guarded import GuardedFolder, refuse_brought
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.store.backends.backend import (
     ANY,
+    MAX_BLOB,
     Blob,
     CommittedError,
     ConflictError,
@@ -24,7 +25,6 @@ from mzplan.store.backends.backend import (
     locked_error,
 )
 
-MAX_BLOB = 1 << 30  # bytes; a state of 100,000 resources has about 50 MB
 STATE_KEY = "mzplan.state.json"
 _IN_ROOT = (STATE_KEY, "hold.json", "parallelism.json")  # somebody else's files may lie beside them
 _FOLDERS = ("history", "leases", "status", "proposals", "journal", "events")
@@ -64,13 +64,13 @@ class LocalBackend:
         hint = "name a folder, or what can become one."
         return error("MZ030", f"Cannot read {self.folder}", f"{why}.", hint) if why else None
 
-    def read(self, key: str) -> Blob | None:
+    def read(self, key: str, most: int = MAX_BLOB) -> Blob | None:
         path = self.folder / key
         try:
             with os.fdopen(self._files.open(key), "rb") as file:
                 info = os.fstat(file.fileno())
-                if info.st_size > MAX_BLOB:
-                    raise UnfitError.large(str(path), MAX_BLOB)
+                if info.st_size > most:
+                    raise UnfitError.large(str(path), most)
                 return Blob(file.read(), _version(info))
         except FileNotFoundError:
             return None
@@ -103,12 +103,12 @@ class LocalBackend:
 
     def list(self, prefix: str) -> list[str]:
         try:
-            found = self._files.entries(prefix)
+            entries = self._files.entries(prefix)
         except NotADirectoryError:
             return []
         except OSError as problem:
             raise _unreadable(self.folder / prefix, problem) from None
-        names = [entry.name for entry in found if not entry.is_dir(follow_symlinks=False)]
+        names = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
         return [f"{prefix}{name}" for name in names if not name.startswith(".")]
 
     @contextlib.contextmanager

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.store.backends.backend import (
     ANY,
+    MAX_BLOB,
     Blob,
     ConflictError,
     Expected,
     LockInfo,
     UnknownWriteError,
     locked_error,
+    oversized,
     resolved_settings,
     unknown_write,
     unreachable,
@@ -66,12 +68,14 @@ class ObjectStoreBackend:
     def describe(self) -> str:
         return self.url
 
-    def read(self, key: str) -> Blob | None:
+    def read(self, key: str, most: int = MAX_BLOB) -> Blob | None:
         import obstore
 
         def get(store: ObjectStore) -> Blob | None:
-            found = obstore.get(store, key)
-            return Blob(bytes(found.bytes()), _version(found.meta))
+            answer = obstore.get(store, key)  # of its bytes, those on the way
+            if answer.meta["size"] > most:
+                raise oversized(self.describe(), key, most)
+            return Blob(bytes(answer.bytes()), _version(answer.meta))
 
         return self._run(get, "MZ030", key, None)
 
@@ -100,8 +104,8 @@ class ObjectStoreBackend:
             return _version(done)
 
         def look(store: ObjectStore) -> str | None:
-            there = obstore.get(store, key)
-            return _version(there.meta) if there.attributes.get(_MARK) == mark else None
+            answer = obstore.get(store, key, options={"head": True})  # whatever is there now
+            return _version(answer.meta) if answer.attributes.get(_MARK) == mark else None
 
         problem = None
         try:
@@ -132,11 +136,11 @@ class ObjectStoreBackend:
         import obstore
 
         def names(store: ObjectStore) -> builtins.list[str]:
-            return [found["path"] for page in obstore.list(store, prefix) for found in page]
+            return [entry["path"] for page in obstore.list(store, prefix) for entry in page]
 
         nothing: builtins.list[str] = []
-        found = self._run(names, "MZ030", prefix, nothing)
-        return sorted(path for path in found if "/" not in path.removeprefix(prefix))
+        paths = self._run(names, "MZ030", prefix, nothing)
+        return sorted(path for path in paths if "/" not in path.removeprefix(prefix))
 
     @contextlib.contextmanager
     def lock(self, info: LockInfo, wait: float) -> Iterator[None]:
@@ -183,8 +187,8 @@ class ObjectStoreBackend:
             if failed is None:
                 raise MzplanError(_left(info, self.describe(), problem)) from None
             if isinstance(failed, MzplanError):
-                found = (*failed.diagnostics, _left(info, self.describe(), problem))
-                raise MzplanError(found, failed.exit_code) from None
+                diagnostics = (*failed.diagnostics, _left(info, self.describe(), problem))
+                raise MzplanError(diagnostics, failed.exit_code) from None
             # An interruption: whoever it refuses next is shown how to end it.
 
     def _give_back(self, info: LockInfo) -> None:

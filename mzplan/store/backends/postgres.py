@@ -1,7 +1,7 @@
-"""The PostgreSQL backend: a row for each key, compare-and-swap on its version, one advisory lock.
+"""The PostgreSQL backend: a row for each key, compare-and-swap on its version, one lock (postgres_lock).
 
-The lock is one of a session: it ends with the connection, and so with the process that held it. Commits and
-proposals notify, so that runners elsewhere look at once.
+The lock ends with the connection, and so with the process that held it. Commits and proposals notify, so that
+runners elsewhere look at once.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import contextlib
 import hashlib
 import logging
 import threading
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,19 +18,23 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from mzplan.host.bounded_postgres import BoundedConnection, UnendingError
 from mzplan.host.network import is_loopback, libpq_security
-from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.store.backends.backend import (
     ANY,
+    MAX_BLOB,
     Blob,
     ConflictError,
     Expected,
     LockInfo,
     locked_error,
+    oversized,
     resolved_settings,
     unknown_write,
     unreachable,
 )
+from mzplan.store.backends.postgres_lock import LockSession, PostgresLock
 
 T = TypeVar("T")
 log = logging.getLogger("mzplan.store")
@@ -39,9 +42,11 @@ log = logging.getLogger("mzplan.store")
 CONNECT_S = 5
 STATEMENT_MS = 20_000
 SILENCE_S = 25.0  # without an answer; the server itself ends a statement before that
+MOST_ANSWER = 2 * MAX_BLOB + (1 << 20)  # bytes: those of a state are written as two digits each
 UNACKNOWLEDGED_MS = 10_000
 NOTIFIED = ("mzplan.state.json", "proposals/")
 _LOCK_ROW = "lock"
+_LONGEST_NAME = 63  # of an application, in bytes: PostgreSQL cuts it off
 _GONE = (psycopg.OperationalError, psycopg.InterfaceError)
 _REFUSED = (
     psycopg.errors.InsufficientPrivilege,
@@ -50,7 +55,10 @@ _REFUSED = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.InvalidSchemaName,
 )
-_READ = "SELECT data, version FROM {t} WHERE project = %s AND key = %s"
+_READ = (
+    "SELECT CASE WHEN octet_length(data) <= %s THEN data END, version "
+    "FROM {t} WHERE project = %s AND key = %s"
+)
 _VERSION = "SELECT version FROM {t} WHERE project = %s AND key = %s"
 _PUT = (
     "INSERT INTO {t} (project, key, data, version) VALUES (%s, %s, %s, nextval({s})) "
@@ -65,49 +73,18 @@ _SWAP = (
     "UPDATE {t} SET data = %s, version = nextval({s}) "
     "WHERE project = %s AND key = %s AND version = %s RETURNING version"
 )
-_HOLDER = (
-    "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 "
-    "AND classid::bigint = %s AND objid::bigint = %s "
-    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+# What two that make the schema at once see of each other: IF NOT EXISTS does not wait.
+_MADE_ALREADY = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DuplicateSchema,
+    psycopg.errors.DuplicateTable,
 )
-
-
 _LOOK = "look at the server, and at the network to it."
 # Since `state.tls.mode` has this default, a server that was reached may not be any more.
 _ASSUMED = (
     " Its certificate is checked (verify-full), as state.tls.mode is not written: write it, and as "
     "state.tls.ca the certificate to trust; or prefer, and whoever answers there is taken for the server."
 )
-
-
-class _Connection(psycopg.Connection[Any]):
-    """One that gives a server up which says nothing more: no setting of the server's helps then, and those of
-    TCP only where its machine is gone, too."""
-
-    def wait(self, gen: Generator[Any, Any, T], *given: Any, **more: Any) -> T:
-        try:
-            return super().wait(_limited(gen, time.monotonic() + SILENCE_S), *given, **more)
-        except _SilentError:
-            self.close()  # whatever it says later is no answer to anything
-            raise
-
-
-class _SilentError(psycopg.OperationalError):
-    """The server has not answered in time."""
-
-
-def _limited(gen: Generator[Any, Any, T], until: float) -> Generator[Any, Any, T]:
-    """The same exchange with the server, until a point in time (monotonic seconds)."""
-    try:
-        wanted = next(gen)
-        while True:
-            ready = yield wanted
-            if not ready and time.monotonic() >= until:  # psycopg looks a few times a second
-                raise _SilentError(f"the server has not answered for {SILENCE_S:.0f} s")
-            wanted = gen.send(ready)
-    except StopIteration as end:
-        done: T = end.value
-        return done
 
 
 class PostgresBackend:
@@ -123,7 +100,8 @@ class PostgresBackend:
         self.project = project
         self.schema = str(settings.get("schema", "mzplan"))
         digest = hashlib.sha256(f"{self.schema}:{project}".encode()).digest()
-        self.key = int.from_bytes(digest[:8], "big", signed=True)
+        self._application = f"mzplan state of {project}"[:_LONGEST_NAME]
+        self._lock = PostgresLock(self.schema, project)
         self.channel = f"mzplan_{digest[:8].hex()}"
         self._local = threading.local()
 
@@ -131,12 +109,14 @@ class PostgresBackend:
         s = self.settings
         return f"postgres://{s.get('host')}:{s.get('port', 5432)}/{s.get('database')}/{self.schema}"
 
-    def read(self, key: str) -> Blob | None:
-        row = self._reading(_READ, key)
+    def read(self, key: str, most: int = MAX_BLOB) -> Blob | None:
+        row = self._reading(_READ, most, *self._id(key))
+        if row is not None and row[0] is None:
+            raise oversized(self.describe(), key, most)
         return Blob(bytes(row[0]), str(row[1])) if row else None
 
     def version(self, key: str) -> str | None:
-        row = self._reading(_VERSION, key)
+        row = self._reading(_VERSION, *self._id(key))
         return str(row[0]) if row else None
 
     def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
@@ -154,18 +134,18 @@ class PostgresBackend:
                 ours.append(str(row[0]))
             return ours[-1]
 
-        def there() -> str | None:
-            """The version, where it is of this write: no other has it."""
-            return found if ours and (found := self.version(key)) in ours else None
+        def own_version() -> str | None:
+            """The key's version, if this write has made it; else None."""
+            return version if ours and (version := self.version(key)) in ours else None
 
         def again() -> str:
             """Look, then try again: under its condition, so that it is there once. An attempt that the server
             still carries out holds the row, and is waited for."""
             try:
-                return there() or attempt(self._connection())
+                return own_version() or attempt(self._connection())
             except ConflictError:
-                if found := there():
-                    return found
+                if version := own_version():
+                    return version
                 raise
 
         try:
@@ -214,27 +194,33 @@ class PostgresBackend:
         connection = self._open()
         try:
             try:
-                self._take(connection, wait)
+                session = self._take(connection, info, wait)
+            except _REFUSED as problem:
+                raise self._unwritable(_LOCK_ROW, problem) from None
             except psycopg.Error as problem:
                 raise self._failed(problem, "MZ035") from None
+            if session is not None:
+                raise self._locked(session)
             self.write(_LOCK_ROW, info.encode())
             yield
         finally:
             connection.close()  # and with it the lock
 
     def holder(self) -> LockInfo | None:
-        held = self._run(lambda c: c.execute(_HOLDER, self._key_parts()).fetchone(), "MZ030")
-        return self._named() if held else None
+        session = self._holding()
+        return self._named(session) or _stranger(session) if session else None
 
     def unlock(self, id_: str) -> LockInfo | None:
-        holder = self.holder()
-        if holder is None or holder.id != id_:
+        session = self._holding()
+        if session is None:
+            return None
+        holder = self._named(session) or _stranger(session)
+        if holder.id != id_:
             return None
         if holder.is_alive:
             raise locked_error(holder, self.describe())
         # Its machine has gone without a word, and the server keeps the session: end that.
-        ended = "SELECT pg_terminate_backend(pid) FROM (" + _HOLDER + ") AS held"
-        self._run(lambda c: c.execute(ended.encode(), self._key_parts()), "MZ035")
+        self._run(lambda c: c.execute("SELECT pg_terminate_backend(%s)", (session.pid,)), "MZ035")
         return holder
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
@@ -271,26 +257,48 @@ class PostgresBackend:
         values = (data, *self._id(key), int(str(expected)))
         return connection.execute(self._sql(_SWAP), values).fetchone()
 
-    def _take(self, connection: psycopg.Connection[Any], wait: float) -> None:
-        until = time.monotonic() + wait
-        while True:
-            row = connection.execute("SELECT pg_try_advisory_lock(%s)", (self.key,)).fetchone()
-            if row and row[0]:
-                return
-            if time.monotonic() >= until:
-                raise locked_error(self.holder(), self.describe())
-            time.sleep(min(0.1, max(0.0, until - time.monotonic())))
+    def _take(self, connection: psycopg.Connection[Any], info: LockInfo, wait: float) -> LockSession | None:
+        """Take the lock; who holds it, where that is somebody else. Raises psycopg.Error."""
+        try:
+            return self._lock.take(connection, _application(info), wait)
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            self._create()
+            return self._lock.take(connection, _application(info), wait)
 
-    def _named(self) -> LockInfo | None:
+    def _holding(self) -> LockSession | None:
+        try:
+            return self._run(self._lock.holder, "MZ030")
+        except psycopg.errors.UndefinedTable:
+            return None  # nothing was ever written
+
+    def _named(self, session: LockSession) -> LockInfo | None:
+        """What the holder has written down; None where that is of an earlier one, or it is no mzplan."""
         blob = self.read(_LOCK_ROW)
         try:
-            return LockInfo.decode(blob.data) if blob else None
+            info = LockInfo.decode(blob.data) if blob else None
         except ValueError:
             return None
+        if info is None or session.application in (_application(info), self._application):
+            return info  # an earlier mzplan is called as its other connections
+        return None
 
-    def _reading(self, query: str, key: str) -> tuple[Any, ...] | None:
+    def _locked(self, session: LockSession) -> MzplanError:
+        info = self._named(session)
+        if info is not None:
+            return locked_error(info, self.describe())
+        return error(
+            "MZ033",
+            "The state is locked",
+            f"A session of login {session.login} (pid {session.pid} of the database, application "
+            f"{session.application!r}) holds the lock of {self.describe()}, and has not written down for "
+            "which command: it has only just begun, or is none of mzplan's.",
+            f"wait for it; to end that session: mzplan state unlock {_stranger(session).id}",
+            exit_code=ExitCode.LOCKED,
+        )
+
+    def _reading(self, query: str, *values: str | int) -> tuple[Any, ...] | None:
         try:
-            return self._run(lambda c: c.execute(self._sql(query), self._id(key)).fetchone(), "MZ030")
+            return self._run(lambda c: c.execute(self._sql(query), values).fetchone(), "MZ030")
         except psycopg.errors.UndefinedTable:
             return None  # nothing was ever written
 
@@ -299,7 +307,7 @@ class PostgresBackend:
         try:
             try:
                 return work(self._connection())
-            except _SilentError:  # nor will it say more when it is asked again
+            except UnendingError:  # nor will it say more when it is asked again
                 self._drop()
                 raise
             except _GONE:
@@ -313,9 +321,6 @@ class PostgresBackend:
     def _id(self, key: str) -> tuple[str, str]:
         return (self.project, key)
 
-    def _key_parts(self) -> tuple[int, int]:
-        return ((self.key >> 32) & 0xFFFFFFFF, self.key & 0xFFFFFFFF)
-
     def _sql(self, query: str) -> bytes:
         table = sql.Identifier(self.schema, "blobs").as_string(None)
         quoted = sql.Identifier(self.schema, "versions").as_string(None)
@@ -323,10 +328,15 @@ class PostgresBackend:
         return query.replace("{t}", table).replace("{s}", sequence).encode()
 
     def _create(self) -> None:
-        """The schema and its table. Several processes may come here at once."""
+        """The schema and its table. Several processes may come here at once: who is late looks again."""
+        try:
+            self._create_missing()
+        except _MADE_ALREADY:
+            self._create_missing()
+
+    def _create_missing(self) -> None:
         connection = self._connection()
         with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (self.key ^ 1,))
             name = sql.Identifier(self.schema)
             known = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self.schema,))
             if known.fetchone() is None:
@@ -340,17 +350,17 @@ class PostgresBackend:
             )
 
     def _connection(self) -> psycopg.Connection[Any]:
-        there: psycopg.Connection[Any] | None = getattr(self._local, "connection", None)
-        if there is None or there.closed:
-            there = self._local.connection = self._open()
-        return there
+        connection: psycopg.Connection[Any] | None = getattr(self._local, "connection", None)
+        if connection is None or connection.closed:
+            connection = self._local.connection = self._open()
+        return connection
 
     def _drop(self) -> None:
-        there = getattr(self._local, "connection", None)
+        connection = getattr(self._local, "connection", None)
         self._local.connection = None
-        if there is not None:
+        if connection is not None:
             with contextlib.suppress(psycopg.Error):
-                there.close()
+                connection.close()
 
     def _open(self) -> psycopg.Connection[Any]:
         settings = resolved_settings(self.settings, self.directory)
@@ -364,7 +374,7 @@ class PostgresBackend:
             "user": settings.get("user"),
             "password": settings.get("password"),
             **libpq_security(mode, ca, settings.get("cleartext_login") or ("never" if far else "allow")),
-            "application_name": f"mzplan state of {self.project}",
+            "application_name": self._application,
             "connect_timeout": CONNECT_S,
             "keepalives_idle": 10,
             "keepalives_interval": 5,
@@ -373,9 +383,11 @@ class PostgresBackend:
             "options": f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={STATEMENT_MS}",
         }
         try:
-            return _Connection.connect(
+            connection = BoundedConnection.connect(
                 make_conninfo("", **{k: v for k, v in given.items() if v is not None}), autocommit=True
             )
+            connection.most_s, connection.most_bytes = SILENCE_S, MOST_ANSWER
+            return connection
         except UnicodeError:  # psycopg leaves what Python makes of the name to itself
             raise unreachable(
                 self.describe(),
@@ -405,10 +417,22 @@ class PostgresBackend:
         )
 
 
+def _application(info: LockInfo) -> str:
+    """What the session that holds the lock calls itself, so that it is known whose it is."""
+    return f"mzplan lock {info.id}"
+
+
+def _stranger(session: LockSession) -> LockInfo:
+    """A session that says of no command."""
+    return LockInfo(
+        id=f"session-{session.pid}", command="?", user=session.login, host="?", pid=session.pid, time="?"
+    )
+
+
 def _why(problem: psycopg.Error | MzplanError) -> str:
     if isinstance(problem, MzplanError):
-        (found, *_) = problem.diagnostics
-        return found.detail.partition(". Nothing was changed")[0] or found.summary
+        (first, *_) = problem.diagnostics
+        return first.detail.partition(". Nothing was changed")[0] or first.summary
     return _said(problem)
 
 

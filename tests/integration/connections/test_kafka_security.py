@@ -106,6 +106,7 @@ def install_keeper(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(path), "MZPLAN_SECRETS_REFRESH": "1"}
 
 
+@pytest.mark.faults
 def test_no_secret_is_written_anywhere_and_a_rotated_one_restarts_its_dependents(
     secured: Secured, tmp_path: Path
 ) -> None:

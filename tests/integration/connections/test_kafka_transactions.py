@@ -194,6 +194,7 @@ def test_a_dead_broker_is_said_within_its_time(own_kafka: KafkaBroker) -> None:
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.faults
 def test_what_may_not_be_used_is_named(tmp_path: Path) -> None:
     broker = KafkaBroker(
         tmp_path / "kafka",

@@ -11,10 +11,12 @@ import boto3
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from pyspark.errors import AnalysisException
 
 from mzplan.model.address import Address
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
+from tests.integration.spark.test_spark_verify_sinks import compared, numbers, verified
 from tests.integration.spark_lab import until
 from tests.moto_server import moto_server, who_is_let_in
 
@@ -37,16 +39,19 @@ class Store:
         found = self.iam.create_access_key(UserName="mzplan")["AccessKey"]
         return {"ID": found["AccessKeyId"], "KEY": found["SecretAccessKey"]}
 
+    def environment(self, key: dict[str, str]) -> dict[str, str]:
+        """For libraries that use this key of the user."""
+        place = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
+        return {**place, "AWS_ACCESS_KEY_ID": key["ID"], "AWS_SECRET_ACCESS_KEY": key["KEY"]}
+
     def put(self, name: str, *rows: dict[str, Any]) -> None:
         text = "".join(json.dumps(row) + "\n" for row in rows)
         self.s3.put_object(Bucket="lake", Key=name, Body=text.encode())
 
     def rows(self, key: dict[str, str]) -> list[int]:
         """The ids in the table; none while there is no table."""
-        options = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
-        options |= {"AWS_ACCESS_KEY_ID": key["ID"], "AWS_SECRET_ACCESS_KEY": key["KEY"]}
         try:
-            table = DeltaTable("s3://lake/data/out", storage_options=options)
+            table = DeltaTable("s3://lake/data/out", storage_options=self.environment(key))
         except TableNotFoundError:
             return []
         return sorted(table.to_pyarrow_table()["id"].to_pylist())
@@ -86,14 +91,17 @@ def with_aws(description: Description, store: Store) -> Description:
     return replace(description, connections={"connection": link})
 
 
+@pytest.mark.faults
 def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
     source = with_aws(lab.source("files", {"type": "files"}, path="in", format=JSON), store)
-    small: dict[str, Any] = {"path": "out", "compaction": {"min_files": 2}}
+    small: dict[str, Any] = {"path": "out", "compaction": {"min_files": 2}, **DIVIDED}
     sink = with_aws(lab.sink(source, "delta", {"type": "files"}, **small), store)
+    body: dict[str, Any] = {"path": "files", "format": {"type": "parquet"}, **DIVIDED}
+    files = with_aws(lab.sink(source, "files", {"type": "files"}, **body), store)
     first = store.key()
     secrets, stranger = lab_secrets(first), lab_secrets({"ID": "AKIAUNKNOWN", "KEY": "hunter2"})
     store.put("data/in/a.json", {"id": 1})
-    for description in (source, sink):
+    for description in (source, sink, files):
         assert lab.executor.check(description, secrets).diagnostics == ()
         (refused,) = lab.executor.check(description, stranger).diagnostics
         assert refused.code == "MZ057" and "hunter2" not in repr(refused)
@@ -102,11 +110,11 @@ def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
 
     # The key is replaced: what runs is started anew with the new one, from its checkpoint.
     second = store.key()
-    lab.stop(source, sink)
+    lab.stop(source, sink, files)
     store.iam.delete_access_key(UserName="mzplan", AccessKeyId=first["ID"])
     assert lab.executor.check(source, secrets).diagnostics != ()
     store.put("data/in/b.json", {"id": 2})
-    again = [lab.retried(source), lab.retried(sink)]
+    again = [lab.retried(source), lab.retried(sink), lab.retried(files)]
     for description in again:
         lab.executor.start(description, lab_secrets(second), 2)
     until("the second row, once", lambda: store.rows(second) == [1, 2], SECONDS)
@@ -114,9 +122,41 @@ def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
     assert merged == "2 small files of s3a://lake/data/out merged into 1"
     assert store.rows(second) == [1, 2]
     assert second["KEY"] not in repr(lab.executor.reports())
+    until("the second row of files", lambda: in_files(lab) == [(1, PLACE), (2, PLACE)], SECONDS)
+    until("all is done", lambda: all(map(lab.checkpoint_done, again)))
     lab.stop(*again)
+    read = with_aws(lab.source("delta", {"type": "files"}, path="out", schema="id BIGINT"), store)
+    lab.executor.start(read, lab_secrets(second), 2)
+    until("a source reads the table", lambda: lab.count(read) == 2, SECONDS)
+    lab.stop(read)
+    others = with_aws(lab.sink(source, "files", {"type": "files"}, **{**body, "partition_by": ["id"]}), store)
+    (refused,) = lab.executor.check(others, lab_secrets(second)).diagnostics
+    assert refused.code == "MZ053" and "lie in folders of place" in refused.detail
+
+    # What is there is found by the names that are in lists and logs.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lab, "secrets", lab_secrets(second))
+        for name, value in store.environment(second).items():
+            patch.setenv(name, value)
+        for written in (sink, files):
+            of_steps, of_content = verified(lab, written), compared(lab, written)
+            assert len(of_steps.equal) > 1 and (of_steps.by_rows, of_steps.problems) == ((), ()), of_steps
+            assert (numbers(of_content), of_content.found) == ((0, 0, 0), 2), of_content
 
 
+def in_files(lab: Lab) -> list[tuple[int, str]]:
+    """The rows that the sink of files lists, as Spark reads them, which has the key of what runs; none while
+    there is no file."""
+    spark = lab.executor._spark
+    assert spark is not None
+    try:
+        there = spark.read.parquet("s3a://lake/data/files")
+    except AnalysisException:
+        return []
+    return sorted((row["id"], row["place"]) for row in there.collect())
+
+
+@pytest.mark.faults
 def test_jars_that_spark_was_not_started_with(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told in validation, before anything is stopped."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA1")
@@ -142,3 +182,5 @@ def lab_secrets(key: dict[str, str]) -> Secrets:
 
 SECONDS = 180.0  # each commit of a table there takes dozens of requests
 JSON = {"type": "json", "schema": "id BIGINT"}
+PLACE = "a b/c=é%"
+DIVIDED = {"select": ["id", f"CAST('{PLACE}' AS STRING) AS place"], "partition_by": ["place"]}

@@ -251,6 +251,7 @@ def test_a_followed_delta_table_is_gone_on_with_under_another_key(lab: Lab, tmp_
     lab.finish(other)
 
 
+@pytest.mark.faults
 def test_a_replication_slot_goes_on(lab: Lab, database: Make, tmp_path: Path) -> None:
     """The changes that the slot holds come behind the rows of the former generation, twice in a row; then the
     last one to go on with it gives it up."""

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import fastavro
+import pytest
 from confluent_kafka import Producer
 
 from examples.servers.registry import SchemaRegistry
@@ -189,6 +190,7 @@ KEY = {
 }
 
 
+@pytest.mark.faults
 def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
     """The same changes in Avro, and in JSON with its schema beside it, in the registry or nowhere."""
 
@@ -275,6 +277,7 @@ def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
         lab.stop(*sources)
 
 
+@pytest.mark.faults
 def test_tombstones_with_avro_keys(lab: Lab, topic: Make) -> None:
     name = topic(partitions=1)
     row = record(("id", "long"), ("name", "string"))

@@ -6,6 +6,7 @@ import ast
 import json
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -13,15 +14,71 @@ from typing import Any
 import pytest
 import yaml
 
-from mzplan.model.diagnostics import MzplanError
+from mzplan.config import load_configuration
+from mzplan.connectors.frames.types import ddl, ddl_of
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.schema.columns import Column, canonical_type, parse_columns
 from mzplan.schema.conformity import fault_of
+from mzplan.schema.description import Description
 from mzplan.schema.expressions import Parsed, parse_select, parse_where
 from mzplan.schema.sql_text import SqlTextError, bare, trees
+from mzplan.schema.sql_types import type_of
+from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
 from mzplan.spark import projection
-from tests.hostile_expressions import HOSTILE, ONLY_SPARK_KNOWS
+from tests.hostile_expressions import HOSTILE, HOSTILE_VIEWS, ONLY_SPARK_KNOWS
 from tests.integration.spark_lab import Lab, until
 from tests.unit.config.test_config_expressions import GOOD
 from tests.unit.schema.test_sql_text import PARTS
+from tests.unit.schema.test_sql_types import COLUMNS as TYPED_COLUMNS
+from tests.unit.schema.test_sql_types import TYPES, UNKNOWN
+
+# Of views: `@` is the collection's name.
+VIEW_ITEMS = [
+    *(
+        "*",
+        "@.*",
+        "* EXCEPT (id)",
+        "@.* EXCEPT (note, TAGS)",
+        "id",
+        "@.id AS a",
+        "@ . `note`",
+        "@./*x*/tags t",
+    ),
+    *("ID AS B", "@.o", "@.`true`", "@.true AS c", "@.current_user AS d", "@.from AS e", "@.offset f"),
+    *("CAST(@.o.id AS STRING) AS g", "CAST(o.`left` AS int) AS h", "CAST(@.true AS STRING) i"),
+    *("'@.id' AS j", "CAST('it\\'s' || \"@.id\" AS STRING) AS k", "CAST(id AS decimal(5)) AS l"),
+    *(
+        "id::varchar(3) AS m",
+        "try_cast(note AS Timestamp_NTZ) AS n",
+        "DATE '2024-01-01' AS p",
+        "int(note) AS q",
+    ),
+    *("CAST(transform(@.tags, t -> t || @.note) AS ARRAY<STRING>) AS r", "CAST(r'a\\' AS STRING) AS s"),
+    *(
+        "CAST(tags AS ARRAY<CHAR(3)>) AS u",
+        "CAST(o AS STRUCT<a: STRING, b: LONG>) AS v",
+        "CAST(x'1F' AS BINARY) w",
+    ),
+    *("CAST(map('a', id) AS MAP<STRING, BIGINT>) AS x", "CAST(id IS DISTINCT FROM 3 AS BOOLEAN) AS y"),
+    *("CAST(extract(YEAR FROM @.from) AS SMALLINT) AS z", "amount AS `from`", "CAST(1 AS tinyint) `select`"),
+    *(
+        "amount * 1.2 AS aa",
+        "CAST(amount AS NUMERIC) AS ab",
+        "CAST(amount AS REAL) AS ac",
+        "timestamp(note) AS ad",
+    ),
+    *(
+        "CAST(amount AS INTERVAL DAY TO SECOND) AS ae",
+        "CAST(note AS TIMESTAMP_LTZ) AS af",
+        "to_date(note) AS ag",
+    ),
+    *("CAST(left(note, 2) AS STRING) AS `a``b`", "CAST(note AS VARIANT) AS ah"),
+]
+VIEW_CONDITIONS = [
+    *("@.id > 1", "offset > 1 AND @.offset < 9", "left(note, 1) = 'WHERE'", "NOT @.true = '--' -- x"),
+    *("o.left IS NOT NULL", "note RLIKE '\\\\d' OR @.o.id = ';'", "exists(tags, t -> t = @.note);"),
+]
 
 ROOT = Path(__file__).parents[3]
 COLUMNS = "id BIGINT, note STRING"
@@ -95,6 +152,34 @@ def test_both_parsers_read_every_expression_of_the_suites_alike(lab: Lab) -> Non
         assert read <= ours | {"current_date", "current_timestamp", "current_user", "localtimestamp"}, text
         compared += 1
     assert compared > 60
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_a_type_that_is_known_without_spark_is_sparks(lab: Lab, ansi: str) -> None:
+    """Of every expression of the suites, over columns that they read, and of a table of its own."""
+    spark, setting = _session(lab), "spark.sql.ansi.enabled"
+    texts = [text for text in (*_expressions(), *TYPES, *UNKNOWN) if not parse_select(text).problem]
+    names = {name.lower() for text in texts for name, _ in parse_select(text).columns}
+    others = sorted(names - {column.name.lower() for column in TYPED_COLUMNS})
+    columns = (*TYPED_COLUMNS, *(Column(name, "STRING") for name in others))
+    rows = spark.createDataFrame([], ddl(columns))
+    was, known = spark.conf.get(setting), 0
+    spark.conf.set(setting, ansi)
+    try:
+        for text in texts:
+            type_ = type_of(text, columns)
+            if type_ is None:
+                continue
+            try:
+                analysed = rows.selectExpr(text).schema.fields[0]
+            except Exception:
+                assert text not in TYPES
+                continue  # of no such types, or what a test expects Spark to refuse
+            assert type_ == canonical_type(ddl_of(analysed.dataType)), text
+            known += 1
+    finally:
+        spark.conf.set(setting, was)
+    assert known > len(TYPES) + 30
 
 
 def _names(tree: Any) -> list[str]:
@@ -289,3 +374,98 @@ def test_no_schema_brings_a_class(lab: Lab) -> None:
     rows = spark.range(1).selectExpr(f"from_json('{{}}', '{schema}') AS n")
     with pytest.raises(ValueError, match="user-defined type"):
         print(rows.columns, rows.schema)
+
+
+def _view(lab: Lab, sql: str, schema: str, columns: str) -> Description:
+    """A view over a source `orders` of these columns, as the store would hold it."""
+    source = replace(
+        lab.source("local", None, type="local", schema=columns), address=Address("source", "orders")
+    )
+    view = replace(lab.sink(source, "console", None), address=Address("view", "v"), type="sql")
+    return replace(view, body={"query": sql, "from": "orders", "schema": schema})
+
+
+def _outputs(lab: Lab, view: Description) -> list[tuple[str, str | None]]:
+    query = lab.executor._resolve(view, lab.secrets)
+    outputs = projection.analysed_outputs(_session(lab), query, "STRUCT<step: BIGINT>")
+    projection.ensure_columns(outputs, query)
+    return [(output.name, output.type) for output in outputs]
+
+
+@pytest.mark.parametrize("believed", [False, True], ids=["as it is", "had mzplan read it otherwise"])
+def test_no_hostile_view_runs(
+    lab: Lab, tmp_path: Path, secret: Path, believed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whoever skips the plan: the runner takes no such description, and Spark is not asked for more."""
+    made = tmp_path / "made"
+    orders = QueryPart("orders", 0)
+    for sql in HOSTILE_VIEWS:
+        text = Template(sql).safe_substitute(X=made, F=secret)
+        view = _view(lab, text, "id BIGINT", f"{COLUMNS}, tags ARRAY<STRING>")
+        if believed:  # all of it in the place of an item, and of the condition
+            parsed = Parsed(sql=text)
+            monkeypatch.setattr(projection, "parse_select", lambda _, parsed=parsed: parsed)
+            monkeypatch.setattr(projection, "parse_where", lambda _, parsed=parsed: parsed)
+            for query in (
+                ViewQuery(collection=orders, items=(QueryPart(text, 0),)),
+                ViewQuery(collection=orders, items=(QueryPart("id", 0),), where=QueryPart(text, 0)),
+            ):
+                monkeypatch.setattr(projection, "parse_view", lambda _, query=query: query)
+                with pytest.raises(MzplanError) as refused:
+                    _outputs(lab, view)
+                assert {d.code for d in refused.value.diagnostics} == {"MZ058"}, text
+            continue
+        with pytest.raises(MzplanError) as refused:
+            _outputs(lab, view)
+            if fault := fault_of(view):  # it reads another collection, which is not asked for here
+                raise error("MZ058", fault, "", "")
+        assert {d.code for d in refused.value.diagnostics} <= {"MZ058", "MZ302"}, text
+        assert "s3cr3t" not in str(refused.value)
+    assert not made.exists()
+
+
+def test_spark_reads_of_a_view_what_the_plan_has_read(lab: Lab, tmp_path: Path) -> None:
+    """Names and types of what comes out, of queries made by chance, with comments, quotes and qualifiers."""
+    columns = "id BIGINT NOT NULL, note STRING, tags ARRAY<STRING>, o STRUCT<id: STRING, `left`: INT>, "
+    columns += "`true` STRING, `offset` INT, `from` DATE, `current_user` INT, amount DECIMAL(10,2)"
+    (tmp_path / "mzplan.yaml").write_text("version: 1\nproject: shop\n")
+    random_ = random.Random(11)
+    agreed = 0
+    for _ in range(400):
+        other = random_.choice(("orders", "o", "`O`", "`true`", "date", "left_", "`from`"))
+        plain = other == "orders"
+        items = random_.sample(VIEW_ITEMS, random_.randint(1, 4))
+        sql = " ".join(
+            (
+                random_.choice(("SELECT", "select/**/", "SELECT -- FROM x\n")),
+                random_.choice((", ", ",", " /* , */ , ")).join(items),
+                random_.choice(("FROM", "\nfrom", "-- '\nFROM")),
+                random_.choice(("orders", "`orders`", "ORDERS")),
+                "" if plain else random_.choice(("AS ", "", "as/**/")) + other,
+                random_.choice(("", *(f"WHERE {condition}" for condition in VIEW_CONDITIONS))),
+            )
+        ).replace("@", other)
+        source = {"type": "local", "schema": columns}
+        content = {"sources": {"orders": source}, "views": {"v": {"query": sql}}}
+        (tmp_path / "a.yaml").write_text(yaml.safe_dump(content))
+        try:
+            body = load_configuration(tmp_path).resources[Address("view", "v")].body
+        except MzplanError as refused:
+            assert {d.code for d in refused.diagnostics} <= {"MZ018", "MZ019", "MZ300", "MZ301"}, sql
+            continue
+        assert parse_view(sql).problem == ""
+        view = _view(lab, sql, body["schema"], columns)
+        assert fault_of(view) == "", sql
+        wanted = [c.name for c in parse_columns(body["schema"])]
+        assert [name for name, _ in _outputs(lab, view)] == wanted, sql  # and their types, or it raises
+        agreed += 1
+    assert agreed > 250
+
+
+def test_what_follows_a_star_with_except_is_written(lab: Lab) -> None:
+    sink = lab.sink(
+        lab.kafka_source("none", COLUMNS), "console", None, select=["* EXCEPT (NOTE)", "id + 1 AS b"]
+    )
+    query = lab.executor._resolve(sink, lab.secrets)
+    outputs = projection.analysed_outputs(_session(lab), query, "STRUCT<step: BIGINT>")
+    assert [output.name for output in outputs] == ["id", "b"]

@@ -130,6 +130,7 @@ def test_upsert_writes_the_latest_row_of_each_key(lab: Lab, topic: Make) -> None
     lab.stop(pipe.source, pipe.sink)
 
 
+@pytest.mark.faults
 def test_delivery_can_change_and_keeps_the_checkpoint(lab: Lab, topic: Make) -> None:
     pipe = Pipe(lab, topic, delivery="at-least-once")
     pipe.produce(10)

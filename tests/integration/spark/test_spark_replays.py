@@ -60,8 +60,15 @@ def test_what_a_hand_has_taken_is_put_back(lab: Lab, topic: Make, database: Make
     orders.run(
         straight=lab.postgres_sink(source, shop, "straight", where="id % 2 = 0", max_files_per_trigger=1),
         latest=lab.postgres_sink(source, shop, "latest", **upsert),
-        delta=lab.sink(source, "delta", disk, path="delta", select=["id", "amount * 2 AS twice"]),
-        merged=lab.sink(source, "delta", disk, path="merged", **upsert),
+        delta=lab.sink(
+            source,
+            "delta",
+            disk,
+            path="delta",
+            select=["id", "amount * 2 AS twice", "IF(id % 3 = 0, '', customer) AS kind"],
+            partition_by=["kind"],
+        ),
+        merged=lab.sink(source, "delta", disk, path="merged", partition_by=["Customer"], **upsert),
     )
     orders.stop()
     orders.require_equal()

@@ -319,6 +319,7 @@ def test_delta_tables_with_partition_columns(lab: Lab, tmp_path: Path) -> None:
     lab.stop(fed.source)
 
 
+@pytest.mark.faults
 def test_files_with_partition_columns(lab: Lab, tmp_path: Path) -> None:
     disk = {"type": "files", "path": str(tmp_path)}
     fed = Fed(lab, tmp_path / "inbox")
@@ -334,7 +335,7 @@ def test_files_with_partition_columns(lab: Lab, tmp_path: Path) -> None:
     }
     fed.run(*sinks.values())
     for kind, one in sinks.items():
-        require_equal(lab, one, fed.rows, counted=kind != "parquet")
+        require_equal(lab, one, fed.rows, counted=kind in ("json", "csv"))
     spark = lab.executor._spark
     assert spark is not None
     rows = spark.read.schema(SCHEMA).parquet(str(tmp_path / "parquet")).collect()

@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
+from pyarrow import parquet
 
 from examples.servers import create_topic, delete_topic
 from examples.servers.topics import admin
@@ -220,7 +222,10 @@ def test_a_delta_table_is_read_as_it_grows(lab: Lab, tmp_path: Path) -> None:
     """What it holds, then what is added; a commit that changes rows ends the query, or is passed over."""
     spark, table = lab.executor._spark, f"delta.`{tmp_path}/lake/orders`"
     assert spark is not None
-    spark.sql(f"CREATE TABLE {table} (id INT, Name STRING, x INT) USING DELTA")
+    spark.sql(
+        f"CREATE TABLE {table} (id INT, Name STRING, x INT) USING DELTA "
+        "TBLPROPERTIES (delta.checkpointPolicy = 'v2', delta.checkpointInterval = 2)"
+    )
     spark.sql(f"INSERT INTO {table} VALUES (1, 'a', 0), (2, 'b', 0)")
     lake = {"type": "files", "path": str(tmp_path / "lake")}
     source = lab.source("delta", lake, path="orders", schema="id BIGINT NOT NULL, name STRING")
@@ -236,6 +241,8 @@ def test_a_delta_table_is_read_as_it_grows(lab: Lab, tmp_path: Path) -> None:
     ended = lab.ended(source)
     assert ended.error_code == "MZ287" and "on_change: skip" in str(ended.error)
     lab.stop(source)
+    assert list((tmp_path / "lake/orders/_delta_log").glob("*.checkpoint.*-*"))  # of Delta's V2
+    assert lab.check(source).ok
     skips = replace(lab.retried(source), body={**source.body, "on_change": "skip"})
     lab.start(skips)
     spark.sql(f"INSERT INTO {table} VALUES (4, 'd', 0)")
@@ -245,6 +252,43 @@ def test_a_delta_table_is_read_as_it_grows(lab: Lab, tmp_path: Path) -> None:
     ended = lab.ended(skips)
     assert ended.error_code == "MZ066" and "id is missing (NOT NULL)" in str(ended.error)
     lab.stop(skips)
+
+
+@pytest.mark.parametrize("key", [(), pytest.param(("id",), marks=pytest.mark.faults)])
+def test_no_row_comes_of_a_file_outside_the_table(lab: Lab, tmp_path: Path, key: tuple[str, ...]) -> None:
+    """Also where the log leads out of it while the query runs; whatever the folder's name has."""
+    name = "or ders%20é+[1]"
+    spark, table = lab.executor._spark, f"delta.`{tmp_path}/lake/{name}`"
+    assert spark is not None
+    spark.sql(
+        f"CREATE TABLE {table} (id BIGINT, name STRING) USING DELTA PARTITIONED BY (name) "
+        "TBLPROPERTIES (delta.enableChangeDataFeed = true, delta.enableDeletionVectors = true)"
+    )
+    spark.sql(f"INSERT INTO {table} VALUES (1, 'a b/c%'), (2, NULL)")
+    lake = {"type": "files", "path": str(tmp_path / "lake")}
+    body: dict[str, Any] = {"key": list(key)} if key else {"on_change": "skip"}
+    source = lab.source("delta", lake, path=name, schema="id BIGINT, name STRING", **body)
+    assert lab.check(source).ok
+    lab.start(source)
+    until("what it holds is read", lambda: lab.count(source) == 2)
+    spark.sql(f"UPDATE {table} SET id = 3 WHERE id = 1")
+    spark.sql(f"INSERT INTO {table} VALUES (4, 'd')")
+    until("what is added is read", lambda: lab.count(source) == 3)
+
+    secret = tmp_path / "secret" / "part.parquet"
+    secret.parent.mkdir()
+    parquet.write_table(pa.table({"id": [42]}), secret)
+    log = tmp_path / "lake" / name / "_delta_log"
+    added = {"path": secret.as_uri(), "size": secret.stat().st_size, "partitionValues": {"name": "x"}}
+    added |= {"modificationTime": 1, "dataChange": True}
+    version = len(list(log.glob("*.json")))
+    (log / f"{version:020}.json").write_text(json.dumps({"add": added}))
+    ended = lab.ended(source)
+    assert ended.error_code == "MZ283" and "part.parquet" in str(ended.error)
+    lab.stop(source)
+    assert lab.codes(source) == ["MZ283"] and lab.count(source) == 3
+    with pytest.raises(MzplanError, match="leads out of it"):
+        lab.start(lab.retried(source))
 
 
 @pytest.mark.faults

@@ -55,6 +55,7 @@ def opened(lab: Lab, sink: Description) -> Downstream:
     return target
 
 
+@pytest.mark.faults
 def test_every_sink_is_as_its_target_has_recorded_it(
     lab: Lab, topic: Make, database: Make, tmp_path: Path
 ) -> None:
@@ -280,6 +281,7 @@ def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: 
         assert numbers(found) == (2, 1, 1), (kind, found)
 
 
+@pytest.mark.faults
 def test_the_content_of_files(lab: Lab, topic: Make, tmp_path: Path) -> None:
     orders = Filled(lab, topic())
     source, disk = orders.source, {"type": "files", "path": str(tmp_path)}
@@ -391,6 +393,7 @@ def produce_record(lab: Lab, name: str, value: str | None, key: str | None = Non
     assert producer.flush(30) == 0
 
 
+@pytest.mark.faults
 def test_the_content_of_a_keyed_collection(lab: Lab, topic: Make, database: Make) -> None:
     shop, name = database(), topic()
     lab.execute(shop, "CREATE TABLE kept (id bigint PRIMARY KEY, customer text)")

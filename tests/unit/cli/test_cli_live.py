@@ -73,6 +73,12 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in kept if p.name not in (".mutex", "lock")}
 
 
+def unvalidated(ran: Ran) -> list[str]:
+    """What --no-live says that nobody has looked at."""
+    said = "notice: Not validated before it is committed, as no runner of instance local is alive: "
+    return [line.removeprefix(said) for line in ran.err.splitlines() if line.startswith(said)]
+
+
 # --- by the runner
 
 
@@ -194,6 +200,12 @@ def test_without_a_runner_nothing_is_committed_that_nobody_validates(servers: Pa
     assert not (servers / "state" / "mzplan.state.json").exists()
     ran = mzplan(servers, "apply", "--auto-approve", "--no-live", "--wait", "0s", "--json")
     assert ran.code == 8  # committed: the runner will look before it acts
+    told = mzplan(servers, "status").out
+    assert "no runner is alive (start one with `mzplan run --instance local`)" in told
+    assert unvalidated(ran) == [
+        "connection.here, for source.lines; connection.k, for source.orders; "
+        "connection.pg, for sink.orders_pg"
+    ]
     assert {c["status"] for c in ran.json()["changes"] if c["address"].startswith(("source", "sink"))} == {
         "pending"
     }
@@ -208,7 +220,8 @@ def test_alter_commits_nothing_that_nobody_validates(servers: Path) -> None:
     assert files_of(servers) == before and (servers / "pipeline.yaml").read_text() == text
     # What is described in another way only starts nothing, so there is nothing to validate.
     assert mzplan(servers, "alter", "ALTER CONNECTION pg SET DESCRIPTION = 'x'", *statement[2:]).code == 8
-    assert mzplan(servers, *statement, "--no-live").code == 8
+    ran = mzplan(servers, *statement, "--no-live")
+    assert ran.code == 8 and unvalidated(ran) == ["connection.pg, for sink.orders_pg"]
 
 
 def test_a_connection_that_nothing_uses_is_validated_before_it_is_committed(servers: Path) -> None:
@@ -218,7 +231,8 @@ def test_a_connection_that_nothing_uses_is_validated_before_it_is_committed(serv
     (servers / "pipeline.yaml").write_text(lone)
     ran = mzplan(servers, "apply", "--auto-approve", "--wait", "0s")
     assert ran.code == 7 and "error[MZ149]" in ran.err and "connection.k, for nothing that runs" in ran.err
-    assert mzplan(servers, "apply", "--auto-approve", "--wait", "0s", "--no-live").code == 0
+    ran = mzplan(servers, "apply", "--auto-approve", "--wait", "0s", "--no-live")
+    assert ran.code == 0 and unvalidated(ran) == ["connection.k, for nothing that runs"]
     changed = ("alter", "ALTER CONNECTION k SET BROKERS = ('127.0.0.1:1')", "--auto-approve", "--json")
     assert mzplan(servers, *changed).error()["code"] == "MZ149"
     settings = (servers / "mzplan.yaml").read_text()
@@ -262,8 +276,10 @@ def test_a_rollback_commits_nothing_that_nobody_validates(servers: Path) -> None
     assert ran.code == 1 and ran.error()["code"] == "MZ056"  # validated from here: its secret is not here
     assert files_of(servers) == before
     # The same definition once more is nothing that anybody has to look at first.
-    assert mzplan(servers, "restart", "sink.orders_pg", *committing).code == 8
-    assert mzplan(servers, *back, "--no-live").code == 8
+    ran = mzplan(servers, "restart", "sink.orders_pg", *committing)
+    assert ran.code == 8 and unvalidated(ran) == []
+    ran = mzplan(servers, *back, "--no-live")
+    assert ran.code == 8 and unvalidated(ran) == ["connection.pg, for sink.orders_pg"]
 
 
 def test_a_dry_instance_reaches_nothing(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from mzplan.cli.context import COMPLETE, Invocation
 from mzplan.cli.main import cli
+from mzplan.controller.executor import CheckResult
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Condition, Observation
 from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.operations.selection import Selection, choose
@@ -304,3 +305,25 @@ def test_the_shell_completes(dry: Path, words: tuple[str, ...], incomplete: str,
     shell = ShellComplete(cli, {"obj": Invocation()}, "mzplan", COMPLETE)
     found = shell.get_completions(["-C", str(dry), *words], incomplete)
     assert [item.value for item in found] == offered
+
+
+@pytest.mark.parametrize("command", ["restart", "pause", "resume"])
+def test_what_a_command_does_not_touch_is_neither_followed_nor_judged(tmp_path: Path, command: str) -> None:
+    write(tmp_path, "cluster")
+    refused = Diagnostic(code="MZ050", summary="no", detail="Nobody answers.")
+    with following(tmp_path) as executor:
+        executor.check_result = lambda description: CheckResult(
+            diagnostics=(refused,) if str(description.address) == "sink.out" else ()
+        )
+        assert mzplan(tmp_path, "apply", "--auto-approve", "--no-live").code == 8
+        if command == "resume":
+            assert mzplan(tmp_path, "pause", "sink.few").code == 0
+        for changed in (True, command == "restart"):  # the second time it is so already
+            ran = mzplan(tmp_path, command, "sink.few")
+            assert ran.code == 0 and "sink.out" not in ran.out + ran.err
+            assert ("sink.few: applied" in ran.err) and ("No changes" not in ran.out) == changed, ran
+            assert "every query is there" not in ran.out
+    # No runner is alive.
+    ran = mzplan(tmp_path, "restart", "sink.few", "--wait", "0s", "--json")
+    assert ran.code == 8 and [one["address"] for one in ran.json()["pending"]] == ["sink.few"]
+    assert len(mzplan(tmp_path, "apply", "--auto-approve", "--wait", "0s", "--json").json()["pending"]) > 1

@@ -324,7 +324,7 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
     ),
     "an unknown source": (
         {"a.yaml": SHOP.replace("from: orders", "from: nothing_like_it")},
-        ["a.yaml:17:11 MZ012 Unknown source"],
+        ["a.yaml:17:11 MZ012 Unknown source or view"],
         ["declare it under `sources:`"],
     ),
     "a source where a connection should be": (

@@ -33,6 +33,7 @@ GOOD = {
     "interval 1 day + ts AS next": ("next", ["ts"]),
     "a -- a remark": ("a", ["a"]),
     "_position.offset AS o": ("o", ["_position"]),
+    "a IS NOT NULL AND b.c > 1 OR `d` is null AS x": ("x", ["a", "b", "d"]),
 }
 
 REFUSED = {
@@ -61,6 +62,8 @@ REFUSED = {
     "a UNION SELECT b": "more than one expression",
     "s.*": "fields one by one",
     "a AS (x, y)": "several names",
+    "* REPLACE (1 AS a)": "or with EXCEPT",
+    "* EXCEPT (a.b)": "or with EXCEPT",
     ":x AS x": "placeholder",
     "a +": "syntax",
     "foo(a b) AS c": "syntax",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import time as clock
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from mzplan.connectors.formats.avro.decoder import AvroDecoder, UnknownError, column_readers
-from mzplan.connectors.formats.avro.schema import parse_avro
+from mzplan.connectors.formats.avro.schema import SchemaError, parse_avro
 from mzplan.connectors.formats.avro.values import UnfitSchemaError
 from mzplan.endpoints.arrow import arrow_schema
 from mzplan.schema.columns import parse_columns
@@ -399,3 +400,164 @@ def test_many_rows_of_which_some_do_not_fit() -> None:
     rows, reasons = decode("n TINYINT", Known(schema), *records[:120])
     assert [row["n"] for row in rows if row] == [i for i in range(1, 121) if i != 97]
     assert reasons[96] == "n is not a TINYINT"
+
+
+# --- what a producer, or a registry, has written to keep others busy
+
+
+def test_a_number_that_no_decimal_has_is_not_computed() -> None:
+    schema = record(n=logical("bytes", "decimal", precision=38, scale=2))
+    raw = record(n="bytes")
+    values = [
+        b"\x7f" * 3_000_000,
+        b"\xff" * 500 + b"\xfe",
+        bytes(500) + b"\x01",
+        (10**38 - 1).to_bytes(16, "big"),
+    ]
+    decoded, reasons = decode(
+        "n DECIMAL(38,2)", Known(schema), *(wire(raw, {"n": value}) for value in values)
+    )
+    assert [None if row is None else row["n"] for row in decoded] == [
+        None,
+        Decimal("-0.02"),
+        Decimal("0.01"),
+        Decimal("9" * 36 + ".99"),
+    ]
+    assert reasons == ["n is not a DECIMAL(38,2)", None, None, None]
+
+
+@pytest.mark.parametrize("name", ["record", "error", "array", "map", "union", "enum", "fixed", "int", "null"])
+def test_a_schema_that_is_named_like_a_word_of_avro(name: str) -> None:
+    """It was looked up by its `type` without end."""
+    rows, reasons = decode("id INT", Known(record(name, id="int")), struct.pack(">bI", 0, 1) + b"\x02")
+    assert (rows, reasons) == ([{"id": 1}], [None])
+    of = {"name": name, "symbols": ["A"], "size": 1, "fields": []}
+    for type_ in ("enum", "fixed", "record"):
+        schema = parse_avro([json.dumps(record(x={**of, "type": type_}, y=["null", name]))])
+        assert schema.root.fields["x"].node.type == type_
+        assert schema.root.fields["y"].node.type == "union"
+
+
+def test_a_schema_that_says_it_is_parsed_is_not_believed() -> None:
+    """Its names could lead to each other without end, and what is in them is looked at by nobody."""
+    hints = {"__fastavro_parsed": True, "__named_schemas": {"a": "b", "b": "a"}}
+    with pytest.raises(SchemaError, match="not an Avro schema: a"):
+        parse_avro([json.dumps({**record(x="a"), **hints})])
+
+
+def test_megabytes_of_digits_are_no_number_and_take_no_time() -> None:
+    price = logical("bytes", "decimal", precision=10, scale=2)
+    schema, chain = record(price=price), record("n", id="int", next=["null", "n"])
+    begin = struct.pack(">bI", 0, 1)
+
+    def of(digits: bytes) -> bytes:
+        return wire(record(price="bytes"), {"price": digits})
+
+    began = clock.monotonic()
+    rows, reasons = decode(
+        "price DECIMAL(10,2)",
+        Known(schema),
+        of(b"\x05" * (8 << 20)),
+        of(b"\xff" * 30 + b"\x85"),
+        of(bytes(30) + b"\x85"),
+        of(b"\xff" + b"\x05" * 16),
+        of(b""),
+    )
+    assert [row and row["price"] for row in rows] == [
+        None,
+        Decimal("-1.23"),
+        Decimal("1.33"),
+        None,
+        Decimal(0),
+    ]
+    assert reasons == ["price is not a DECIMAL(10,2)", None, None, "price is not a DECIMAL(10,2)", None]
+    # Integers of a schema that is read in Python.
+    _, reasons = decode("id INT", Known(chain), begin + b"\xff" * (1 << 20), begin + b"\x02\x00")
+    assert reasons == ["the record is not Avro of its schema 1", None]
+    assert clock.monotonic() - began < 5.0
+
+
+def doubled(last: Schema, **more: Any) -> Schema:
+    """Thirty records of two of the next one each: a billion of the last one."""
+    schema = record("R30", v=last)
+    for level in range(29, -1, -1):
+        fields = [{"name": "a", "type": schema, **more}, {"name": "b", "type": f"R{level + 1}", **more}]
+        schema = {"type": "record", "name": f"R{level}", "fields": fields}
+    return schema
+
+
+def items(of: Schema) -> Schema:
+    return record(id="int", x={"type": "array", "items": of})
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (items("null"), "an array of items without a byte"),
+        (items(record("e")), "an array of items without a byte"),
+        (items(record("e", of=record("f", x="null"))), "an array of items without a byte"),
+        (items({"type": "fixed", "name": "f", "size": 0}), "an array of items without a byte"),
+        (items({"type": "fixed", "name": "f", "size": -1}), "an array of items without a byte"),
+        ((record("f", x="int"), record("g", x="f"), record("f"), items("f")), "items without a byte"),
+        (record(id="int", **{f"x{i}": "null" for i in range(17)}), "more than 16 values without a byte"),
+        (doubled("null"), "more than 16 values without a byte"),
+        (
+            record(**{f"r{i}": record(f"r{i}", x=f"r{i - 1}" if i else "int") for i in range(9_999)}),
+            "too deep",
+        ),
+        (record(n=[1]), "not an Avro schema"),
+        ({**record(), "fields": [{"name": [1], "type": "int"}]}, "a field whose name is no text"),
+        (record(n={**doubled("int", default={})}), "more than 100,000 values"),
+        (
+            {
+                **record(),
+                "fields": [
+                    {
+                        "name": "x",
+                        "type": {
+                            "type": "array",
+                            "items": {
+                                **record("s"),
+                                "fields": [{"name": "y", "type": "string", "default": "y" * 9_999}],
+                            },
+                        },
+                        "default": [{}] * 11,
+                    }
+                ],
+            },
+            "more than 100,000 values",
+        ),
+    ],
+)
+def test_a_schema_of_which_few_bytes_make_millions_of_values_is_refused(schema: Schema, said: str) -> None:
+    ended = struct.pack(">bI", 0, 1) + b"\x02" + b"\xfe" * 8 + b"\x7f\x00"
+    rows, reasons = decode("id INT", Known(schema), ended)
+    assert rows == [None] and said in (reasons[0] or "")
+
+
+def test_what_looks_like_such_a_schema_is_read() -> None:
+    """Defaults of a record within itself that are empty, and values without a byte that are few."""
+    tree = record("t", id="int", none="null", empty=record("e"), map={"type": "map", "values": "null"})
+    tree["fields"] += [
+        {"name": "children", "type": {"type": "array", "items": "t"}, "default": []},
+        {"name": "next", "type": ["null", "t"], "default": None},
+    ]
+    begin = struct.pack(">bI", 0, 1)
+    rows, reasons = decode("id INT", Known(tree), begin + b"\x02\x00\x00\x00", latest=tree)
+    assert (rows, reasons) == ([{"id": 1}], [None])
+
+
+def test_what_a_registry_says_is_safe_and_short_in_a_reason() -> None:
+    class Named(Known):
+        def texts(self, id_: int) -> Sequence[str]:
+            raise UnknownError("its schema 1 is of type \ud800" + "x" * 9_999)
+
+    union = [{"type": "fixed", "name": f"f{i}", "size": 1} for i in range(999)]
+    _, reasons = decode("id INT", Named(), bytes(9))
+    _, others = decode(
+        "id INT", Known(record(id="\ud800"), record(id=union)), bytes(4) + b"\1", bytes(4) + b"\2"
+    )
+    said = [reason or "" for reason in (*reasons, *others)]
+    assert all(len(reason) <= 500 and reason.isprintable() for reason in said)
+    assert "type \\ud800xx" in said[0] and "\\ud800" in said[1]
+    assert said[2].startswith("schema 2: its field id is fixed or fixed")

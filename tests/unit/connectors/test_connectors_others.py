@@ -38,9 +38,10 @@ QUERY = ResolvedQuery(
         ("ID", Output(name="id", type="BIGINT")),
         ("id AS order_id", Output(name="order_id", type="BIGINT")),
         ("`odd name` as `n``m`", Output(name="n`m", type="STRING")),
-        ("amount * 1.2 AS gross", Output(name="gross", type=None)),
+        ("amount * 1.2 AS gross", Output(name="gross", type="DECIMAL(13,3)")),
         ("CAST(id AS INT) AS small", Output(name="small", type="INT")),
-        ("upper(`odd name`) AS up", Output(name="up", type=None)),
+        ("upper(`odd name`) AS up", Output(name="up", type="STRING")),
+        ("`odd name` + 1 AS more", Output(name="more", type=None)),
     ],
 )
 def test_select_without_spark(item: str, output: Output) -> None:

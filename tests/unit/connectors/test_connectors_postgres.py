@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from mzplan.connectors.api.queries import Output, ResolvedConnection, ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import conninfo
 from mzplan.connectors.postgres.problems import connect_problem, is_lost, reason_of
+from mzplan.connectors.postgres.sink import connector as sink_connector
 from mzplan.connectors.postgres.sink.definition import create_table
 from mzplan.connectors.postgres.sink.target_probe import check_table
 from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.source import decoder as postgres_decode
+from mzplan.connectors.postgres.source import endpoint
 from mzplan.connectors.postgres.source.continuity import keeps_values
-from mzplan.connectors.postgres.source.values import wanted_types
+from mzplan.connectors.postgres.source.values import UnfitValueError, convert, wanted_types
 from mzplan.connectors.postgres.tables import Table
 from mzplan.connectors.postgres.types import (
     TargetColumn,
@@ -33,6 +39,7 @@ from mzplan.connectors.postgres.types import (
 )
 from mzplan.endpoints.interface import Written
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, InlinedConnection, SourceRead
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
@@ -290,9 +297,87 @@ def test_transactions_without_changes_take_no_memory(monkeypatch: pytest.MonkeyP
         return [(None, begin), (None, header + struct.pack(">cBQQQ", b"C", 0, lsn, lsn + 1, 0))]
 
     messages = (message for lsn in range(1000) for message in empty(lsn))
-    decoder = postgres_decode.Decoder(lambda relation: None)
+    decoder = postgres_decode.Decoder(lambda relation: [], ())
     assert list(decoder.changes(chain(messages, [(2000, b"")]), 0, 2000)) == []
     assert max(len(one.transactions) for one in made) == 1
+
+
+def test_tables_without_end_take_no_memory() -> None:
+    """Nothing is kept of those that nobody reads, and they say what they are again and again."""
+    header = bytes(postgres_decode.HEADER)
+
+    def messages() -> Iterator[tuple[int | None, bytes]]:
+        yield None, header + struct.pack(">cQQI", b"B", 1, 0, 1)
+        for id_ in range(1, 1000):
+            columns = struct.pack(">cHc", b"d", 1, b"\1") + b"id\0" + struct.pack(">Ii", 20, -1)
+            yield None, header + struct.pack(">cI", b"R", id_) + b"public\0t\0" + columns
+            row = struct.pack(">HcI", 1, b"t", 1) + b"7"
+            yield None, header + struct.pack(">cIc", b"I", id_, b"N") + row
+        yield 2000, b""
+
+    decoder = postgres_decode.Decoder(lambda relation: ["id"], (7, 500))
+    rows = [(rows.relation.id, rows.text("id").to_pylist()) for rows in decoder.changes(messages(), 0, 2000)]
+    assert rows == [(7, ["7"]), (500, ["7"])]
+    assert set(decoder._relations) == set(decoder._key_of) == {7, 500}
+
+
+def test_a_check_has_its_time_for_the_timeline_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[float] = []
+    monkeypatch.setattr(endpoint, "session", lambda query, within_s: nullcontext(("", None)))
+    monkeypatch.setattr(endpoint, "check_slot", lambda *given: None)
+    monkeypatch.setattr(endpoint, "timeline_of", lambda connection: 2)
+    monkeypatch.setattr(endpoint, "check_timeline", lambda *given: left.append(given[-1]))
+    log = SimpleNamespace(newest=lambda: {"to": "0/1"})
+    input_: Any = SimpleNamespace(
+        _log=log,
+        _query=None,
+        _names=None,
+        _idle=SimpleNamespace(reached=lambda: (0, None)),
+        _reached=lambda newest: (1, 1),
+        _check_tables=lambda *given: None,
+        steps=lambda: range(0),
+    )
+    endpoint.PostgresInput._check_slot(input_, 5.0)
+    assert 4.0 < left[0] <= 5.0
+
+
+@pytest.mark.parametrize(
+    ("spark", "text", "value"),
+    [
+        ("DECIMAL(38,10)", "1e-999999999", None),  # pyarrow would crash
+        ("DECIMAL(38,10)", "1e5", None),
+        ("DECIMAL(38,10)", "NaN", None),
+        ("DECIMAL(38,10)", "Infinity", None),
+        ("DECIMAL(38,10)", "", None),
+        ("DECIMAL(38,10)", "-", None),
+        ("DECIMAL(38,10)", "-12.5", "-12.5000000000"),
+        ("DECIMAL(38,10)", "9" * 131072, None),  # of this and the next ones it would make other numbers
+        ("DECIMAL(38,10)", "1" * 33, None),
+        ("DECIMAL(38,0)", "1" + "0" * 42, None),
+        ("DECIMAL(38,10)", "0." + "0" * 49 + "1", None),
+        ("DECIMAL(38,10)", "1." + "0" * 200, "1.0000000000"),
+        ("DECIMAL(10,2)", "12345678." + "0" * 40, "12345678.00"),
+        ("DECIMAL(10,2)", "12345678.91", "12345678.91"),
+        ("DECIMAL(10,2)", "123456789", None),
+        ("DECIMAL(10,2)", "1.234", None),
+        ("DECIMAL(10,2)", "1.2300", "1.23"),
+        ("DECIMAL(38,38)", "0." + "9" * 38, "0." + "9" * 38),
+        ("DATE", "0000-01-01", None),
+        ("DATE", "99999-01-01", None),
+        ("TIMESTAMP", "0001-01-01 00:00:00+15", None),
+        ("TIMESTAMP_NTZ", "2147483648-01-01 00:00:00", None),
+    ],
+)
+def test_values_that_a_server_writes(spark: str, text: str, value: str | None) -> None:
+    values = pa.array([None, text])
+    if value is None:
+        with pytest.raises(UnfitValueError) as told:
+            convert(spark, values)
+        assert told.value.row == 1
+        return
+    assert [str(v) if v is not None else v for v in convert(spark, values).to_pylist()] == [None, value]
+    assert convert(spark, values.slice(0, 1)).to_pylist() == [None]
+    assert convert(spark, values.slice(0, 0)).to_pylist() == []
 
 
 @pytest.mark.parametrize(
@@ -329,6 +414,36 @@ def test_which_changes_of_a_type_keep_all_values(
 )
 def test_the_type_that_takes_a_numeric(precision: int, scale: int, wanted: str) -> None:
     assert wanted_types(numeric(precision, scale & 0x7FF)) == wanted
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        psycopg.errors.InsufficientPrivilege("permission denied for schema mzplan"),
+        RuntimeError("mzplan[COPY]: permission denied for schema mzplan\n at x"),
+    ],
+)
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_batch_that_is_denied_asks_for_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, problem: Exception, answers: bool
+) -> None:
+    query = resolve(sink(), Secrets(".", {"PW": "pw"}), ".")
+    lacks = Diagnostic(code="MZ054", summary="lacks", hint="run:\nGRANT CREATE ON SCHEMA mzplan TO app;")
+
+    def connected(*given: object, **more: object) -> Any:
+        if not answers:
+            raise psycopg.OperationalError("closed")
+        return nullcontext()
+
+    monkeypatch.setattr(sink_connector, "connect", connected)
+    monkeypatch.setattr(sink_connector, "find_target", lambda connection, query: None)
+    monkeypatch.setattr(sink_connector.PrivilegeCheck, "problem", lambda check, *given: lacks)
+    run: Any = SimpleNamespace(query=query, epoch=1, outputs=(), interrupt=lambda hang_up: None)
+    told = sink_connector._Batches(run).explained(problem)
+    assert isinstance(told, MzplanError)
+    (found,) = told.diagnostics
+    assert found == lacks if answers else "permission denied for schema mzplan." in found.detail
+    assert found.code == "MZ054" and "correct the table" not in found.hint
 
 
 def test_a_server_that_ends_is_a_lost_connection() -> None:

@@ -202,6 +202,11 @@ def test_spark_fetches_no_url_that_a_table_s_log_names() -> None:
         assert conf[f"spark.hadoop.fs.{scheme}.impl"] == f"mzplan.reads.no.{scheme}"
 
 
+def test_no_table_has_spark_merge_its_files() -> None:
+    conf = dict(configuration_of("a", {}, {"spark.databricks.delta.autoCompact.enabled": "true"}).getAll())
+    assert conf["spark.databricks.delta.autoCompact.enabled"] == "false"
+
+
 def test_what_spark_shows_of_options_holds_no_key() -> None:
     for given in ({}, {"spark.redaction.regex": "(?i)secret|colour"}):
         shown = re.compile(configuration_of("a", given, {}).get("spark.redaction.regex") or "")
@@ -480,3 +485,13 @@ def test_lag_of_kafka_and_of_a_table() -> None:
     assert parse_progress(progress(sources=[delta])).lag == 0
     delta["metrics"] = {"numFilesOutstanding": "2"}
     assert parse_progress(progress(sources=[delta])).lag is None
+
+
+def test_a_file_that_is_gone_is_no_file_to_correct() -> None:
+    """As VACUUM of a Delta table leaves it to a source that has not read it yet."""
+    gone = "[FAILED_READ_FILE.FILE_NOT_EXIST] Error while reading file file:/lake/a.parquet. It is"
+    found = failures.of_messages(
+        [("SparkException", "[TASK_WRITE_FAILED] Task failed"), ("SparkException", gone)]
+    )
+    assert found.code == "MZ067" and "file file:/lake/a.parquet was deleted before it was read" in found.text
+    assert "VACUUM" in found.text

@@ -132,7 +132,12 @@ def test_an_append_of_several_steps_is_there_whole_or_not_at_all(
     storage.append([(source, moved)])
     storage.append([(source, moved)])
     storage.append([(source, replace(moved, upper=5))])
-    assert [steps.read(step).read_all()["id"].to_pylist() for step in steps.steps()] == [[0], [1], [1], [2]]
+    assert [batch["id"].to_pylist() for step in steps.steps() for batch in steps.batches(step)] == [
+        [0],
+        [1],
+        [1],
+        [2],
+    ]
 
 
 def test_appends_to_an_object_store_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

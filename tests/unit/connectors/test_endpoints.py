@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from mzplan.connectors.adapter.rows import StepRows
+from mzplan.connectors.adapter.source import step_of
+from mzplan.connectors.kafka.positions import _read
 from mzplan.connectors.local import endpoint as local
 from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps, StaleStepError
+from mzplan.connectors.postgres.source.watch import Idle
 from mzplan.endpoints import StepError
 from mzplan.endpoints.arrays import build
 from mzplan.endpoints.arrow import FitError, arrow_schema, fit
@@ -179,6 +182,19 @@ def test_hashes_that_rows_carry_are_taken() -> None:
     assert digest(carried.slice(0, 1), carried.slice(1)) == digest(whole)
 
 
+@pytest.mark.parametrize("type_", [pa.decimal128(38, 0), pa.string(), pa.large_string()])
+def test_no_decimal_becomes_another_number(type_: pa.DataType) -> None:
+    """pyarrow's own cast does not see what has too many digits for it."""
+    columns = parse_columns("d DECIMAL(38,10)")
+    texts = [None, "-12", "1" * 28, "1" * 33]
+    values = pa.array([Decimal(t) if t and pa.types.is_decimal(type_) else t for t in texts], type_)
+    batch = pa.RecordBatch.from_arrays([values], names=["d"])
+    assert fit(batch.slice(0, 3), columns).column(0).to_pylist() == [None, -12, Decimal("1" * 28)]
+    with pytest.raises(FitError) as caught:
+        fit(batch, columns)
+    assert caught.value.row == 3
+
+
 def test_batches_are_made_to_fit() -> None:
     columns = parse_columns("id BIGINT NOT NULL, name VARCHAR(3), new DATE")
     batch = pa.RecordBatch.from_pydict(
@@ -322,6 +338,48 @@ def test_damaged_files_are_told_by_their_names(tmp_path: Path) -> None:
         steps.steps()
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("expired.json", '{"start": []}'),
+        ("expired.json", '{"start": 1e999}'),
+        ("expired.json", '{"start": "1"}'),
+        ("expired.json", '{"start": -1}'),
+        ("expired.json", '{"start": true}'),
+        ("expired.json", '{"ids": 5}'),
+        ("expired.json", "[1]"),
+        ("expired.json", "[[1, 2]]"),
+        ("expired.json", "[" * 100_000),
+        ("expired.json", '{"ids": {"x": 5}}'),
+        ("expired-ids.json", "[1]"),
+        ("expired-ids.json", '{"x": [1, 2]}'),
+        ("expired-ids.json", '{"x": [1, "2", "9:none"]}'),
+        ("expired-ids.json", '{"x": [[], 2, "9:none"]}'),
+        ("expired-ids.json", '{"x": [1, 2, {}]}'),
+    ],
+)
+def test_what_is_expired_is_read_as_it_should_be_or_damaged(tmp_path: Path, name: str, text: str) -> None:
+    steps = LocalSteps(str(tmp_path))
+    (tmp_path / name).write_text(text)
+    for ask in (lambda: steps.append(pa.table({"id": [1]}), "a"), steps.appended):
+        with pytest.raises(OSError, match=rf"{name} is damaged"):
+            ask()
+
+
+@pytest.mark.parametrize("text", ["[1]", "5", "{}", '{"start": []}', '{"start": 1e999}', "[" * 100_000])
+def test_what_is_noted_of_steps_is_read_as_it_should_be_or_damaged(tmp_path: Path, text: str) -> None:
+    log = StepLog(str(tmp_path))
+    (tmp_path / "start.json").write_text(text)
+    with pytest.raises(OSError, match=r"start\.json is damaged"):
+        log.steps()
+    (tmp_path / "idle.json").write_text(text.replace("start", "to"))
+    with pytest.raises(OSError, match=r"idle\.json is damaged"):
+        Idle(str(tmp_path)).reached()
+    assert step_of(text.replace("start", "step")) is None
+    with pytest.raises(ValueError, match="an offset is damaged"):
+        _read(text.replace("start", "orders"), "orders")
+
+
 def test_looking_for_steps_does_not_read_the_ids_that_were_ever_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,7 +390,7 @@ def test_looking_for_steps_does_not_read_the_ids_that_were_ever_used(
     steps.expire(2)
     (tmp_path / "expired-ids.json").write_text("{")  # who reads it stumbles
     again = LocalSteps(str(tmp_path))
-    assert again.steps() == range(2, 3) and again.read(2).num_record_batches == 1
+    assert again.steps() == range(2, 3) and len(again.batches(2)) == 1
     with pytest.raises(OSError, match=r"expired-ids\.json is damaged"):
         again.append(pa.table({"id": [0]}), "a0")
 

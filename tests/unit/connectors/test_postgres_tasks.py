@@ -1,13 +1,18 @@
-"""What a task tells of a row that PostgreSQL refuses: the reason and the column, never a value."""
+"""What a task tells of a row that PostgreSQL refuses: the reason and the column, never a value. And how many
+rows one takes at a time."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
+import psycopg
+import pyarrow as pa
 import pytest
 from adbc_driver_manager import AdbcStatusCode, IntegrityError
 
-from mzplan.connectors.postgres.sink import tasks
+from mzplan.connectors.postgres.sink import reading, tasks
 
 PRIMARY, DETAIL, CONTEXT = "PG_DIAG_MESSAGE_PRIMARY", "PG_DIAG_MESSAGE_DETAIL", "PG_DIAG_CONTEXT"
 
@@ -38,3 +43,14 @@ def test_of_a_refused_row_no_value_is_told(details: dict[str, str], told: str) -
     with pytest.raises(RuntimeError) as raised:
         list(tasks._task(push, "p4ss")(()))
     assert str(raised.value) == f"mzplan[COPY]: {told}"
+
+
+def test_large_rows_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = MagicMock()
+    copy = connection.__enter__().cursor().__enter__().copy().__enter__()
+    copy.rows.return_value = iter([("x" * 40, None)] * 5)
+    monkeypatch.setattr(psycopg, "connect", lambda conninfo: connection)
+    monkeypatch.setattr(reading, "_BYTES", 100)
+    read = reading.reading("", "", ["SELECT"], 2, SimpleNamespace(add=lambda count: None), None)
+    batches = read([pa.RecordBatch.from_arrays([pa.array([0])], names=["id"])])
+    assert [batch.num_rows for batch in batches] == [3, 2]

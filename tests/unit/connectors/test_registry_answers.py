@@ -8,18 +8,27 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mzplan.connectors.formats import registry_http
+from mzplan.connectors.api.queries import Output
+from mzplan.connectors.formats import registry, registry_http
+from mzplan.connectors.formats.avro.decoder import UnknownError
+from mzplan.connectors.formats.registry import Subject, check_sink, check_source
 from mzplan.connectors.formats.registry_http import (
     RegistryError,
+    RegistrySchemas,
     RegistryServer,
     get,
     schema_texts,
+    schema_type,
     whole_number,
 )
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.schema.columns import Column
 
 SHORT = 0.3
 ENDLESS = (
@@ -30,7 +39,7 @@ ENDLESS = (
 
 
 @contextlib.contextmanager
-def registry(answer: Callable[[socket.socket], object]) -> Iterator[RegistryServer]:
+def serving(answer: Callable[[socket.socket], object]) -> Iterator[RegistryServer]:
     """One that answers a single request so."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -56,7 +65,7 @@ def test_an_answer_that_never_ends_is_hung_up_on(start: bytes) -> None:
             line.sendall(start if b"100" in start else b" ")
 
     began = time.monotonic()
-    with registry(drip) as server, pytest.raises(RegistryError, match="no answer within") as found:
+    with serving(drip) as server, pytest.raises(RegistryError, match="no answer within") as found:
         threading.Timer(10.0, over.set).start()  # a test that fails ends, too
         try:
             get(server, "/subjects")
@@ -68,7 +77,7 @@ def test_an_answer_that_never_ends_is_hung_up_on(start: bytes) -> None:
 def test_json_that_is_nested_too_deep_is_none() -> None:
     data = b"[" * 200_000
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode()
-    with registry(lambda line: line.sendall(head + data)) as server, pytest.raises(RegistryError) as found:
+    with serving(lambda line: line.sendall(head + data)) as server, pytest.raises(RegistryError) as found:
         get(server, "/subjects")
     assert found.value.why == "answer"
 
@@ -92,3 +101,68 @@ def test_references_without_end_take_no_time_without_end(monkeypatch: pytest.Mon
     monkeypatch.setattr(registry_http, "_ALL_S", -1.0)
     with pytest.raises(RegistryError, match="not all it refers to"):
         schema_texts(lambda path: {}, {"schema": "{}", "references": [{"subject": "a", "version": 1}]})
+
+
+def test_a_schema_with_all_it_refers_to_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while what it refers to is fetched, each from within the other. It is a matter of its records."""
+    asked: list[str] = []
+
+    def answer(path: str) -> dict[str, Any]:
+        asked.append(path)
+        return {"schema": "x" * (1 << 20), "references": [{"subject": "a", "version": len(asked)}]}
+
+    with pytest.raises(RegistryError, match="larger than 4 MiB") as found:
+        schema_texts(answer, answer(""))
+    assert found.value.why == "large" and len(asked) == 5
+    server = RegistryServer(url="http://127.0.0.1:1", seconds=SHORT)
+    monkeypatch.setattr(registry_http, "get", lambda server, path, port: answer(path))
+    schemas = RegistrySchemas(server=server, run="r", known={}, elsewhere=None, name="reg", mark="mzplan")
+    with pytest.raises(UnknownError, match="schema 7: its schema, with all it refers to, is larger"):
+        schemas.texts(7)
+
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal"}
+
+
+def told(monkeypatch: pytest.MonkeyPatch, schema: Any, kind: str, type_: str = "json") -> list[Diagnostic]:
+    """What is said of a column, or an output, `a` and a subject with this schema."""
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    subject = Subject(version=1, id=1, type=type_.upper(), schemas=(text,))
+    monkeypatch.setattr(registry, "_latest", lambda query, connection: subject)
+    address = Address(kind, "x")
+    link = SimpleNamespace(address=Address("connection", "r"))
+    query: Any = SimpleNamespace(
+        address=address,
+        body={"topic": "t", "format": {"type": type_}},
+        connections={registry.ROLE: link},
+    )
+    if kind == "sink":
+        return list(check_sink(query, [Output(name="a", type="DECIMAL(10,2)")]))
+    return list(check_source(query, [Column(name="a", type="STRING")]))
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind", "type_"),
+    [
+        ({"required": 5}, "sink", "json"),
+        ({"required": [{}]}, "sink", "json"),
+        ({"properties": {"a": {"type": [{}]}}}, "sink", "json"),
+        ({"properties": {"a": {"type": [[1]]}}}, "source", "json"),
+        ("[" * 100_000, "source", "json"),
+        ("[" * 100_000, "source", "avro"),
+        ({"type": "record", "name": "R", "fields": [{"name": "a", "type": DECIMAL}]}, "sink", "avro"),
+    ],
+)
+def test_a_text_that_is_no_schema_is_said(
+    monkeypatch: pytest.MonkeyPatch, schema: Any, kind: str, type_: str
+) -> None:
+    assert [problem.code for problem in told(monkeypatch, schema, kind, type_)] == ["MZ128"]
+
+
+def test_names_of_a_registry_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = {"required": [f"{number}\x1b[2J" * 10_000 for number in range(100)]}
+    (problem,) = told(monkeypatch, schema, "sink")
+    assert len(problem.detail) < 25_000 and problem.detail.isprintable()
+    assert problem.detail.endswith("and 60 more differences.")
+    assert len(schema_type({"schemaType": "x" * 10_000})) < 100
+    assert schema_type({"schemaType": [[1]]}) == "unknown"

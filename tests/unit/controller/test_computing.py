@@ -9,9 +9,8 @@ import pytest
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
-from mzplan.spark.versions import require_uncomputed
 from mzplan.warehouse import collection_log
-from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.collection_log import CollectionLog, require_uncomputed
 
 ORDERS = Address.parse("source.orders")
 EVIL = {"metaData": {"configuration": {"delta.constraints.evil": "f()"}, "schemaString": '{"fields": []}'}}

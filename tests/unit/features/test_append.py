@@ -178,6 +178,10 @@ def test_mistakes_in_parquet() -> None:
     sink = io.BytesIO()
     parquet.write_table(pa.table({"id": [1, None]}), sink)
     assert mistakes(sink.getvalue(), "parquet") == [(2, "id is missing (NOT NULL)")]
+    sink = io.BytesIO()
+    parquet.write_table(pa.table({"id": [1, 2], "name": ["a", "byte"]}), sink, compression="none")
+    ((_, said),) = mistakes(sink.getvalue().replace(b"byte", b"b\xffte"), "parquet")
+    assert "after row 0" in said and "UTF8" in said
     ((_, said),) = mistakes(b"no", "parquet")
     assert said.startswith("the file is not Parquet: ")
 
@@ -394,7 +398,7 @@ def test_appends_at_once_lose_nothing(folder: Path) -> None:
     (steps,) = (folder / "w").rglob("steps")
     there = LocalSteps(str(steps))
     assert there.steps() == range(5 + 6 * 5)
-    assert [there.read(step).read_all().num_rows for step in there.steps()] == [1] * 35
+    assert [sum(batch.num_rows for batch in there.batches(step)) for step in there.steps()] == [1] * 35
 
 
 def test_in_an_object_store_an_append_holds_the_lock_of_the_state(

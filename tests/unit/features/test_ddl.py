@@ -72,11 +72,12 @@ def test_an_address_without_a_table_is_told(tmp_path: Path, address: str, code: 
 
 
 def test_what_only_spark_or_a_runner_knows_is_told(tmp_path: Path) -> None:
-    found = ddl(tmp_path, more=', select: [id, "id * 2 AS twice"]')
+    assert "twice bigint" in ddl(tmp_path, "sink.rows", more=', select: [id, "id * 2 AS twice"]').out
+    found = ddl(tmp_path, more=', select: [id, "id * name AS twice"]')
     assert found.code == 1 and not found.out
     assert "[MZ265]" in found.err and "select computes twice" in found.err
     # As the fix says.
-    fixed = ddl(tmp_path, "sink.rows", more=', select: [id, "CAST(id * 2 AS BIGINT) AS twice"]')
+    fixed = ddl(tmp_path, "sink.rows", more=', select: [id, "CAST(id * name AS BIGINT) AS twice"]')
     assert "twice bigint" in fixed.out
     found = ddl(tmp_path, user="${env:PG_USER}")
     assert found.code == 1 and found.err.count("[MZ265]") == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter, defaultdict
 
@@ -112,3 +113,37 @@ def test_no_folder_is_crowded() -> None:
     folders = Counter(path.parent for path in modules().values())
     folders.update(path.parent for path in (DOCS.parent / "tests").rglob("*.py"))
     assert {str(folder): number for folder, number in folders.items() if number > 24} == {}
+
+
+POOR = {
+    "all_",
+    "both",
+    "found",
+    "has",
+    "is_",
+    "it",
+    "made",
+    "one",
+    "ones",
+    "said",
+    "that",
+    "them",
+    "there",
+    "this",
+    "what",
+}
+
+
+@pytest.mark.parametrize("package", sorted(packages()))
+def test_locals_say_what_they_hold(package: str) -> None:
+    """Names of fields and parameters are public: they are not looked at here."""
+    poor = []
+    for name, path in modules().items():
+        tree = (
+            ast.parse(path.read_text(encoding="utf-8")) if name.split(".")[0] == package else ast.Module([])
+        )
+        nodes = list(ast.walk(tree))
+        fields = {id(node.target) for node in nodes if isinstance(node, ast.AnnAssign)}
+        bound = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        poor += [f"{name}:{n.lineno}: {n.id}" for n in bound if n.id in POOR and id(n) not in fields]
+    assert not poor

@@ -444,3 +444,20 @@ def test_a_long_host_is_told_by_its_end_before_and_after() -> None:
     above, _, _ = render_plan_markdown(plan).partition("<details>")
     for text in (render_plan(plan).partition("\n\n")[0], above):
         assert "shop.example:9092 → " in text and "evil.example:9092" in text
+
+
+def test_a_text_of_several_lines_is_shown_by_the_lines_that_change() -> None:
+    orders = resource("source.orders", "local", type="local", schema="id BIGINT, amount INT")
+
+    def with_limit(limit: int) -> Configuration:
+        query = f"SELECT id\nFROM orders\nWHERE amount > {limit}\n"
+        view = {"type": "sql", "from": "orders", "schema": "id BIGINT", "query": query}
+        return project(orders, resource("view.v", **{"type_": "sql", **view}))
+
+    made, state = build_plan(with_limit(1), EMPTY), commit(with_limit(1))
+    assert "    query: |\n      SELECT id\n      FROM orders\n      WHERE amount > 1\n" in render_plan(made)
+    assert "+     query: |\n+       SELECT id\n" in render_plan_markdown(made)
+    changed = build_plan(with_limit(2), state)
+    assert "    query:\n      - WHERE amount > 1\n      + WHERE amount > 2\n" in render_plan(changed)
+    lines = "-     query: WHERE amount > 1\n+     query: WHERE amount > 2\n"
+    assert lines in render_plan_markdown(changed)

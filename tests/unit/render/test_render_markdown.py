@@ -11,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.plan import DriftItem, Pending, Plan
+from mzplan.model.plan import DriftItem, FieldChange, Pending, Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.render.markdown import render_drift_markdown, render_plan_markdown
 from mzplan.render.markup import LIMIT, code, fence, length, link, shortened
-from tests.unit.small_projects import at, commit, kafka, project, shop, sink, source
+from mzplan.render.plan_page import render_plan_page
+from mzplan.render.plan_text import render_plan
+from tests.unit.small_projects import at, commit, kafka, project, resource, shop, sink, source
 
 HOSTILE = (
     "```\n</details>\n<!-- mzplan:plan:other --> @everyone [x](javascript:1) <script> | ~~~~ ````` \u202e"
@@ -172,3 +174,89 @@ def test_a_comment_fits_whatever_its_parts(state: State, char: str) -> None:
         assert comment.startswith("<!-- mzplan:plan:") or "project" in changed or "environment" in changed
     assert length(render_drift_markdown(long, 1, plan.drift, long)) < LIMIT
     assert length(render_drift_markdown("shop", 1, parts["drift"])) < LIMIT
+
+
+HOST = f"lineage.corp.example.{'eu-west-1.production.internal.' * 7}evil.example"  # 243 characters
+
+
+def moved(path: str, before: Any, after: Any) -> FieldChange:
+    return FieldChange(path=path, before=before, after=after, effect="in-place", sensitive=False)
+
+
+def beside(count: int, host: str = "127.0.0.1") -> tuple[FieldChange, ...]:
+    """Instances that are new."""
+    return tuple(
+        field
+        for number in range(count)
+        for field in (
+            moved(f"instances.i{number:03}.metrics.host", None, host),
+            moved(f"instances.i{number:03}.metrics.port", None, 9200 + number),
+            moved(f"instances.i{number:03}.type", None, "cluster"),
+        )
+    )
+
+
+@pytest.mark.parametrize("path", ["/v1", "/v1" * 300])
+@pytest.mark.parametrize("others", [beside(14), beside(55), beside(200), beside(200, "0.0.0.0")])
+def test_where_settings_lead_is_told_before_all_others_and_whole(
+    state: State, path: str, others: tuple[FieldChange, ...]
+) -> None:
+    url = moved("lineage.url", f"https://lineage.corp.example{path}", f"https://{HOST}{path}")
+    more = (url, moved("lineage.namespace", None, "another"), moved("retries.last", "1m", "70s"))
+    plan = dataclasses.replace(build_plan(shop(), state), settings_changes=(*others, *more))
+    comment = render_plan_markdown(plan)
+    above, _, below = comment.partition("<details>")
+    assert length(comment) < LIMIT
+    for text in (above, below, render_plan(plan).partition("\n\n")[0], render_plan_page(plan)):
+        assert f"https://{HOST}" in text and "another" in text
+    assert below.index("lineage.url") < below.index("instances.i000")
+    assert "of where runners report or listen**" in above
+
+
+def test_what_is_opened_to_others_is_told_too(state: State) -> None:
+    opened = moved("instances.zzz.metrics.host", "127.0.0.1", "0.0.0.0")
+    plan = dataclasses.replace(build_plan(shop(), state), settings_changes=(*beside(100), opened))
+    above, _, below = render_plan_markdown(plan).partition("<details>")
+    for text in (above, below, render_plan(plan).partition("\n\n")[0]):
+        assert "zzz.metrics.host" in text and "0.0.0.0" in text
+
+
+@pytest.mark.parametrize(
+    "long", ["x" * 70_000, "\U0001f600" * 70_000, "https://" + "x" * 70_000 + ".evil.example/"]
+)
+def test_no_setting_is_too_long_for_a_comment(state: State, long: str) -> None:
+    plan = build_plan(shop(), state)
+    fields = [*beside(3), moved("lineage.url", long, f"https://{HOST}/{long}"), moved(long, "a", "b")]
+    fields += [moved(f"instances.{long}.metrics.host", long, "0.0.0.0"), moved("retries.last", long, long)]
+    comment = render_plan_markdown(dataclasses.replace(plan, settings_changes=tuple(fields)))
+    above, _, below = comment.partition("<details>")
+    assert length(comment) < LIMIT and HOST in above and HOST in below
+    assert ".evil.example" in above
+
+
+def registry(url: str, **more: Any) -> Any:
+    return resource("connection.r", "schema-registry", url=url, **more)
+
+
+def test_no_long_value_beside_it_hides_where_a_connection_leads() -> None:
+    before, after = (registry(f"https://{host}/v1{'/v1' * 300}") for host in ("lineage.corp.example", HOST))
+    sinks = {name: sink(name) for name in ("s0", "s1")}
+    long = {name: sink(name, where=f"name = '{'x' * 62_700}'") for name in sinks}
+    plan = build_plan(shop(r=after, **long), commit(shop(r=before, **sinks)))
+    comment = render_plan_markdown(plan)
+    above, _, below = comment.partition("<details>")
+    assert f"https://{HOST}/v1" in above and f"https://{HOST}/v1" in below
+    assert length(comment) < LIMIT and "sink.s1" in below
+    made = build_plan(shop(r=after, **long), State(project="shop"))
+    assert f"https://{HOST}/v1" in render_plan_markdown(made)
+
+
+def test_a_server_with_many_others_and_by_its_name_alone_is_told_whole() -> None:
+    def brokers(last: str) -> list[str]:
+        return [*(f"b{n}.{last}:9092" for n in range(30)), f"{last}:9092", "z:9092"]
+
+    state = commit(shop(shop_kafka=kafka(brokers=brokers("corp.example"))))
+    plan = build_plan(shop(shop_kafka=kafka(brokers=brokers(HOST))), state)
+    above, _, _ = render_plan_markdown(plan).partition("<details>")
+    assert "1 connection leads elsewhere" in above and f"b0.{HOST}:9092" in above
+    assert f"{HOST}:9092" in render_plan(plan).partition("\n\n")[0]

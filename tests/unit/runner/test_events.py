@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -68,6 +69,19 @@ def test_starts_stops_failures_and_heals_each_with_its_cause(world: World) -> No
     assert [one.generation for one in events(world.store, "generation")] == [1, 1]
 
 
+def test_what_is_forgiven_while_it_is_down_is_healed_when_it_runs(world: World) -> None:
+    world.commit(committed(1))
+    world.settle()
+    world.executor.end(world.executor.running()[ORDERS].name, "the disk is full")
+    queries = world.runner.controller.queries
+    assert queries is not None
+    world.settle()
+    queries.try_failed_again()
+    world.settle()
+    kinds = [kind for kind, _, _ in told(world.store, "started", "failed", "healed")]
+    assert kinds == ["started", "failed", "started", "healed"]
+
+
 def test_what_is_dropped_and_what_goes_elsewhere_is_said_so(worlds: Worlds) -> None:
     worlds.runner("big")
     worlds.runner("local")
@@ -111,7 +125,7 @@ def test_refusals_ddl_and_secrets(world: World) -> None:
         created=0.0,
         descriptions=(world.runner.controller.catalog.hosted()[ORDERS].query,),
     )
-    world.runner.answering._answer(proposal)
+    world.runner.answering._answer(proposal, time.monotonic() + 5.0)
     world.settle()
     assert "refused before its commit" in events(world.store, "refused")[-1].detail
     queries = world.runner.controller.queries

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from mzplan.connectors.api.queries import Probe
+from mzplan.connectors.postgres.identity import identify
 from mzplan.controller.executor import CheckResult
+from mzplan.model.diagnostics import MzplanError
 from mzplan.runner import answers
 from mzplan.schema.description import describe
+from mzplan.secrets.policy import Handed
 from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
 
 
 def test_a_check_that_does_not_end_is_answered_and_holds_up_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "LIMIT", 0.3)
+    monkeypatch.setattr(answers, "LIMIT", 2.0)
     world, ended = World(tmp_path), threading.Event()
 
     def never(*_: object) -> CheckResult:
@@ -28,6 +34,7 @@ def test_a_check_that_does_not_end_is_answered_and_holds_up_no_commit(
     asked = (describe(state.resources[SINK], state.resources),) * 8
     try:
         proposals = [world.store.proposals.make("local", asked) for _ in range(4)]
+        began = time.monotonic()
         world.runner.tick()
         world.commit(state)
         status = world.settle()
@@ -35,8 +42,55 @@ def test_a_check_that_does_not_end_is_answered_and_holds_up_no_commit(
             ORDERS: "running",
             SINK: "running",
         }
+        while world.runner.answering.look():
+            time.sleep(0.01)
+        assert time.monotonic() - began < 3.5, "each is answered within the limit, however many there are"
         answered = [world.store.proposals.read_answer(one) for one in proposals]
         assert {d.code for one in answered if one is not None for d in one.diagnostics} == {"MZ290"}
     finally:
         ended.set()
         world.runner.answering.close()
+
+
+def test_an_answer_that_can_not_be_written_is_still_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the proposal would be checked again in each round, and the values for it kept."""
+    world = World(tmp_path)
+    unfit = CheckResult(upstream={"system_identifier": b"\x00"})
+    monkeypatch.setattr(world.runner.controller, "validate", lambda *_: unfit)
+    state = make_state(1)
+    proposal = world.store.proposals.make("local", (describe(state.resources[SINK], state.resources),))
+    world.runner.values.receive(Handed(values={"PW": "secret"}, proposal=proposal.id))
+    world.runner.answering._answer(proposal, time.monotonic() + 5.0)
+    answer = world.store.proposals.read_answer(proposal)
+    assert answer is not None and [d.code for d in answer.diagnostics] == ["MZ064"]
+    assert world.runner.values.proposed(proposal.id) == {}
+
+
+@pytest.mark.parametrize("upstream", [{"id": b"x"}, {"id": math.nan}, {"id": "x" * (1 << 20)}])
+def test_what_a_server_says_that_it_is_can_be_stored(upstream: dict[str, object]) -> None:
+    with pytest.raises(MzplanError, match="can't be stored"):
+        Probe(upstream=upstream)
+
+
+def test_a_postgresql_that_says_what_none_does_is_not_known() -> None:
+    class Lying:
+        def __init__(self, *row: object):
+            self.row = row
+
+        def execute(self, statement: bytes) -> Lying:
+            return self
+
+        def fetchone(self) -> tuple[object, ...]:
+            return self.row
+
+    assert identify(Lying("1", 2, "shop", 3)) == {  # type: ignore[arg-type]
+        "type": "postgres",
+        "system_identifier": "1",
+        "timeline": 2,
+        "database": "shop",
+        "database_oid": 3,
+    }
+    assert identify(Lying(b"1", 2, "shop", 3)) is None  # type: ignore[arg-type]
+    assert identify(Lying("1", 2, "shop")) is None  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import pytest
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Observation, Status
 from mzplan.model.resources import Instance
 from mzplan.model.state import State
@@ -335,3 +335,16 @@ def test_epochs_are_one_sequence_that_goes_on_from_older_leases(worlds: Worlds) 
     store.write_status(status)
     store.backend.write("status/local.json", b"{")
     assert store.leases.next_epoch() == 10
+
+
+def test_an_epoch_that_somebody_has_written_is_not_counted_beyond(worlds: Worlds) -> None:
+    store = worlds.store
+    for number, last in ((2**53 - 1, True), (2**53, False), (2**60, False)):
+        store.backend.delete(EPOCH_KEY)
+        store.backend.write(EPOCH_KEY, f'{{"format_version":1,"epoch":{number}}}'.encode())
+        if last:
+            assert store.leases.next_epoch() == 2**53
+            continue
+        with pytest.raises(MzplanError, match="MZ030"):
+            store.leases.take("local", "one")
+        assert store.backend.list("leases/") == [EPOCH_KEY], "nobody has taken it"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
 import json
 import logging
+import socket
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +26,7 @@ from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.operations.follower import OutcomeFollower
 from mzplan.plan.drift import drift_between, drift_of_instance
 from mzplan.render.status import status_to_json
+from mzplan.runner import metrics
 from mzplan.runner.logs import JsonFormatter
 from mzplan.runner.metrics import MetricsServer, serve_metrics
 from mzplan.runner.status_writer import STATUS_EVERY
@@ -104,9 +109,9 @@ def test_a_line_of_the_log_as_json() -> None:
     assert "ValueError: why" in third["exception"]
 
 
-def asked(port: int, path: str) -> tuple[int, str]:
+def asked(port: int, path: str, **headers: str) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.request("GET", path)
+    connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
     text = answer.read().decode()
     connection.close()
@@ -147,6 +152,25 @@ def test_metrics_and_health(world: World) -> None:
         world.runner.controller.instances.lost = "another runner leads it, at secret://x"
         assert "secret" not in asked(server.port, "/healthz")[1]
         assert 'mzplan_instance_leader{instance="local"} 0.0' in asked(server.port, "/metrics")[1]
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_no_page_elsewhere_reads_metrics_of_this_machine_alone(world: World, host: str) -> None:
+    """One whose own name leads here (DNS rebinding) sends that name."""
+    server = serve_metrics(world.runner, MetricsPlace(port=0, host=host), "/nowhere", drift_of_instance)
+    assert server is not None
+    try:
+        for name in ("localhost:9100", "LOCALHOST", "127.0.0.1", "[::1]:1", "10.0.0.7:9100"):
+            assert asked(server.port, "/metrics", Host=name)[0] == 200, name
+        for name in ("evil.example", "127.0.0.1.evil.example:9100", "runner.shop.svc:9100", ""):
+            for path in ("/metrics", "/healthz", "/other"):
+                refused = asked(server.port, path, Host=name)[0] == 421
+                assert refused is (host != "0.0.0.0"), (name, path)
+        with socket.create_connection(("127.0.0.1", server.port)) as old:  # HTTP/1.0 knows no Host
+            old.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert b" 200 " in old.recv(100)
     finally:
         server.close()
 
@@ -222,6 +246,36 @@ def test_counters_outlive_runs_and_failures(world: World) -> None:
 
 def query_of(world: World, seen: Observation) -> QueryStatus:
     return QueryStatus(resource=world.committed.resources[seen.address], observation=seen)
+
+
+def test_connections_are_few_and_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that says nothing, or drips, has no thread for ever, and its place is given back."""
+    monkeypatch.setattr(metrics, "_LONGEST", 1.0)
+    before = threading.active_count()
+    server = serve_metrics(world.runner, MetricsPlace(port=0), "/nowhere", drift_of_instance)
+    assert server is not None
+    silent = [socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(40)]
+    try:
+        for one in silent:
+            with contextlib.suppress(OSError):  # those beyond the limit are closed at once
+                one.send(b"GET /metrics HTTP/1.0\r\nX: ")
+        assert threading.active_count() - before <= 2 * metrics._PLACES + 1
+        for one in silent:
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b"", "it is closed"
+        assert until_answered(server.port) == 200
+    finally:
+        for one in silent:
+            one.close()
+        server.close()
+
+
+def until_answered(port: int) -> int:
+    for _ in range(100):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return asked(port, "/metrics")[0]
+        time.sleep(0.05)
+    raise AssertionError("no place was given back")
 
 
 def test_a_port_that_is_taken_is_a_warning(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 import pytest
 
 from mzplan.config import load_project
+from mzplan.controller.executor import ExecutorGoneError
 from mzplan.controller.terms import NotAttachedError
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.runner import embedded, main
+from mzplan.runner.loop import RoundsFailedError
 from mzplan.runner.wake import HandedValues, WakeListener, send_wake
 from mzplan.secrets.policy import NOTHING_HANDED
 from mzplan.store.backends.local import LocalBackend
@@ -79,6 +81,67 @@ def test_a_round_that_fails_of_a_defect_ends_no_runner(
     assert rounds[0] == 3
     told = [r for r in caplog.records if "failed unexpectedly: RecursionError" in r.getMessage()]
     assert len(told) == 1 and told[0].exc_info  # not each round
+
+
+def test_a_runner_whose_engine_is_gone_ends_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can have no other one: with its lease renewed for ever, nobody would run its queries."""
+    world.commit(make_state(1))
+    world.settle()
+
+    def gone() -> Any:
+        raise ExecutorGoneError("Java has ended.")
+
+    monkeypatch.setattr(world.executor, "reports", gone)
+    stopping = threading.Event()
+    limit = threading.Timer(10.0, stopping.set)
+    limit.start()
+    with pytest.raises(ExecutorGoneError):
+        world.runner.serve(stopping)
+    limit.cancel()
+
+
+def test_a_runner_whose_rounds_fail_for_minutes_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends well in between begins the count anew, and so does a store that is away: of that the
+    lease is lost."""
+    world.commit(make_state(1))
+    world.settle()
+    controller = world.runner.controller
+    process, rounds = controller.process, 0
+
+    async def broken() -> None:
+        nonlocal rounds
+        rounds, world.now = rounds + 1, world.now + 100.0
+        if rounds == 4:
+            return await process()
+        if rounds == 7:
+            away()
+        raise RecursionError("maximum recursion depth exceeded")
+
+    async def ready() -> None: ...
+
+    monkeypatch.setattr(controller, "process", broken)
+    monkeypatch.setattr(controller, "ready", ready)
+    with pytest.raises(RoundsFailedError, match="for 300 s: RecursionError: maximum"):
+        world.runner.serve(threading.Event())
+    assert rounds == 11
+
+
+def test_an_engine_that_can_not_be_opened_ends_the_runner_whatever_it_raises() -> None:
+    class Controller:
+        woken = threading.Event()
+        executor: Any
+
+        def open(self) -> None:
+            raise ConnectionRefusedError("Java is not there any more")
+
+    controller: Any = Controller()
+    controller.executor = controller
+    problem: list[MzplanError] = []
+    stopping = threading.Event()
+    main._open(controller, problem, stopping)
+    assert stopping.is_set() and controller.woken.is_set()
+    told = problem[0].diagnostics[0]
+    assert told.code == "MZ062" and "not there any more" in told.detail
 
 
 @pytest.mark.parametrize("content", [b"", b"{"])

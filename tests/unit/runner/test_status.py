@@ -20,7 +20,7 @@ from mzplan.controller.reconcile import Decision, Desired, Memory
 from mzplan.controller.watches import ConnectionWatch, Sampler
 from mzplan.host import spark_lines
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, sentence
+from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
 from mzplan.model.observed import Condition, Observation, Status
 from mzplan.model.state import InstanceStatus, ProjectStatus, QueryStatus
 from mzplan.operations.follower import OutcomeFollower
@@ -31,6 +31,7 @@ from mzplan.plan.drift import drift_between
 from mzplan.render.resumption import render_resumed
 from mzplan.render.status import has_failed, render_status, status_to_json
 from mzplan.schema.description import Description, InlinedConnection, describe
+from mzplan.secrets.policy import Handed
 from mzplan.secrets.resolved import remember
 from mzplan.store.formats import decode_status, encode_status
 from mzplan.warehouse.step_history import unread
@@ -86,6 +87,17 @@ def test_the_lag_of_a_paused_query_is_what_waits(world: World) -> None:
     assert (seen.condition, seen.lag, seen.lag_unit) == ("paused", 7, "records")
     assert (seen.total_rows, seen.last_rows, seen.last_batch_at) == (40, 4, 5.5)
     assert seen.last_steps == ((3, 5, 4), (2, None, None))
+
+
+def test_what_waited_before_a_run_began_is_no_lag_of_it(world: World) -> None:
+    world.executor.measured = lambda d: Measured(backlog={"records": 0}, at=time.time())
+    world.commit(make_state(1))
+    first = until(world, lambda seen: seen.lag == 0).run_id
+    world.executor.measured = lambda d: Measured(backlog={"records": 7}, at=time.time())
+    world.commit(make_state(2, where="amount > 1"))
+    seen = until(world, lambda seen: seen.run_id != first)
+    assert seen.lag in (None, 7)
+    assert until(world, lambda seen: seen.lag is not None).lag == 7
 
 
 def test_of_what_a_run_says_and_what_was_measured_the_newer_counts() -> None:
@@ -176,6 +188,25 @@ def test_what_has_failed_is_tried_when_its_server_answers_again(world: World) ->
     assert healed.started_because is not None and "answers again" in healed.started_because.detail
 
 
+def test_what_has_failed_is_tried_at_once_when_an_apply_asks_for_it(world: World) -> None:
+    world.executor.fail_start = lambda one: "no table" if one.address == ORDERS else None
+    world.commit(make_state(1))
+    for _ in range(8):
+        world.settle()
+        world.now += 61.0
+    seen = until(world, lambda seen: seen.failures > 6)
+    assert seen.condition == "failed" and seen.retry_at is not None
+    world.executor.fail_start = lambda one: None
+    assert world.runner.values.receive(Handed(again=True)) == 1
+    world.runner.tick()
+    status = world.store.read_status("local")
+    assert status is not None and status.handed == 1
+    assert status.observations[ORDERS].condition != "failed"  # with this number comes the new attempt
+    healed = world.settle().observations[ORDERS]
+    assert healed.condition == "running" and healed.started_because is not None
+    assert healed.started_because.detail == "an apply asks for it"
+
+
 def test_a_pyspark_that_is_replaced_under_a_runner_is_noticed(world: World) -> None:
     world.commit(make_state(1))
     assert world.settle().replaced == ""
@@ -189,19 +220,50 @@ def test_a_pyspark_that_is_replaced_under_a_runner_is_noticed(world: World) -> N
     assert (found.code, found.severity) == ("MZ243", "warning")
 
 
+LOADED = (
+    "pyspark/version.py",
+    "pyspark/sql/types.py",
+    "pyspark/python/lib/pyspark.zip",
+    "pyspark/jars/spark-core_2.13-4.2.0.jar",
+    "pyspark-4.2.0.dist-info/RECORD",
+)
+
+
+@pytest.mark.parametrize("name", LOADED)
 def test_an_installation_that_is_replaced_is_told_from_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(spark_lines, "_package", lambda: tmp_path)
+    monkeypatch.setattr(spark_lines, "_package", lambda: tmp_path / "pyspark")
     monkeypatch.setattr(spark_lines, "installed_spark", lambda: "4.2.0")
-    (tmp_path / "version.py").write_text("one")
-    there = spark_lines.Installation()
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    for file in map(tmp_path.joinpath, LOADED):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("one")
+    now = [0.0]
+    there = spark_lines.Installation(lambda: now[0])
+    file = tmp_path / name
+    (file.parent / "__pycache__").mkdir()  # which changes the folder
+    (file.parent / "__pycache__" / "a.pyc").write_text("compiled")
+    (tmp_path / "pyspark" / "logs").write_text("of somebody")
+    assert there.replaced_by(at_once=True) is None
+    (tmp_path / "kept").hardlink_to(file)
+    (tmp_path / "new").write_text("two")  # as long as the one before
+    (tmp_path / "new").replace(file)
+    assert there.replaced_by() is None  # it looks every few seconds, or when a query has failed
+    assert there.replaced_by(at_once=True) == "4.2.0"
+    (tmp_path / "kept").replace(file)
+    now[0] = 3.0
     assert there.replaced_by() is None
-    (tmp_path / "version.py").rename(tmp_path / "kept")
-    (tmp_path / "version.py").write_text("two")
+    file.parent.rename(tmp_path / "away")
+    now[0] = 6.0
     assert there.replaced_by() == "4.2.0"
-    (tmp_path / "kept").replace(tmp_path / "version.py")
-    assert there.replaced_by() is None
+
+
+def test_a_look_at_the_installation_of_here_is_cheap() -> None:
+    there = spark_lines.Installation()
+    began = time.perf_counter()
+    assert there.replaced_by(at_once=True) is None
+    assert time.perf_counter() - began < 0.2  # 2 ms where nothing else runs
 
 
 def test_a_server_that_has_answered_has_not_moved(world: World) -> None:
@@ -454,6 +516,26 @@ def test_apply_says_how_far_the_start_has_come() -> None:
     ]
 
 
+def test_progress_names_the_plans_own_queries_until_a_status_has_taken_the_serial_in() -> None:
+    """A runner that has just ended has no status: nobody knows of what the plan leaves alone."""
+    committed = make_state(1)
+    others = {a for a in committed.resources if a.kind != "connection"} - {ORDERS}
+    behind = Status(instance="local", epoch=1, heartbeat=0.0, serial=0)
+    coming = [None, behind, replace(behind, serial=1)]
+
+    class Followed(OutcomeFollower):
+        def _read(self) -> Any:
+            return coming.pop(0), True, None
+
+    named: list[set[Address]] = []
+    looks = SimpleNamespace(waiting=lambda waiting, _: named.append(set(waiting)), outcome=lambda _: None)
+    store = SimpleNamespace(backend=SimpleNamespace(look=0.0))
+    follower = Followed(store, committed, "local", {ORDERS})  # type: ignore[arg-type]
+    ended = MzplanError([Diagnostic(code="MZ060", summary="The runner has ended")])
+    follower.follow(9.0, looks, lambda: None if coming else ended)  # type: ignore[arg-type]
+    assert named == [{ORDERS}, {ORDERS}, {ORDERS} | others] and others
+
+
 def test_status_says_how_far_the_start_has_come() -> None:
     starts = seen_of(ORDERS, condition="starting")
     instance = InstanceStatus(
@@ -517,6 +599,10 @@ def test_a_repair_is_proven_by_where_queries_went_on() -> None:
     sink = seen_of(SINK, resumed={"step": 8, "position": {"reservoirVersion": 3}}, run_rows=2, lag=0)
     assert (
         render_resumed(SINK, sink) == "sink.orders_out: resumed after step 8; 2 rows from the outage written"
+    )
+    unknown = replace(sink, run_rows=0, lag=None)
+    assert render_resumed(SINK, unknown) == (
+        "sink.orders_out: resumed after step 8; 0 rows written since, what waits is not known yet"
     )
 
 

@@ -1,7 +1,9 @@
-"""A PostgreSQL server that lets a store in, and then says nothing more: an error in bounded time."""
+"""A PostgreSQL server that lets a store in, and then says nothing more, or never stops: an error in bounded
+time."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -16,6 +18,7 @@ from mzplan.store.backends import postgres
 from mzplan.store.backends.postgres import PostgresBackend
 
 WELCOME = b"R" + struct.pack("!ii", 8, 0) + b"Z" + struct.pack("!i", 5) + b"I"
+NOTICE = b"N" + struct.pack("!i", 11) + b"Mmore\0\0"
 
 
 @pytest.fixture
@@ -64,9 +67,40 @@ def test_a_server_that_says_nothing_more_is_given_up(
     assert backend._local.connection is None, "a late answer could be taken for another's"
 
 
+def test_so_is_one_that_never_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "SILENCE_S", 0.3)
+    monkeypatch.setenv("PGGSSENCMODE", "disable")
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(1024)
+                connection.sendall(WELCOME)
+                while not over.wait(0.02):
+                    connection.sendall(NOTICE)
+
+        threading.Thread(target=serve, daemon=True).start()
+        threading.Timer(10.0, over.set).start()  # a test that fails ends, too
+        port = listener.getsockname()[1]
+        settings = {
+            "host": "127.0.0.1",
+            "port": port,
+            "database": "d",
+            "user": "u",
+            "tls": {"mode": "disable"},
+        }
+        began = time.monotonic()
+        with pytest.raises(MzplanError, match="can't be reached"):
+            PostgresBackend(settings, str(tmp_path), "shop").read("mzplan.state.json")
+        over.set()
+    assert time.monotonic() - began < 5.0
+
+
 def test_a_connection_that_waits_for_news_is_no_silent_one(port: int) -> None:
     """Listening is not asking."""
-    connection = postgres._Connection.connect(
+    connection = postgres.BoundedConnection.connect(
         f"host=127.0.0.1 port={port} user=u dbname=d sslmode=disable gssencmode=disable", autocommit=True
     )
     with connection:

@@ -219,7 +219,9 @@ def test_defaults_are_valid_and_references_lead_somewhere(name: str) -> None:
             wanted = found.query_type(query)
             # A type may be named before its schema is there, but not the other way round.
             if wanted is not None and f"{query}.{wanted}" in schema_names():
-                reference = next(r for r in resource_kind(query, wanted).references if r.kind == "connection")
+                reference = next(
+                    r for r in resource_kind(query, wanted).references if r.kinds == ("connection",)
+                )
                 assert type_ in reference.types
 
 

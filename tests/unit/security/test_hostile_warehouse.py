@@ -5,21 +5,29 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import struct
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import fs
 
 from mzplan.connectors.delta.table import open_table
+from mzplan.connectors.local import step_files
+from mzplan.connectors.local.endpoint import LocalSteps
 from mzplan.host.files import UnfitError
 from mzplan.host.guarded import GuardedFolder
 from mzplan.model.address import Address
-from mzplan.warehouse import foreign_query
+from mzplan.warehouse import copying, foreign_query
 from mzplan.warehouse.checkpoint_log import CheckpointLog
-from mzplan.warehouse.folder import ensure_readable_log, open_folder
+from mzplan.warehouse.content_hash import content_hash
+from mzplan.warehouse.folder import ensure_readable_log, open_folder, remote
 from mzplan.warehouse.snapshot import TableSnapshot, small_files
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.storage import missing_storage
@@ -200,6 +208,134 @@ def test_a_query_of_another_program_is_adopted_without_what_is_no_file(tmp_path:
         shutil.rmtree(left)
 
 
+class Bucket:
+    """An object store that says whatever it likes: objects by name, and the sizes that it lists."""
+
+    def __init__(self, objects: dict[str, bytes], sizes: dict[str, int] | None = None):
+        self.objects, self.sizes = objects, sizes or {}
+        self.silent = threading.Event()
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        return [
+            fs.FileInfo(name, fs.FileType.File, size=self.sizes.get(name, len(data)))
+            for name, data in self.objects.items()
+        ]
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        if self.silent.is_set():
+            threading.Event().wait()
+        return pa.BufferReader(self.objects[path])
+
+    def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:
+        raise AssertionError(path)
+
+    def at(self, place: str) -> tuple[Any, str]:
+        handler = type("Handler", (fs.FileSystemHandler,), dict.fromkeys(_ABSTRACT, _refused))
+        for name in ("get_file_info_selector", "normalize_path", "open_input_stream", "open_output_stream"):
+            setattr(handler, name, staticmethod(getattr(self, name)))
+        return fs.PyFileSystem(handler()), place.partition("://")[2]
+
+
+_ABSTRACT = fs.FileSystemHandler.__abstractmethods__
+
+
+def _refused(*_: object) -> None:
+    raise AssertionError("not asked for")
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3a", "abfs"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../../victim.txt",
+        "offsets/../../../../victim.txt",
+        "/victim.txt",
+        "..",
+        "a/..",
+        "%2e%2e/victim.txt",
+        "elsewhere",
+    ],
+)
+def test_no_name_that_a_store_lists_leads_out_of_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, name: str
+) -> None:
+    victim = tmp_path / "victim.txt"
+    victim.write_text("precious")
+    place = "bucket/old/checkpoint"
+    key = "bucket/other/victim.txt" if name == "elsewhere" else f"{place}/{name}"
+    bucket = Bucket({f"{place}/metadata": b"{}", key: b"overwritten"})
+    monkeypatch.setattr("mzplan.warehouse.folder.remote", bucket.at)
+    for target in (str(tmp_path / "warehouse/checkpoints/a/g1/spark"), "gs://mine/warehouse"):
+        with pytest.raises(OSError, match="leads out of it"):
+            copying.copy_folder(f"{scheme}://{place}", target)
+    assert victim.read_text() == "precious"
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != victim]
+
+
+def test_what_a_store_lists_is_copied_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a name of something that is packed, and a folder that is named for a value."""
+    place = "bucket/old/table"
+    objects = {name: name.encode() * 3 for name in ("_delta_log/0.json", "day=a%20b/x.parquet", "x.json.gz")}
+    monkeypatch.setattr(
+        "mzplan.warehouse.folder.remote",
+        Bucket({f"{place}/{name}": data for name, data in objects.items()}).at,
+    )
+    copying.copy_folder(f"gs://{place}", str(tmp_path / "t"))
+    copied = {str(path.relative_to(tmp_path / "t")): path for path in (tmp_path / "t").rglob("*.*")}
+    assert {name: path.read_bytes() for name, path in copied.items() if path.is_file()} == objects
+
+
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [
+        ({"a": 1}, "has not the 1 bytes"),
+        ({"a": 100}, "has not the 100 bytes"),
+        ({"a": HUGE}, "holds more than 256 MiB"),
+        ({"a.parquet": 1 << 62}, "more than the disk has room for"),
+    ],
+)
+def test_more_than_a_store_lists_is_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], why: str
+) -> None:
+    bucket = Bucket({f"b/{name}": b"0123456789" for name in sizes}, {f"b/{n}": s for n, s in sizes.items()})
+    monkeypatch.setattr("mzplan.warehouse.folder.remote", bucket.at)
+    with pytest.raises(OSError, match=why):
+        copying.copy_folder("gs://b", str(tmp_path / "t"))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_so_many_files_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mzplan.warehouse.folder.remote", Bucket({f"b/{n}": b"" for n in range(3)}).at)
+    monkeypatch.setattr(copying, "_MOST_FILES", 2)
+    with pytest.raises(OSError, match="more than 2 files"):
+        copying.copy_folder("gs://b", str(tmp_path / "t"))
+
+
+def test_a_store_that_falls_silent_is_given_up_and_a_signal_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = Bucket({"b/a": b"a"})
+    bucket.silent.set()
+    monkeypatch.setattr("mzplan.warehouse.folder.remote", bucket.at)
+    monkeypatch.setattr(copying, "_END_S", 0.1)
+    with monkeypatch.context() as patched, pytest.raises(TimeoutError, match="no answer within 1 s"):
+        patched.setattr(copying, "_SILENCE_S", 1.0)
+        copying.copy_folder("gs://b", str(tmp_path / "t"))
+    with limited(), pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        copying.copy_folder("gs://b", str(tmp_path / "t"))
+
+
+def test_google_s_store_is_not_tried_for_a_quarter_of_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", "http://127.0.0.1:1")
+    system, path = remote("gs://anonymous@bucket/a b")
+    limit = system.__reduce__()[1][0]["retry_time_limit"]
+    assert (limit.total_seconds(), path) == (15, "bucket/a b")
+
+
 def test_more_than_a_file_may_have_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 1001)
     with pytest.raises(UnfitError, match="a holds more than 1,000 bytes; move it away"):
@@ -269,3 +405,80 @@ def test_folders_within_folders_are_an_error_of_storage(tmp_path: Path) -> None:
     finally:
         os.close(folder)
         subprocess.run(["rm", "-rf", str(tmp_path / "deep")], check=True)
+
+
+def crafted_step(change: str) -> bytes:
+    """A step's file, with a digest of no known kind, that says something else of its rows than is there."""
+    texts = pa.array(["a" * 4000, "b", None])
+    told = {"mzplan.id": "x", "mzplan.rows": "3", "mzplan.digest": "9:none"}
+    if change == "known kind of digest":
+        told["mzplan.digest"] = "1:0000000000000000"
+    column = {"dictionary": texts.dictionary_encode(), "nulls": pa.nulls(3)}.get(change, texts)
+    table = pa.table({"k": column}).replace_schema_metadata({} if change == "nothing recorded" else told)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    offsets = struct.pack("<4i", 0, 4000, 4001, 4001)
+    if change == "offsets":  # of a text that goes on beyond the file, and one that ends before it begins
+        assert data.count(offsets) == 1
+        data = data.replace(offsets, struct.pack("<4i", 0, 4000, 400_000, 4001))
+    if change == "text":
+        data = data.replace(b"aaab", b"aa\xffb")
+    return data
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("offsets", "offset"),
+        ("text", "UTF8"),
+        ("dictionary", "it has more in it than rows"),
+        ("nulls", "no step has values of type null"),  # of which no number takes any space
+        ("nothing recorded", "does not say how many rows"),
+        ("digest", "its rows have the digest 1:[0-9a-f]{16}, and those that were appended 9:none"),
+        ("known kind of digest", "those that were appended 1:0000000000000000"),
+    ],
+)
+def test_a_crafted_step_of_a_local_source_is_refused_unread(tmp_path: Path, change: str, why: str) -> None:
+    """Neither a worker nor the JVM is given offsets that lead out of the rows: it would end, or send what is
+    beside them in memory."""
+    (tmp_path / f"{0:020}-{'0' * 32}.arrow").write_bytes(crafted_step(change))
+    with pytest.raises(OSError, match=f"the file of step 0 in .* is damaged: .*{why}"):
+        LocalSteps(str(tmp_path)).batches(0)
+    if change == "nothing recorded":
+        with pytest.raises(OSError, match="arrow is damaged: it does not say"):
+            LocalSteps(str(tmp_path)).rows(range(1))
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4", None])
+def test_a_small_step_that_unpacks_to_gigabytes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str | None
+) -> None:
+    """Before it is unpacked; also where a file lists the same batch again and again."""
+    monkeypatch.setattr(step_files, "_UNPACKED", 1 << 20)
+    monkeypatch.setattr(step_files, "_RATIO", 2)
+    zeros = pa.table({"id": pa.array([0] * 100_000)})
+    told = {"mzplan.id": "x", "mzplan.rows": "200000", "mzplan.digest": str(content_hash([zeros, zeros]))}
+    described = zeros.replace_schema_metadata(told)
+    path = tmp_path / f"{0:020}-{'0' * 32}.arrow"
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(path, described.schema, options=options) as writer:
+        writer.write_table(described)
+        writer.write_table(described)
+    steps = LocalSteps(str(tmp_path))
+    if compression is None:  # as large as it is
+        assert sum(batch.num_rows for batch in steps.batches(0)) == 200_000
+        return
+    with pytest.raises(OSError, match="would be unpacked to far more"):
+        steps.batches(0)
+
+
+def test_an_append_of_rows_that_are_all_the_same_is_no_small_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_files, "_UNPACKED", 1 << 20)
+    steps = LocalSteps(str(tmp_path))
+    for number, rows in enumerate((pa.table({"id": [0] * 500_000}), pa.table({"id": pa.array([], "int64")}))):
+        steps.append(rows, f"a{number}")
+        assert pa.Table.from_batches(steps.batches(number), rows.schema) == rows

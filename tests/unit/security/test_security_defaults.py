@@ -79,6 +79,41 @@ def test_a_login_in_an_address_is_refused_and_not_shown(tmp_path: Path, file: st
     assert ran.code == 1 and "MZ016" in ran.err and "ecr3t" not in ran.err + ran.out, ran.err
 
 
+@pytest.mark.parametrize(
+    "host", ["evil.example\\.corp.example", "evil.example\\@corp.example", "evil\\x07.example"]
+)
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("mzplan.yaml", 'version: 1\nproject: p\nlineage: {url: "https://%s/"}\n'),
+        ("mzplan.yaml", 'version: 1\nproject: p\nlineage: {url: "https://corp.example/%s"}\n'),
+        ("mzplan.yaml", 'version: 1\nproject: p\nstate: {backend: object-store, url: "s3://%s/x"}\n'),
+        (
+            "mzplan.yaml",
+            'version: 1\nproject: p\ninstances: {a: {type: dry, metrics: {port: 1, host: "%s"}}}\n',
+        ),
+        ("more.yaml", 'connections: {r: {type: schema-registry, url: "https://%s/x"}}\n'),
+        ("more.yaml", 'connections: {a: {type: aws, region: eu-central-1, endpoint: "http://%s"}}\n'),
+        ("more.yaml", 'connections: {k2: {type: kafka, brokers: ["%s:9092"]}}\n'),
+        ("more.yaml", 'connections: {p: {type: postgres, host: "%s", database: d, user: u}}\n'),
+        (
+            "more.yaml",
+            'connections: {t: {type: ssh-tunnel, host: "%s", user: u, host_keys: ["ssh-ed25519 AAAA"]}}\n',
+        ),
+    ],
+)
+def test_no_address_is_one_that_readers_split_differently(
+    tmp_path: Path, file: str, text: str, host: str
+) -> None:
+    write(tmp_path)
+    (tmp_path / file).write_text(text % host.replace("\\", "\\\\").replace("\\\\x07", "\\x07"))
+    ran = run("-C", str(tmp_path), "validate")
+    assert ran.code == 1 and "MZ0" in ran.err, ran
+    (tmp_path / file).write_text(text % "corp.example")
+    ran = run("-C", str(tmp_path), "validate")
+    assert "corp.example" not in ran.err, ran.err
+
+
 def test_alter_takes_no_login_either(tmp_path: Path) -> None:
     write(tmp_path)
     apply(tmp_path)

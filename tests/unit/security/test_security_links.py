@@ -426,7 +426,7 @@ def test_no_query_starts_where_spark_would_follow_a_link(tmp_path: Path, linked:
         (warehouse / inner).mkdir(parents=True)
         (warehouse / inner / "0").write_text("x")
     checkpoint, table = Checkpoint.of(str(warehouse), "a", 1), collection_path(str(warehouse), "a", 1)
-    require_plain(at("source.orders"), checkpoint, table)
+    require_plain(at("source.orders"), checkpoint.folder, f"{table}/_delta_log")
     there = warehouse / linked
     if what == "link":
         there.rename(tmp_path / "elsewhere")
@@ -438,6 +438,6 @@ def test_no_query_starts_where_spark_would_follow_a_link(tmp_path: Path, linked:
     if (what, linked) == ("pipe", "checkpoints/a"):  # beside the generation: nobody looks there
         return
     with pytest.raises(MzplanError) as caught:
-        require_plain(at("source.orders"), checkpoint, table)
+        require_plain(at("source.orders"), checkpoint.folder, f"{table}/_delta_log")
     (found,) = caught.value.diagnostics
     assert (found.code, f" is a {what}" in found.detail) == ("MZ063", True), found

@@ -127,6 +127,22 @@ def test_log_lines_with_their_stack_traces(formatter: logging.Formatter) -> None
     assert "Tr0ub4" not in stream.getvalue() and "Traceback" in stream.getvalue()
 
 
+def test_no_text_of_others_is_an_entry_of_the_log() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    log = logging.Logger("mzplan.x")
+    log.addHandler(handler)
+    said = "x\x1b[2J\n2026-11-25T17:00:00.000Z INFO a: all is well\r2026\u2028\n\n2026\x85\u202e"
+    try:
+        raise ValueError(said)
+    except ValueError as problem:
+        log.exception("%s", problem)
+    first, *others = stream.getvalue().splitlines()
+    assert first.endswith("ERROR mzplan.x: x\\x1b[2J") and len(others) > 8
+    assert all(line.startswith("    ") and line.isprintable() for line in others)
+
+
 @pytest.mark.usefixtures("known")
 def test_what_nothing_has_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, root = io.StringIO(), logging.getLogger()

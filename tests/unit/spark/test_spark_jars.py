@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,8 +55,16 @@ def test_what_the_refusal_says_removes_every_copy(ivy: Path) -> None:
     jar = ivy / "jars" / NAME
     jar.write_bytes(b"y")
     command = refusal([jar], OURS).hint.partition(", and")[0]
-    subprocess.run(command.split(), check=True)
+    subprocess.run(shlex.split(command), check=True)
     assert not list(ivy.rglob("*.jar"))
+
+
+def test_no_folder_of_a_refusal_is_words_of_a_shell(ivy: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "a b;id"
+    (cache / "jars").mkdir(parents=True)
+    jar = cache / "jars" / NAME
+    jar.write_bytes(b"y")
+    assert shlex.split(refusal([jar], OURS).hint.partition(", and")[0]) == ["rm", str(jar)]
 
 
 def test_a_jar_that_nobody_asked_for_is_refused(ivy: Path) -> None:

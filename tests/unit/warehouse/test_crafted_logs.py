@@ -23,6 +23,7 @@ from mzplan.warehouse.lost_steps import lost_steps
 from mzplan.warehouse.replay import files_of
 from mzplan.warehouse.step_index import StepIndex
 from mzplan.warehouse.step_record import StepRecord
+from mzplan.warehouse.table_checkpoints import actions_in
 
 ORDERS = Address.parse("source.orders")
 BILLION = 10**12
@@ -195,22 +196,58 @@ def test_a_layout_of_a_later_mzplan_refuses_its_own_query(tmp_path: Path) -> Non
     assert told.code == "MZ241" and told.address == ORDERS and "layout 7" in told.summary
 
 
-@pytest.mark.parametrize("text", ["", "x" * 1_000_000])
-def test_a_small_checkpoint_that_decodes_to_gigabytes_is_refused(tmp_path: Path, text: str) -> None:
-    """Of rows without anything, and of one long text many times."""
+@pytest.mark.parametrize(("text", "lies"), [("", False), ("x" * 1_000_000, False), ("x" * 1_000_000, True)])
+def test_a_small_checkpoint_that_decodes_to_gigabytes_is_refused(
+    tmp_path: Path, text: str, lies: bool
+) -> None:
+    """Of rows without anything, and of one long text many times; also where its footer says that it is
+    short."""
     log = table(tmp_path, written(0))
     at = tmp_path / "_delta_log" / f"{0:020}.checkpoint.parquet"
     rows = 1_000 if text else 1_000_000
     name = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), [text])
     version = pa.array([1] * rows)
     transactions = pa.StructArray.from_arrays([name, version], ["appId", "version"])
-    parquet.write_table(pa.table({"txn": transactions}), at, compression="zstd")
+    with parquet.ParquetWriter(
+        at,
+        pa.schema([("txn", transactions.type)]),
+        compression="zstd",
+        store_schema=not lies,
+        dictionary_pagesize_limit=1 << 30,
+        write_statistics=not lies,
+    ) as writer:
+        writer.write_table(pa.table({"txn": transactions}))
+    if lies:  # the length is a number of variable length: 7 bits a byte, the lowest first, doubled
+        long = parquet.read_metadata(at).row_group(0).column(0).total_uncompressed_size * 2
+        parts = [long >> shift & 127 for shift in range(0, long.bit_length(), 7)]
+        true = bytes([*(part | 128 for part in parts[:-1]), parts[-1]])
+        short = bytes([0x82, *[0x80] * (len(parts) - 2), 0])
+        assert at.read_bytes().count(true) == 1
+        at.write_bytes(at.read_bytes().replace(true, short))
+        assert parquet.read_metadata(at).row_group(0).column(0).total_uncompressed_size == 1
     (tmp_path / "_delta_log" / f"{0:020}.json").rename(tmp_path / "_delta_log" / f"{1:020}.json")
     assert at.stat().st_size < 100_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(OSError, match="holds more than 256 MiB"):
         log.last_transaction("other")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_500_000, "KiB"
+
+
+@pytest.mark.parametrize("kind", ["DELTA_BYTE_ARRAY", pa.binary(4)])
+def test_texts_of_a_checkpoint_that_can_not_be_measured_are_refused(tmp_path: Path, kind: Any) -> None:
+    encoding = {"txn.appId": kind} if isinstance(kind, str) else None
+    name = pa.array([b"abcd"], pa.string() if encoding else kind)
+    transactions = pa.StructArray.from_arrays([name, pa.array([1])], ["appId", "version"])
+    at = tmp_path / f"{1:020}.checkpoint.parquet"
+    parquet.write_table(
+        pa.table({"txn": transactions}),
+        at,
+        use_dictionary=False,
+        column_encoding=encoding,
+        store_schema=False,
+    )
+    with pytest.raises(OSError, match=rf"{at.name} is damaged: it\w* .*texts"):
+        actions_in(str(tmp_path), at.name, "txn")
 
 
 def test_a_checkpoint_says_what_a_table_is_divided_by(tmp_path: Path) -> None:

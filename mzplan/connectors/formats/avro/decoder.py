@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mzplan.connectors.formats.avro.schema import AvroNode, AvroSchema, SchemaError, parse_avro
 from mzplan.connectors.formats.avro.values import Read, UnfitSchemaError, ddl_of, missing, reader
+from mzplan.model.words import one_line
 
 if TYPE_CHECKING:
     from pyarrow import Array, DataType, RecordBatch, Schema
@@ -23,6 +24,8 @@ RECORD, REASON = "r", "e"
 """The fields of a decoded record: its columns, and the reason why there are none."""
 
 _HEADER = 5
+_LONG = 10  # bytes of the longest integer
+_LONGEST = 500  # characters of a reason: a registry may say anything, and each record has it
 
 
 class UnknownError(Exception):
@@ -80,9 +83,9 @@ class AvroDecoder:
             if isinstance(written, _Written) and written.rows:
                 rows, values, written.rows, written.values = written.rows, written.values, [], []
                 self._build(written, rows, values, parts, place, reasons)
-        found = self._joined(parts, place)
+        joined = self._joined(parts, place)
         fields = list(self.type)
-        return pa.StructArray.from_arrays([found, pa.array(reasons, pa.string())], fields=fields)
+        return pa.StructArray.from_arrays([joined, pa.array(reasons, pa.string())], fields=fields)
 
     def _read(self, row: int, record: bytes) -> str | None:
         """Collect the values of a record; or return the reason why it can't be read."""
@@ -113,9 +116,9 @@ class AvroDecoder:
             schema = parse_avro(self._schemas.texts(id_))
             return _Written(_whole(schema), column_readers(schema.root, self._wanted, self._latest))
         except UnknownError as problem:
-            return str(problem)
+            return one_line(str(problem), _LONGEST)
         except (SchemaError, UnfitSchemaError) as problem:
-            return f"schema {id_}: {problem}"
+            return one_line(f"schema {id_}: {problem}", _LONGEST)
 
     def _build(
         self,
@@ -146,13 +149,13 @@ class AvroDecoder:
 
     def _unfit(self, written: _Written, value: Any) -> str:
         """Which columns don't take the values of a record. Names no value: it may be confidential."""
-        found = []
+        misfits = []
         for (name, read), wanted in zip(written.columns, self._wanted, strict=True):
             try:
                 read([value.get(name)])
             except Exception:
-                found.append(f"{wanted.name} is not a {ddl_of(wanted.type)}")
-        return ", ".join(found) or "the record does not fit the columns"
+                misfits.append(f"{wanted.name} is not a {ddl_of(wanted.type)}")
+        return ", ".join(misfits) or "the record does not fit the columns"
 
     def _joined(self, parts: list[Any], place: list[int | None]) -> Array:
         import pyarrow as pa
@@ -169,33 +172,63 @@ def _whole(schema: AvroSchema) -> Callable[[BytesIO], Any]:
     if schema.is_recursive:
         # The compiled reader crashes the process on a record of 10 KB that is nested 5,000 deep. This one is
         # slower, and raises RecursionError.
-        from fastavro._read_py import schemaless_reader
-    else:
-        from fastavro import schemaless_reader
+        return _python_reader(schema)
+    from fastavro import schemaless_reader
+
     return lambda data: schemaless_reader(data, schema.raw, None)
+
+
+def _python_reader(schema: AvroSchema) -> Callable[[BytesIO], Any]:
+    """fastavro's reader in Python, but for integers: it would build one of a megabyte, for minutes."""
+    import fastavro
+    from fastavro import _read_py
+    from fastavro.io.binary_decoder import BinaryDecoder
+
+    class Decoder(BinaryDecoder):
+        def read_long(self) -> Any:
+            start, number = self.fo.tell(), 0
+            for i, byte in enumerate(self.fo.read(_LONG)):
+                number |= (byte & 0x7F) << 7 * i
+                if byte < 0x80:
+                    self.fo.seek(start + i + 1)
+                    return (number >> 1) ^ -(number & 1)
+            raise ValueError("no end of an integer")
+
+        read_int = read_long
+
+    decoder: Any = Decoder
+    read_data: Any = _read_py.read_data
+
+    names: dict[str, Any] = {}
+    raw = fastavro.parse_schema(schema.raw, names)
+
+    def read(data: BytesIO) -> Any:
+        return read_data(decoder(data), raw, {"writer": names, "reader": {}})
+
+    return read
 
 
 def column_readers(root: AvroNode, wanted: DataType, latest: AvroNode | None) -> list[tuple[str, Read]]:
     """The reader of each wanted field. Raises UnfitSchemaError that names all fields without one."""
     if root.type != "record":
         raise UnfitSchemaError(f"its schema is {root.type}, and no record")
-    there, known = root.fields, latest.fields if latest is not None else {}
-    found: list[tuple[str, Read]] = []
+    fields, known = root.fields, latest.fields if latest is not None else {}
+    readers: list[tuple[str, Read]] = []
     wrong: list[str] = []
-    for one in wanted:
-        newer = known.get(one.name)
-        older = newer.written_in(there) if newer is not None else there.get(one.name)
+    for column in wanted:
+        newer = known.get(column.name)
+        older = newer.written_in(fields) if newer is not None else fields.get(column.name)
         if older is None:
-            found.append((one.name, missing(newer, one.type, one.name)))
+            readers.append((column.name, missing(newer, column.type, column.name)))
             continue
         try:
             inner = newer.node if newer is not None else None
-            found.append((older.name, reader(older.node, one.type, one.name, inner)))
+            readers.append((older.name, reader(older.node, column.type, column.name, inner)))
         except UnfitSchemaError as problem:
             wrong.append(str(problem))
     if wrong:
         raise UnfitSchemaError("; ".join(wrong))
-    return found
+    return readers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,12 +252,12 @@ class Task:
     def __call__(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         import pyarrow as pa
 
-        found = AvroDecoder(pa.struct(list(self.wanted)), self.schemas, parse_avro(self.newest))
+        decoder = AvroDecoder(pa.struct(list(self.wanted)), self.schemas, parse_avro(self.newest))
         keys = AvroDecoder(pa.struct(list(self.key_wanted or ())), self.schemas)
         for batch in batches:
             index = batch.schema.get_field_index("value")
             records = batch.column(index)
-            decoded = found.decode(records)
+            decoded = decoder.decode(records)
             arrays, names = [*batch.columns, decoded], [*batch.schema.names, self.into]
             if not self.kept:
                 arrays[index] = _emptied(records)

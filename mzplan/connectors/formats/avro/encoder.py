@@ -13,6 +13,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.formats.avro.schema import parse_avro
+from mzplan.model.words import one_line
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch
@@ -60,7 +61,7 @@ class Encoder:
             except Exception as problem:  # fastavro can raise anything
                 why = _reason(written, plain, problem)
                 raise RuntimeError(
-                    f"{self.mark}: a row can't be written with schema {self.id}: {why}. {_FIX}"
+                    f"{self.mark}: a row can't be written with schema {self.id}: {one_line(why, 500)}. {_FIX}"
                 ) from None
             yield record.getvalue()
 
@@ -77,8 +78,10 @@ def _converter(type_: DataType) -> Convert | None:
         inner = _converter(type_.value_type)
         return inner and (lambda values: None if values is None else [inner(value) for value in values])
     if types.is_struct(type_):
-        found = {field.name: one for field in type_ if (one := _converter(field.type)) is not None}
-        return (lambda value: _converted(value, found)) if found else None
+        converters = {
+            field.name: convert for field in type_ if (convert := _converter(field.type)) is not None
+        }
+        return (lambda value: _converted(value, converters)) if converters else None
     return None
 
 
@@ -96,11 +99,13 @@ def _reason(written: Any, value: Any, problem: Exception) -> str:
 
     try:
         validate(value, written, strict=False)
-    except ValidationError as found:
-        first = found.errors[0]
-        allowed = " or ".join(_type_text(one.schema) for one in found.errors if one.field == first.field)
-        there = type(first.datum).__name__
-        return f"{first.field} is {allowed} there, and {_NAMES.get(there, there)} in the row"
+    except ValidationError as invalid:
+        first = invalid.errors[0]
+        allowed = " or ".join(
+            _type_text(mistake.schema) for mistake in invalid.errors if mistake.field == first.field
+        )
+        actual = type(first.datum).__name__
+        return f"{first.field} is {allowed} there, and {_NAMES.get(actual, actual)} in the row"
     except Exception:
         pass
     return type(problem).__name__ if not str(problem) else str(problem).splitlines()[0][:200]
@@ -108,7 +113,7 @@ def _reason(written: Any, value: Any, problem: Exception) -> str:
 
 def _type_text(schema: Any) -> str:
     if isinstance(schema, list):
-        return " or ".join(_type_text(one) for one in schema)
+        return " or ".join(_type_text(branch) for branch in schema)
     if isinstance(schema, dict) and "symbols" in schema:
         return f"one of {', '.join(schema['symbols'][:10])}"
     if isinstance(schema, dict):

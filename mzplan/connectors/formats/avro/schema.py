@@ -23,6 +23,11 @@ _DEBEZIUM = {
     "io.debezium.time.ZonedTimestamp": "zoned",
 }
 
+_HINTS = ("__fastavro_parsed", "__named_schemas")
+_MOST_FREE = 16  # values of a record that take no byte: null, empty records, fixed of no size
+_MOST_DEEP = 300  # levels: the compiled reader ends the process at some thousands
+_MOST_MADE = 100_000  # values and characters that the defaults in a schema make
+
 
 class SchemaError(ValueError):
     """A text that is not an Avro schema. The message is for people."""
@@ -48,40 +53,38 @@ class AvroNode:
 
     @property
     def definition(self) -> Any:
-        """The schema itself: a list for a union, a mapping for all others."""
-        found = self.written
-        while True:
-            if isinstance(found, str):
-                if found in PRIMITIVES:
-                    return {"type": found}
-                found = self.names[found]
-            elif isinstance(found, Mapping) and not isinstance(found["type"], str):
-                found = found["type"]
-            elif isinstance(found, Mapping) and found["type"] in self.names:
-                found = self.names[found["type"]]
-            else:
-                return found
+        """The schema itself: a list for a union, a mapping for all others. Only a text is a name: the `type`
+        of a mapping is a word of Avro (fastavro parses no other), also where a schema is named so."""
+        if not isinstance(self.written, str):
+            return self.written
+        return {"type": self.written} if self.written in PRIMITIVES else self.names[self.written]
 
     @property
     def type(self) -> str:
         """`record`, `union`, `long`, …"""
-        found = self.definition
-        return "union" if isinstance(found, list) else str(found["type"])
+        definition = self.definition
+        return "union" if isinstance(definition, list) else str(definition["type"])
 
     @property
     def logical(self) -> str:
         """The logical type, empty where there is none. `wall-…` is Debezium's time without a zone."""
-        found = self.definition
-        if isinstance(found, list):
+        definition = self.definition
+        if isinstance(definition, list):
             return ""
-        named = found.get("connect.name")
-        return str(found.get("logicalType") or (_DEBEZIUM.get(named, "") if isinstance(named, str) else ""))
+        named = definition.get("connect.name")
+        return str(
+            definition.get("logicalType") or (_DEBEZIUM.get(named, "") if isinstance(named, str) else "")
+        )
 
     @property
     def branches(self) -> list[AvroNode]:
         """The branches of a union except null; any other schema is its only branch."""
-        found = self.definition
-        parts = [AvroNode(one, self.names) for one in found] if isinstance(found, list) else [self]
+        definition = self.definition
+        parts = (
+            [AvroNode(branch, self.names) for branch in definition]
+            if isinstance(definition, list)
+            else [self]
+        )
         return [part for part in parts if part.type != "null"]
 
     @property
@@ -90,7 +93,7 @@ class AvroNode:
         branches = self.branches
         if len(branches) != 1 or branches[0].type != "record":
             return {}
-        return {one["name"]: Field(one, self.names) for one in branches[0].definition["fields"]}
+        return {field["name"]: Field(field, self.names) for field in branches[0].definition["fields"]}
 
     def inner(self, key: str) -> AvroNode:
         """The `items` of an array, the `values` of a map."""
@@ -116,7 +119,7 @@ class Field:
     def written_in(self, fields: Mapping[str, Field]) -> Field | None:
         """The field of another schema that corresponds to this one: by its name, or one of its aliases."""
         names = (self.name, *self.written.get("aliases", ()))
-        return next((fields[name] for name in names if name in fields), None)
+        return next((fields[name] for name in names if isinstance(name, str) and name in fields), None)
 
     @property
     def default(self) -> Any:
@@ -133,40 +136,119 @@ def parse_avro(texts: Sequence[str]) -> AvroSchema:
     root = raw = None
     try:
         for text in texts:
-            written = json.loads(text)
+            written = json.loads(text, object_hook=_without_hints)
             root = fastavro.parse_schema(written, named_schemas=names)
             raw = fastavro.parse_schema(_without_logical_types(written), named_schemas=raw_names)
-        is_recursive = _is_recursive(root, names, set(), set())
+        survey = _Survey(names)
+        if survey.extent(root).depth > _MOST_DEEP:
+            raise RecursionError
+    except SchemaError:
+        raise
     except RecursionError:
         raise SchemaError("its schema is nested too deeply") from None
     except Exception as problem:  # a registry may contain anything
         raise SchemaError(f"its schema is not an Avro schema: {_line(problem)}") from None
-    return AvroSchema(root=AvroNode(root, names), raw=raw, is_recursive=is_recursive)
+    return AvroSchema(root=AvroNode(root, names), raw=raw, is_recursive=survey.is_recursive)
 
 
-def _is_recursive(written: Any, names: Mapping[str, Any], within: set[str], done: set[str]) -> bool:
-    """Whether a schema contains a record that it is `within`. `done`: the records that don't."""
-    if isinstance(written, list):
-        return any(_is_recursive(one, names, within, done) for one in written)
-    if isinstance(written, str):
-        if written in PRIMITIVES or written in done:
-            return False
-        return written in within or _is_recursive(names[written], names, within, done)
-    type_ = written["type"]
-    if type_ in ("array", "map"):
-        return _is_recursive(written["items" if type_ == "array" else "values"], names, within, done)
-    if type_ not in ("record", "error"):
-        return type_ not in ("enum", "fixed") and _is_recursive(type_, names, within, done)
-    name = written["name"]
-    parts = [field["type"] for field in written["fields"]]
-    if any(_is_recursive(part, names, {*within, name}, done) for part in parts):
-        return True
-    done.add(name)
-    return False
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """Of the values of a schema: whether each takes bytes in a record, how many values in it take none, and
+    how deep it is."""
+
+    takes_bytes: bool
+    free: int
+    depth: int
+
+
+class _Survey:
+    """Looks at each record in a schema once, and refuses what would be millions of values of a record, or a
+    default, of a few bytes. `is_recursive`: see AvroSchema."""
+
+    def __init__(self, names: Mapping[str, Any]):
+        self.is_recursive = False
+        self._names = names
+        self._made = 0  # values and characters, by defaults
+        # By the list of fields: a name may stand for another record in a schema that this one refers to.
+        self._records: dict[int, _Extent | None] = {}  # None: under way
+
+    def extent(self, written: Any) -> _Extent:
+        """Raises SchemaError."""
+        definition = AvroNode(written, self._names).definition
+        if isinstance(definition, list):
+            return _Extent(True, 0, 1 + max((self.extent(part).depth for part in definition), default=0))
+        match definition["type"]:
+            case "null":
+                return _Extent(False, 1, 1)
+            case "fixed":
+                sized = definition["size"] > 0
+                return _Extent(sized, not sized, 1)
+            case "array":
+                items = self.extent(definition["items"])
+                if not items.takes_bytes:
+                    raise SchemaError("its schema has an array of items without a byte: a count could be any")
+                return _Extent(True, 0, 1 + items.depth)
+            case "map":
+                return _Extent(True, 0, 1 + self.extent(definition["values"]).depth)
+            case "record" | "error":
+                return self._record(definition["fields"])
+        return _Extent(True, 0, 1)
+
+    def _record(self, fields: Sequence[Mapping[str, Any]]) -> _Extent:
+        key = id(fields)
+        if key in self._records:
+            known = self._records[key]
+            self.is_recursive = self.is_recursive or known is None
+            return known or _Extent(True, 0, 0)  # a record directly within itself has no end, so no count
+        self._records[key] = None
+        parts = []
+        for field in fields:
+            if not isinstance(field["name"], str):
+                raise SchemaError("its schema has a field whose name is no text")
+            parts.append(self.extent(field["type"]))
+            self._fill(field["type"], field.get("default"))
+        free = sum(part.free for part in parts) if parts else 1
+        if free > _MOST_FREE:
+            raise SchemaError(f"its schema has a record with more than {_MOST_FREE} values without a byte")
+        depth = 1 + max((part.depth for part in parts), default=0)
+        extent = self._records[key] = _Extent(any(part.takes_bytes for part in parts), free, depth)
+        return extent
+
+    def _fill(self, written: Any, default: Any) -> None:
+        """Count what a default makes: a record in it is filled with the defaults of its own fields, and so
+        on. Of a union, whichever branch takes it."""
+        self._made += len(default) if isinstance(default, str) else isinstance(default, list | dict)
+        if self._made > _MOST_MADE:
+            raise SchemaError(f"its schema's defaults make more than {_MOST_MADE:,} values and characters")
+        if not isinstance(default, list | dict):
+            return
+        definition = AvroNode(written, self._names).definition
+        if isinstance(definition, list):
+            for branch in definition:
+                self._fill(branch, default)
+            return
+        match definition["type"], default:
+            case "array", list():
+                self._made += len(default)
+                for entry in default:
+                    self._fill(definition["items"], entry)
+            case "map", dict():
+                self._made += len(default)
+                for entry in default.values():
+                    self._fill(definition["values"], entry)
+            case "record" | "error", dict():
+                self._made += len(definition["fields"])
+                for field in definition["fields"]:
+                    self._fill(field["type"], default.get(field["name"], field.get("default")))
+
+
+def _without_hints(written: dict[str, Any]) -> dict[str, Any]:
+    """A part of a schema without what makes fastavro believe that it has parsed it before."""
+    return {key: part for key, part in written.items() if key not in _HINTS}
 
 
 def parse_record(texts: Sequence[str]) -> AvroNode:
-    """The same for a schema that must be a record. Raises SchemaError."""
+    """Parse texts as parse_avro does, of a schema that must be a record. Raises SchemaError."""
     root = parse_avro(texts).root
     if root.type != "record":
         raise SchemaError(f"its schema is {root.type}, and no record")
@@ -179,9 +261,9 @@ def _line(problem: Exception) -> str:
 
 def _without_logical_types(written: Any) -> Any:
     if isinstance(written, list):
-        return [_without_logical_types(one) for one in written]
+        return [_without_logical_types(part) for part in written]
     if isinstance(written, dict):
-        return {key: _without_logical_types(one) for key, one in written.items() if key != "logicalType"}
+        return {key: _without_logical_types(part) for key, part in written.items() if key != "logicalType"}
     return written
 
 
@@ -194,9 +276,9 @@ def _value(node: AvroNode, default: Any) -> Any:
         case "bytes" | "fixed":
             return str(default).encode("latin-1", "replace")
         case "array":
-            return [_value(branch.inner("items"), one) for one in default]
+            return [_value(branch.inner("items"), entry) for entry in default]
         case "map":
-            return {key: _value(branch.inner("values"), one) for key, one in default.items()}
+            return {key: _value(branch.inner("values"), entry) for key, entry in default.items()}
         case "record":
             return {
                 name: _value(field.node, default[name]) if name in default else field.default

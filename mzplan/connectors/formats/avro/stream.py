@@ -40,10 +40,10 @@ def decoded(
 
     newest = latest(query)
     kept = rows.select(*_PASSED, *_beside(query))
-    made = [f"{DECODED} STRUCT<r: STRUCT<{ddl(columns)}>, e: STRING>"]
+    fields = [f"{DECODED} STRUCT<r: STRUCT<{ddl(columns)}>, e: STRING>"]
     if keys:
-        made.append(f"{KEY_DECODED} STRUCT<r: STRUCT<{ddl(keys)}>, e: STRING>")
-    added: Any = t.StructType.fromDDL(", ".join(made))
+        fields.append(f"{KEY_DECODED} STRUCT<r: STRUCT<{ddl(keys)}>, e: STRING>")
+    added: Any = t.StructType.fromDDL(", ".join(fields))
     task = Task(
         schemas=_schemas(query, {newest.id: newest.schemas}),
         wanted=arrow_schema(columns),
@@ -65,17 +65,18 @@ def ship_tasks() -> None:
         "mzplan.connectors.formats.avro.schema",
         "mzplan.connectors.formats.avro.values",
         "mzplan.connectors.formats.registry_http",
+        "mzplan.model.words",
     )
 
 
 def _schemas(query: ResolvedQuery, known: Mapping[int, Sequence[str]]) -> RegistrySchemas:
     registry = query.connections[ROLE]
-    there = server(registry, query.directory)
+    registry_server = server(registry, query.directory)
     return RegistrySchemas(
-        server=there,
+        server=registry_server,
         run=uuid.uuid4().hex,
         known=known,
-        elsewhere=tunnel_elsewhere(registry, *there.host_and_port, query.directory),
+        elsewhere=tunnel_elsewhere(registry, *registry_server.host_and_port, query.directory),
         name=str(registry.address),
         mark=MARK,
     )
@@ -87,4 +88,4 @@ def _beside(query: ResolvedQuery) -> list[str]:
     included = {*included_columns(query.description.type, query.body)}
     if query.keys or query.body["on_error"] == "dead-letter":
         included.add("key")
-    return [what for what in ("key", "headers") if what in included]
+    return [name for name in ("key", "headers") if name in included]

@@ -53,6 +53,7 @@ _CLASSES = {
     "record": dict,
 }
 _WIDER = {"int": "long", "float": "double"}
+_DECIMAL = 16  # bytes of 38 digits, and a sign
 _DIGITS = decimal.Context(prec=100)  # Python's default would round after 28 digits
 
 
@@ -126,8 +127,8 @@ def _union(
 
     def read(values: Sequence[Any]) -> Array:
         parts = [
-            one([value if type(value) is class_ else None for value in values])
-            for class_, one in reads.items()
+            read_branch([value if type(value) is class_ else None for value in values])
+            for class_, read_branch in reads.items()
         ]
         return pc.coalesce(*parts)
 
@@ -146,10 +147,10 @@ def _single(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None
         case "map" if types.is_map(wanted) and types.is_string(wanted.key_type):
             inner = _inner_of(latest, "map", "values")
             return _map(reader(node.inner("values"), wanted.item_type, f"{name}{{}}", inner), wanted)
-    found = _scalar(node, wanted, ddl_of(wanted).partition("(")[0])
-    if found is None:
+    scalar = _scalar(node, wanted, ddl_of(wanted).partition("(")[0])
+    if scalar is None:
         raise _unfit(node, wanted, name)
-    return found
+    return scalar
 
 
 def _unfit(node: AvroNode, wanted: DataType, name: str) -> UnfitSchemaError:
@@ -233,7 +234,10 @@ def _mapped(convert: Callable[[Any], Any], wanted: DataType) -> Read:
 
 def _decimal(scale: int, wanted: DataType) -> Read:
     def convert(value: bytes) -> decimal.Decimal:
-        return decimal.Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, _DIGITS)
+        number = int.from_bytes(value[-_DECIMAL:], "big", signed=True)
+        if value[:-_DECIMAL].strip(b"\xff" if number < 0 else b"\0"):  # Python takes minutes for a megabyte
+            raise ValueError("more digits than a DECIMAL has")
+        return decimal.Decimal(number).scaleb(-scale, _DIGITS)
 
     return _mapped(convert, wanted)
 
@@ -262,12 +266,12 @@ def _struct(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None
     import pyarrow as pa
 
     known = latest.fields if latest is not None else {}
-    there = node.fields
+    fields = node.fields
     reads: list[tuple[str, Read]] = []
     for field in wanted:
         place = f"{name}.{field.name}" if name else field.name
         newer = known.get(field.name)
-        older = newer.written_in(there) if newer is not None else there.get(field.name)
+        older = newer.written_in(fields) if newer is not None else fields.get(field.name)
         if older is not None:
             inner = newer.node if newer is not None else None
             reads.append((older.name, reader(older.node, field.type, place, inner)))
@@ -277,7 +281,7 @@ def _struct(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None
     def read(values: Sequence[Any]) -> Array:
         empty: dict[str, Any] = {}
         rows = [empty if value is None else value for value in values]
-        children = [one([row.get(key) for row in rows]) for key, one in reads]
+        children = [read_field([row.get(key) for row in rows]) for key, read_field in reads]
         mask = pa.array([value is None for value in values], pa.bool_())
         return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
 

@@ -107,7 +107,7 @@ def _text(value: Expression, form: Form) -> Expression:
 
 
 def canonical_json(text: str | None) -> str | None:
-    """The same text for JSON of the same meaning."""
+    """JSON in a form that is the same text for every JSON of the same meaning."""
     if text is None:
         return None
     try:

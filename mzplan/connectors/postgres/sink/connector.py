@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.making import compare_columns, find_target, make, mended
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
+from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
 from mzplan.connectors.postgres.sink.recorded_steps import PostgresRecorded
 from mzplan.connectors.postgres.sink.removal import forget
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
@@ -72,6 +74,13 @@ _REFUSED = Problem(
     "PostgreSQL refused a batch of {address}",
     "{why}.",
     "correct the table or the sink's select and where; the batch is tried again from its start.",
+    at=", table {table}",
+)
+_DENIED = Problem(
+    "MZ054",
+    "{address} lacks a privilege in PostgreSQL",
+    "{why}.",
+    "let {user} do that (docs/how-to/grant-privileges.md); the batch is tried again from its start.",
     at=", table {table}",
 )
 _TOO_NARROW = replace(_REFUSED, fix="{fix}")
@@ -115,11 +124,11 @@ class PostgresSink(SinkConnector):
         MZ269."""
         try:
             with reached(query) as info, connect(info, statement_timeout_s=30) as connection:
-                made = make(connection, query, outputs)
+                statements = make(connection, query, outputs)
         except psycopg.Error as problem:
             raise _NOT_MADE.error(query, why=reason(query, problem), table=query.body["table"]) from None
-        if made:
-            log.info("%s: %s", query.address, " ".join(" ".join(made).split()))
+        if statements:
+            log.info("%s: %s", query.address, " ".join(" ".join(statements).split()))
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query.link)
@@ -229,7 +238,7 @@ class _Batches:
             target = self._target(rows, (writer.schema, writer.stage), staged.columns[:-1])
             task = staging_task(target, 0, None, None, "warn")
             reports = [row.asDict() for row in staged.mapInArrow(task, REPORT).collect()]
-            attempts = {one["attempt"]: one["staged"] for one in reports if one["staged"]}
+            attempts = {report["attempt"]: report["staged"] for report in reports if report["staged"]}
             with connection.transaction():
                 writer.lock(connection)
                 if not move.move(connection, attempts):
@@ -241,6 +250,8 @@ class _Batches:
             return problem
         if is_lost(problem):
             return MzplanError(connect_problem(self._query, problem))
+        if isinstance(problem, psycopg.errors.InsufficientPrivilege):
+            return self._denied(problem)
         if isinstance(problem, psycopg.Error):
             is_value = (state_of(problem) or "").startswith(_DATA_EXCEPTION)
             return self._refused(reason(self._query, problem), is_value=is_value)
@@ -250,7 +261,24 @@ class _Batches:
         why = RuntimeError(text.splitlines()[0])
         if any(sign in str(why) for sign in ("connect", "terminat", "closed the connection")):
             return MzplanError(connect_problem(self._query, why))
+        if "permission denied" in str(why):
+            return self._denied(why)
         return self._refused(reason(self._query, why), is_value=" (column " in text)
+
+    def _denied(self, problem: Exception) -> MzplanError:
+        """All that the role lacks, with what grants it: others may have made since what it then could have
+        made itself. What the server has said, where it lacks nothing that we ask for."""
+        query = self._query
+        with (
+            suppress(psycopg.Error, MzplanError, OSError),
+            reached(query) as info,
+            connect(info, statement_timeout_s=30) as connection,
+        ):
+            table = find_target(connection, query)
+            check = PrivilegeCheck(connection, query)
+            if (lacks := check.problem(table, self._run.outputs, key_of(query))) is not None:
+                return MzplanError(lacks)
+        return _DENIED.error(query, why=reason(query, problem), table=query.body["table"])
 
     def _refused(self, why: str, *, is_value: bool = False) -> MzplanError:
         """`is_value`: a value does not fit; PostgreSQL does not always say into which column."""
@@ -262,8 +290,8 @@ class _Batches:
             narrow = compare_columns(self._query, table, self._run.outputs).narrow
             if suspects := named or [pair for pair in written if pair[0] in narrow]:
                 told = (
-                    f"its column {one.name} is {one.shown}, and the sink writes {output.type}"
-                    for output, one in suspects
+                    f"its column {target.name} is {target.shown}, and the sink writes {output.type}"
+                    for output, target in suspects
                 )
                 why = f"{why}; {'; '.join(told)}"
                 problem, fix = _TOO_NARROW, mended(table, [output for output, _ in suspects], {})
@@ -297,12 +325,12 @@ class _Batches:
     def _plan_move(self, writer: Writer, table: Table, batch: DataFrame) -> Move:
         keys = key_of(self._query)
         targets = (table.column(output.name) for output in self._run.outputs)
-        found_keys = (table.column(key) for key in keys)
+        key_columns = (table.column(key) for key in keys)
         return Move(
             stage=writer.stage_sql,
             table=table,
             targets=tuple(target for target in targets if target is not None),
-            keys=tuple(key for key in found_keys if key is not None),
+            keys=tuple(key for key in key_columns if key is not None),
             position=position_of(batch) if keys else (),
             there=THERE if CHANGE in batch.columns else None,
         )
@@ -315,7 +343,9 @@ class _Batches:
         table = prepared.move.table
         output = PostgresOutput(
             replace(
-                self._target(rows, (table.schema, table.name), [one.name for one in prepared.move.targets]),
+                self._target(
+                    rows, (table.schema, table.name), [target.name for target in prepared.move.targets]
+                ),
                 shape=(shape_of(table.oid), prepared.shape),
             ),
             prepared.writer.ledger,
@@ -372,8 +402,12 @@ class _Batches:
             reports = [run_here(task)]
         self._report(reports)
         output.staged(
-            (one["attempt"], one["staged"], Written(rows=one["row_count"], digest=one["content_hash"]))
-            for one in reports
+            (
+                report["attempt"],
+                report["staged"],
+                Written(rows=report["row_count"], digest=report["content_hash"]),
+            )
+            for report in reports
         )
         try:
             output.finish_step()
@@ -390,5 +424,5 @@ class _Batches:
 
 
 def _shape(connection: Connection, table: Table) -> str:
-    found = connection.execute(shape_of(table.oid).encode()).fetchone()
-    return str(found[0]) if found else ""
+    row = connection.execute(shape_of(table.oid).encode()).fetchone()
+    return str(row[0]) if row else ""

@@ -73,7 +73,9 @@ class PostgresContent(Content):
         connection.execute(_BEGIN)
         self._snapshot = _one(connection, "SELECT pg_export_snapshot()")
         table = find_target(connection, query)
-        errors = [one for one in check_table(query, table, outputs) if one.severity == "error"]
+        errors = [
+            diagnostic for diagnostic in check_table(query, table, outputs) if diagnostic.severity == "error"
+        ]
         if table is None or errors:
             raise MzplanError(errors)
         self._table = table
@@ -93,14 +95,14 @@ class PostgresContent(Content):
         self._queries = self._ranges(connection)
 
     def _last_step(self, connection: Connection) -> int:
-        there = identity.written(connection, self._query)
-        if there is None:
+        steps = identity.written(connection, self._query)
+        if steps is None:
             raise incomparable(
                 self._query,
                 f"{quoted(self._query.body['staging_schema'])}.writers has no row of it, by which its last "
                 "step is known: it has not run yet, or what it had recorded was removed.",
             )
-        return there.step
+        return steps.step
 
     def _ranges(self, connection: Connection) -> list[str]:
         """The statements that read the table."""
@@ -150,10 +152,10 @@ class PostgresContent(Content):
         """See Content."""
         from pyspark.sql import functions as f
 
-        there = {name.lower(): name for name in rows.columns}
+        names = {name.lower(): name for name in rows.columns}
         values = []
         for name, (target, form, type_) in self._columns.items():
-            own = there.get(name.lower())
+            own = names.get(name.lower())
             value = f.col(spark_quoted(own)) if own is not None else f.lit(None).cast("string")
             values.append(written(value, type_, target, form).alias(name))
         return rows.select(*values, POSITION)

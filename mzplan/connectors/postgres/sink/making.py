@@ -36,8 +36,8 @@ def missing_schema(connection: Connection, query: ResolvedQuery) -> str | None:
     """In which schema a table without one would be looked for first; None where its name says it."""
     if split_name(query.body["table"])[0]:
         return None
-    found = connection.execute(_FIRST, {"own": query.body["staging_schema"]}).fetchone()
-    return str(found[0]) if found else PUBLIC
+    row = connection.execute(_FIRST, {"own": query.body["staging_schema"]}).fetchone()
+    return str(row[0]) if row else PUBLIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +99,8 @@ def mended(table: Table, outputs: Sequence[Output], others: Mapping[str, str]) -
     which it takes these outputs too, as far as that can do, and what of the sink's is to be changed."""
     unknown = [output.name for output in outputs if output.type is None]
     known = [(output.name, output.type) for output in outputs if output.type is not None]
-    found = [_alter(name, type_, table.column(name)) for name, type_ in known]
-    actions = [*(action for action, _ in found), *filter(None, others.values())]
+    alterations = [_alter(name, type_, table.column(name)) for name, type_ in known]
+    actions = [*(action for action, _ in alterations), *filter(None, others.values())]
     select = "the sink's select"
     if unknown:
         names = ", ".join(unknown)
@@ -109,9 +109,9 @@ def mended(table: Table, outputs: Sequence[Output], others: Mapping[str, str]) -
         )
     if not actions:
         return f"alter {select}."
-    converts = "" if all(kept for _, kept in found) else ", whose values are converted"
+    converts = "" if all(kept for _, kept in alterations) else ", whose values are converted"
     joined = "and" if unknown or not all(others.values()) else "or"
-    name, listed = table_sql(table.schema, table.name), ",\n".join(f"  {one}" for one in actions)
+    name, listed = table_sql(table.schema, table.name), ",\n".join(f"  {line}" for line in actions)
     return f"alter {select}, {joined} the table{converts}:\nALTER TABLE {name}\n{listed};"
 
 

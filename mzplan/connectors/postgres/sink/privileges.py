@@ -102,7 +102,7 @@ class PrivilegeCheck(Check):
         names = [column.name for column in columns]
         granted = "coalesce(bool_and(has_column_privilege(%s, c, %s)), true) FROM unnest(%s::text[]) AS c"
         wanted = table_privileges(self._query)
-        missing = [one for one in wanted if not self._may(granted, table.oid, one, names)]
+        missing = [privilege for privilege in wanted if not self._may(granted, table.oid, privilege, names)]
         # What goes from its collection is deleted here.
         deletes = bool(self._query.keys) or (empties_target(self._query) and not self._has_begun())
         if deletes and not self._may("has_table_privilege(%s, 'DELETE')", table.oid):
@@ -123,9 +123,9 @@ class PrivilegeCheck(Check):
                 self._lack(f"ownership of table {table.name}, to add columns", *made, owner)
             return
         name = split_name(self._query.body["table"])[0] or schema or ""
-        _, _, there, may_use = self._row(_SCHEMA, {"schema": name})
+        _, _, exists, may_use = self._row(_SCHEMA, {"schema": name})
         granted = grant_on_schema("USAGE, CREATE", name, self._role)
-        if not there:
+        if not exists:
             self._lack(f"schema {name}, which is missing", f"CREATE SCHEMA {shown(name)};", granted)
         elif not may_use:
             self._lack(f"USAGE or CREATE of schema {name}", granted)
@@ -139,29 +139,33 @@ class PrivilegeCheck(Check):
     def _own_schema(self) -> bool:
         """Whether it is there, with or without the privileges that it needs."""
         schema, role = shown(self._staging), self._role
-        database, may_create, there, may_use = self._row(_SCHEMA, {"schema": self._staging})
-        if not there and not may_create:
+        database, may_create, exists, may_use = self._row(_SCHEMA, {"schema": self._staging})
+        if not exists and not may_create:
             self._lack(
                 f"CREATE of the database, for staging schema {self._staging}, which is missing",
                 grant_on_database("CREATE", database, role),
                 f"-- or: CREATE SCHEMA {schema} AUTHORIZATION {role};",
             )
-        if there and not may_use:
+        if exists and not may_use:
             granted = grant_on_schema("USAGE, CREATE", self._staging, role)
             self._lack(f"USAGE or CREATE of staging schema {self._staging}", granted)
-        return bool(there)
+        return bool(exists)
 
     def _ledger(self, name: str, wanted: Sequence[str]) -> None:
-        found = self._table(name, wanted)
-        if found is None:
+        row = self._table(name, wanted)
+        if row is None:
             return  # it will be our own
-        is_owner, _, missing, columns = found
+        is_owner, _, missing, columns = row
         sql = self._sql(name)
         if missing:
             privileges = ", ".join(missing)
             self._lack(f"{privileges} of {sql}", grant(privileges, sql, self._role))
-        there = {column for column, _ in columns}
-        added = [one for table, one in ADDED if table == name and one.split()[0] not in there]
+        present = {column for column, _ in columns}
+        added = [
+            definition
+            for table, definition in ADDED
+            if table == name and definition.split()[0] not in present
+        ]
         if added and not is_owner:
             self._lack(
                 f"ownership of {sql}, which is of an earlier version",
@@ -173,15 +177,15 @@ class PrivilegeCheck(Check):
         make it anew, which other columns ask for."""
         name = writer_of(self._query).stage
         targets = [table.column(output.name) for output in outputs]
-        found_targets = [target for target in targets if target is not None]
-        if len(found_targets) < len(outputs) or goes_straight(table, outputs, found_targets, keys):
+        known_targets = [target for target in targets if target is not None]
+        if len(known_targets) < len(outputs) or goes_straight(table, outputs, known_targets, keys):
             return
-        found = self._table(name, _STAGED)
-        if found is None:
+        row = self._table(name, _STAGED)
+        if row is None:
             return
-        is_owner, owner, missing, columns = found
-        there = [(column, type_) for column, type_ in columns if column.startswith("c")]
-        fits = _fits(outputs, staging_shape(outputs, found_targets, ()), there)
+        is_owner, owner, missing, columns = row
+        staged = [(column, type_) for column, type_ in columns if column.startswith("c")]
+        fits = _fits(outputs, staging_shape(outputs, known_targets, ()), staged)
         if is_owner or (fits and not missing):
             return
         sql = self._sql(name)
@@ -192,8 +196,8 @@ class PrivilegeCheck(Check):
         )
 
     def _table(self, name: str, wanted: Sequence[str]) -> Any:
-        found = self._rows(_TABLE, {"schema": self._staging, "name": name, "wanted": list(wanted)})
-        return found[0] if found else None
+        rows = self._rows(_TABLE, {"schema": self._staging, "name": name, "wanted": list(wanted)})
+        return rows[0] if rows else None
 
     def _sql(self, name: str) -> str:
         return f"{shown(self._staging)}.{shown(name)}"
@@ -206,4 +210,4 @@ def _fits(
     if len(wanted) != len(there):
         return False
     pairs = zip(outputs, wanted, there, strict=True)
-    return all(output.type is None or expected == found for output, expected, found in pairs)
+    return all(output.type is None or expected == actual for output, expected, actual in pairs)

@@ -13,7 +13,7 @@ from mzplan.endpoints.arrays import build
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-_ROWS = 10_000  # of a batch
+_ROWS, _BYTES = 10_000, 32 << 20  # of a batch; the last row may be larger
 
 Read = Callable[[Iterable["RecordBatch"]], Iterator["RecordBatch"]]
 
@@ -39,11 +39,13 @@ def reading(
                 connection.execute(session.encode())
                 with connection.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT".encode()) as copy:
                     rows: list[Any] = []
+                    size = 0
                     for row in copy.rows():
                         rows.append(row)
-                        if len(rows) == _ROWS:
+                        size += sum(map(len, filter(None, row)))
+                        if len(rows) == _ROWS or size >= _BYTES:
                             yield _batch(rows)
-                            rows = []
+                            rows, size = [], 0
                     yield _batch(rows)
         except psycopg.Error as problem:
             text = str(problem)

@@ -40,15 +40,15 @@ class PostgresRecorded(Recorded):
 
     def step(self, step: Step) -> Written | None:
         try:
-            found = self._connection.execute(self._ledger.written(step).encode()).fetchone()
+            row = self._connection.execute(self._ledger.written(step).encode()).fetchone()
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             return None
         except psycopg.OperationalError as problem:
             raise MzplanError(connect_problem(self._query, problem)) from None
         except psycopg.Error as problem:
-            what = {"steps": self._ledger.steps, "why": reason(self._query, problem)}
-            raise _UNREADABLE.error(self._query, **what) from None
-        return Written(rows=found[0], digest=found[1]) if found else None
+            details = {"steps": self._ledger.steps, "why": reason(self._query, problem)}
+            raise _UNREADABLE.error(self._query, **details) from None
+        return Written(rows=row[0], digest=row[1]) if row else None
 
     def close(self) -> None:
         self._opened.close()

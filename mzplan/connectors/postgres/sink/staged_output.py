@@ -61,8 +61,8 @@ class StagedOutput:
         checked_step(step)
         self.close()
         self._last = self._writer.lock(self._connection, for_update=False)
-        found = self._connection.execute(self._writer.ledger.written(step).encode()).fetchone()
-        self._before = recorded(found, step, self._last)
+        row = self._connection.execute(self._writer.ledger.written(step).encode()).fetchone()
+        self._before = recorded(row, step, self._last)
         # Here, so that a step which can't be written is refused before its rows come.
         last = self._last if self._last >= 0 else None
         replay = StepReplay(step, written=self._before, last=last, compare=self._compare, warn=self._warn)

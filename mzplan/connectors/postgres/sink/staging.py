@@ -169,8 +169,8 @@ def goes_straight(
 def has_other_unique(connection: Connection, table: Table, keys: Sequence[TargetColumn]) -> bool:
     """Whether something beside the key is unique in the table."""
     names = [key.name for key in keys]
-    found = connection.execute(_OTHERS, {"table": table.oid, "keys": names}).fetchone()
-    return bool(found and found[0])
+    row = connection.execute(_OTHERS, {"table": table.oid, "keys": names}).fetchone()
+    return bool(row and row[0])
 
 
 def kept_whole(connection: Connection, table: Table, written: Sequence[TargetColumn]) -> str:
@@ -178,8 +178,8 @@ def kept_whole(connection: Connection, table: Table, written: Sequence[TargetCol
     names = {column.name for column in written}
     if other := next((column.name for column in table.columns if column.name not in names), None):
         return f"its column {other} is not written by the sink, and would be lost"
-    found = connection.execute(_NOTICED, {"table": table.oid}).fetchone()
-    return str(found[0]) if found else ""
+    row = connection.execute(_NOTICED, {"table": table.oid}).fetchone()
+    return str(row[0]) if row else ""
 
 
 def staging_shape(

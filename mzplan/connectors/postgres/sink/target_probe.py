@@ -39,8 +39,10 @@ def look_at(connection: Connection, query: ResolvedQuery, outputs: Sequence[Outp
     """What stands in the way of this sink; nothing is changed. Raises psycopg.Error."""
     target = identify(connection)
     check = _TargetCheck(connection, query)
-    found = [*check.problems(outputs), *_compare(connection, query, target)]
-    return Probe(diagnostics=tuple(found), upstream=target, makes=bool(check.made), lacks=tuple(check.lacks))
+    diagnostics = [*check.problems(outputs), *_compare(connection, query, target)]
+    return Probe(
+        diagnostics=tuple(diagnostics), upstream=target, makes=bool(check.made), lacks=tuple(check.lacks)
+    )
 
 
 # ── the table and its columns
@@ -70,17 +72,17 @@ def check_table(
         return [diagnose(query, "MZ052", f"Table {name} does not exist", why, fix)]
     columns = compare_columns(query, table, outputs)
     wrong = [*([] if made else columns.missing.values()), *columns.wrong.values(), *columns.others]
-    found = []
+    diagnostics = []
     if wrong:
         summary = f"Table {name} does not take the columns of {query.address}"
         fix = mended(table, [*columns.missing, *columns.wrong], columns.others)
-        found.append(diagnose(query, "MZ053", summary, f"{'; '.join(wrong)}.", fix))
+        diagnostics.append(diagnose(query, "MZ053", summary, f"{'; '.join(wrong)}.", fix))
     if columns.narrow:
         summary = f"Table {name} may be too narrow for {query.address}"
         why = f"{'; '.join(columns.narrow.values())}. A value that does not fit stops the sink."
         fix = mended(table, list(columns.narrow), {})
-        found.append(diagnose(query, "MZ053", summary, why, fix, severity="warning"))
-    return found
+        diagnostics.append(diagnose(query, "MZ053", summary, why, fix, severity="warning"))
+    return diagnostics
 
 
 # ── the table, and what the role may do
@@ -97,22 +99,24 @@ class _TargetCheck(Check):
         yield from self._read_only()
         table, keys = find_target(self._connection, self._query), key_of(self._query)
         schema = missing_schema(self._connection, self._query) if table is None else None
-        made = self.made = lacking(self._query, table, outputs, schema)
-        yield from check_table(self._query, table, outputs, schema, made=made)
-        if made:
+        statements = self.made = lacking(self._query, table, outputs, schema)
+        yield from check_table(self._query, table, outputs, schema, made=statements)
+        if statements:
             planned = f"\nOr have it made by a change that plans it: mzplan restart {self._query.address}"
-            found = check_table(self._query, table, outputs, schema)
-            self.lacks = [replace(d, hint=d.hint + planned) for d in found if d.severity == "error"]
-        lacks = PrivilegeCheck(self._connection, self._query).problem(table, outputs, keys, made, schema)
+            diagnostics = check_table(self._query, table, outputs, schema)
+            self.lacks = [replace(d, hint=d.hint + planned) for d in diagnostics if d.severity == "error"]
+        lacks = PrivilegeCheck(self._connection, self._query).problem(
+            table, outputs, keys, statements, schema
+        )
         if lacks is not None:
             yield lacks
-        elif made:
+        elif statements:
             yield self._problem(
                 "MZ268",
                 f"{self._query.address} makes what table {self._query.body['table']} lacks",
                 "it says create: true. That is done once the change is committed, by the runner, before it "
                 "stops or starts the query.",
-                "nothing to do; it will run:\n" + "\n".join(made),
+                "nothing to do; it will run:\n" + "\n".join(statements),
                 severity="notice",
             )
         if table is not None:

@@ -122,8 +122,8 @@ def staging_task(
 def run_here(task: Task) -> dict[str, Any]:
     """What a task without rows reports: a batch without partitions has none."""
     (batch,) = task(())
-    (found,) = batch.to_pylist()
-    return dict(found)
+    (report,) = batch.to_pylist()
+    return dict(report)
 
 
 def _forget_zips() -> None:
@@ -166,14 +166,14 @@ def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], se
         warnings: list[str] = []
         # What goes wrong is reported in one line of our own: a driver's message repeats the row.
         failure = ""
-        found: dict[str, Any] = {"outcome": "written"}
+        report: dict[str, Any] = {"outcome": "written"}
         try:
-            found |= push(batches, warnings)
+            report |= push(batches, warnings)
         except CutShortError:
             raise
         except (DiffersError, FencedError) as problem:
             outcome = "differs" if isinstance(problem, DiffersError) else "fenced"
-            found = {"outcome": outcome, "detail": str(problem)}
+            report = {"outcome": outcome, "detail": str(problem)}
         except Exception as problem:
             text = _told(problem)
             text = text.replace(secret, "***") if secret else text
@@ -191,6 +191,6 @@ def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], se
             "content_hash": pa.string(),
             "warnings": pa.list_(pa.string()),
         }
-        yield one_row({**found, "warnings": warnings}, types)
+        yield one_row({**report, "warnings": warnings}, types)
 
     return write

@@ -101,9 +101,12 @@ class Writer:
 
         Raises MzplanError MZ068 when a newer runner has taken over, MZ069 when another checkpoint wrote.
         """
-        with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (SETUP_LOCK,))
-            self._create(connection)
+        # Any login of the database could hold this lock: it is taken only where there is something to make.
+        if self._lacking(connection):
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (SETUP_LOCK,))
+                for statement in self._lacking(connection):
+                    connection.execute(statement.encode())
         self._end_earlier_runs(connection)
         with connection.transaction():
             self._begin(connection, emptied)
@@ -158,14 +161,14 @@ class Writer:
 
     def lock(self, connection: Connection, for_update: bool = True) -> int:
         """The last step written (-1: none), with our row locked until the transaction ends."""
-        found = connection.execute(
+        row = connection.execute(
             f"SELECT epoch, query_id, step FROM {self._writers} "
             f"WHERE sink = %s AND generation = %s{' FOR UPDATE' if for_update else ''}",
             (self.sink, self.generation),
         ).fetchone()
-        if found is None:
+        if row is None:
             raise self._lost("its row in writers is gone")
-        epoch, query_id, step = found
+        epoch, query_id, step = row
         newer = connection.execute(
             f"SELECT max(generation) FROM {self._writers} WHERE sink = %s", (self.sink,)
         ).fetchone()
@@ -198,10 +201,10 @@ class Writer:
     def written(self, connection: Connection, step: int, last: int) -> Written | None:
         """What is recorded of a step that is written; None of one before the `last` that was forgotten.
         Raises MzplanError MZ069 where the last one's row is gone: what is new is what it lacks."""
-        found = connection.execute(self.ledger.written(step).encode()).fetchone()
-        if found is None and step == last:
+        row = connection.execute(self.ledger.written(step).encode()).fetchone()
+        if row is None and step == last:
             raise self._lost(f"step {step} is written, and its row in steps is gone")
-        return Written(rows=found[0], digest=found[1]) if found is not None else None
+        return Written(rows=row[0], digest=row[1]) if row is not None else None
 
     def expire(self, connection: Connection, step: int) -> None:
         """Forget steps long past, now and then: one a second makes thirty million a year."""
@@ -214,14 +217,14 @@ class Writer:
 
         Raises MzplanError MZ069.
         """
-        found = connection.execute(
+        row = connection.execute(
             "SELECT c.oid || '/' || coalesce(pg_relation_filenode(c.oid), 0), w.target, w.step "
             f"FROM pg_class c, {self._writers} w WHERE c.oid = %s AND w.sink = %s AND w.generation = %s",
             (table.oid, self.sink, self.generation),
         ).fetchone()
-        if found is None:
+        if row is None:
             raise self._gone(f"table {table.sql} was dropped")
-        now, before, step = found
+        now, before, step = row
         if before == now:
             return
         if before is not None and step >= 0:
@@ -260,7 +263,8 @@ class Writer:
     def _writers(self) -> str:
         return self.ledger.writers
 
-    def _create(self, connection: Connection) -> None:
+    def _lacking(self, connection: Connection) -> list[str]:
+        """The statements that make what is missing of mzplan's own tables."""
         # Looked up first: CREATE … IF NOT EXISTS needs the privilege to create also where nothing is to do.
         schema = quoted(self.schema)
         tables = {
@@ -271,15 +275,21 @@ class Writer:
             "epoch bigint NOT NULL, written_at timestamptz NOT NULL DEFAULT now(), content_hash text, "
             "source_first bigint, source_last bigint, PRIMARY KEY (sink, generation, step)",
         }
+        lacking = []
         if connection.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone() == (None,):
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            lacking.append(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         for name, columns in tables.items():
-            if connection.execute("SELECT to_regclass(%s)", (f"{schema}.{name}",)).fetchone() == (None,):
-                connection.execute(f"CREATE TABLE IF NOT EXISTS {schema}.{name} ({columns})")
-        for name, column in ADDED:
-            shape = connection.execute(_SHAPE, (f"{schema}.{name}",)).fetchall()
-            if column.split()[0] not in {found for found, _ in shape}:
-                connection.execute(f"ALTER TABLE {schema}.{name} ADD COLUMN IF NOT EXISTS {column}")
+            rows = connection.execute(_SHAPE, (f"{schema}.{name}",)).fetchall()
+            if not rows:
+                lacking.append(f"CREATE TABLE IF NOT EXISTS {schema}.{name} ({columns})")
+                continue
+            known = {column_name for column_name, _ in rows}
+            lacking += [
+                f"ALTER TABLE {schema}.{name} ADD COLUMN IF NOT EXISTS {column}"
+                for table, column in ADDED
+                if table == name and column.split()[0] not in known
+            ]
+        return lacking
 
     def _lost(self, what: str) -> MzplanError:
         return error(

@@ -59,16 +59,16 @@ class Backlog:
         tables = dict(newest["tables"]) if newest is not None else {}
         begins = newest["to"] if newest is not None else lsn_text(self._begins(snapshot))
         with session(self._query) as (_, connection):
-            found = tables_of(connection, self._query)
+            current = tables_of(connection, self._query)
             timeline = timeline_of(connection)
         recorded = newest.get("oids", {}) if newest is not None else {}
-        oids = {**{name: table.oid for name, table in found.items()}, **recorded}
+        oids = {**{name: table.oid for name, table in current.items()}, **recorded}
         attached = self._leaves.take()
-        for name, table in found.items():
-            there = unread(snapshot.files(table))
+        for name, table in current.items():
+            unread_files = unread(snapshot.files(table))
             came = attached.get(name, set())
-            before = [one for one in tables.get(name, ()) if tuple(one["relation"]) not in came]
-            tables[name] = carried_on(before, there) if name in tables else there
+            before = [entry for entry in tables.get(name, ()) if tuple(entry["relation"]) not in came]
+            tables[name] = carried_on(before, unread_files) if name in tables else unread_files
         chunks = []
         for _ in range(self._query.body["snapshot"]["parallelism"]):
             chunk = next_chunk(tables)
@@ -77,7 +77,7 @@ class Backlog:
             chunks.append(chunk)
             tables = after_chunk(tables, chunk)
         types = newest.get("types", {}) if newest is not None else {}
-        self._shapes.look(found, types)
+        self._shapes.look(current, types)
         # Of a table that was read before, changes are still to come: what is new of it is theirs to record.
         types = {**self._shapes.known, **types}
         return {
@@ -96,8 +96,8 @@ class Backlog:
         """What the tasks are to read of a step, in another snapshot if that one has ended."""
         snapshot = self._opened(note)
         with session(self._query) as (_, connection):
-            found = tables_of(connection, self._query)
-        there = {name: snapshot.files(table) for name, table in found.items()}
+            tables = tables_of(connection, self._query)
+        files = {name: snapshot.files(table) for name, table in tables.items()}
         return [
             ReadTask(
                 after=lsn_of(note["after"]),
@@ -108,7 +108,7 @@ class Backlog:
                 end=chunk["end"],
                 snapshot=snapshot.name,
             )
-            for chunk in in_files(note["chunks"], there)
+            for chunk in in_files(note["chunks"], files)
         ]
 
     def close(self) -> None:

@@ -122,7 +122,7 @@ class MessageBlock:
             # Before the row comes back under its new key, which may be the same, written in another way.
             gone = self._picked(moved)
             gone.sequence = gone.sequence - 1
-            yield gone.made([one.at(moved) for one in before], deleted=True)
+            yield gone.made([values.at(moved) for values in before], deleted=True)
         yield self.made(now, deleted=False)
 
     def _key_changed(self, before: list[Values], now: list[Values]) -> Any:
@@ -149,8 +149,8 @@ class MessageBlock:
 
     def made(self, columns: list[Values], *, deleted: bool) -> TableChanges:
         named = zip(self.relation.columns, columns, strict=True)
-        found = {name: values for name, values in named if not deleted or name in self.key}
-        return TableChanges(self.relation, deleted, self.data, self.lsn, self.sequence, found)
+        by_name = {name: values for name, values in named if not deleted or name in self.key}
+        return TableChanges(self.relation, deleted, self.data, self.lsn, self.sequence, by_name)
 
     def _tuples(self, at: Ints) -> tuple[list[Values], Ints]:
         """The columns of the tuples that begin there, and where they end."""

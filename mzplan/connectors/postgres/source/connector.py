@@ -11,6 +11,7 @@ from mzplan.connectors.adapter.source import EndpointSource, copy_steps
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream
+from mzplan.connectors.postgres.client import patience
 from mzplan.connectors.postgres.probe import ServerProbe
 from mzplan.connectors.postgres.problems import route
 from mzplan.connectors.postgres.source.endpoint import PostgresInputFactory
@@ -24,6 +25,8 @@ from mzplan.warehouse.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_RELEASE_S = 60.0
 
 
 class PostgresSource(SourceConnector):
@@ -54,8 +57,8 @@ class PostgresSource(SourceConnector):
         called. Another timeline is the same database, promoted: its slot decides (`check_position`)."""
         names = {"system_identifier": "the system identifier", "database_oid": "the database"}
         differing = [
-            f"{what} is {found[name]} instead of {recorded[name]}"
-            for name, what in names.items()
+            f"{label} is {found[name]} instead of {recorded[name]}"
+            for name, label in names.items()
             if recorded.get(name) is not None and found.get(name) not in (None, recorded[name])
         ]
         if not differing:
@@ -70,9 +73,9 @@ class PostgresSource(SourceConnector):
         log = StepLog(former.steps)
         kept = log.steps()
         notes = [log.note(step) for step in kept]
-        if not any(one["kind"] == "changes" and one["after"] != one["to"] for one in notes):
+        if not any(note["kind"] == "changes" and note["after"] != note["to"] for note in notes):
             return None
-        since = next(one["after"] for one in notes if one["kind"] == "changes")
+        since = next(note["after"] for note in notes if note["kind"] == "changes")
         earlier = " or earlier" if kept.start > 0 else ""
         where = (
             f"{route(query.link)}: it has read changes from {since}{earlier} to {notes[-1]['to']}, and would "
@@ -87,7 +90,7 @@ class PostgresSource(SourceConnector):
         """Bytes of the server's log: written since what is committed, and kept for the slot. None where the
         server does not say."""
         try:
-            with session(query) as (_, connection):
+            with session(query, patience(query)) as (_, connection):
                 slot = find_slot(connection, Names.of(query).slot)
         except (psycopg.Error, MzplanError, OSError):
             return None
@@ -100,7 +103,7 @@ class PostgresSource(SourceConnector):
     def release(self, query: ResolvedQuery) -> None:
         """Drop the slot and the publication of a generation that is given up, where they are mzplan's own.
         Raises MzplanError."""
-        with explaining(query), session(query) as (_, connection):
+        with explaining(query), session(query, _RELEASE_S) as (_, connection):
             unpublish(connection, Names.of(query))
 
     def _endpoints(self, query: ResolvedQuery) -> EndpointSource:

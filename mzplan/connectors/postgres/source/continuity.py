@@ -8,6 +8,7 @@ What a step of an earlier version did not record is not checked.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -95,16 +96,22 @@ def streaming(query: ResolvedQuery, names: Names, after: Lsn) -> Iterator[Replic
 
 
 def check_timeline(
-    query: ResolvedQuery, names: Names, info: str, now: int | None, recorded: int | None, reached: Lsn
+    query: ResolvedQuery,
+    names: Names,
+    info: str,
+    now: int | None,
+    recorded: int | None,
+    reached: Lsn,
+    within_s: float = math.inf,
 ) -> None:
     """Whether what was read up to an LSN of one timeline is in the history of the server's own: a server that
     was promoted or restored may lack the end of it, and have written other things there since.
 
-    Raises MzplanError MZ224, psycopg.Error.
+    `within_s`: see `connect`. Raises MzplanError MZ224, psycopg.Error.
     """
     if recorded is None or now is None or recorded == now:
         return
-    left = _left(info, now, recorded)
+    left = _left(info, now, recorded, within_s)
     if left is not None and reached <= left:
         return
     why = (
@@ -115,9 +122,9 @@ def check_timeline(
     raise _moved(query, names, f"the server is on timeline {now}, and {why}", reached)
 
 
-def _left(info: str, now: int, recorded: int) -> Lsn | None:
+def _left(info: str, now: int, recorded: int, within_s: float) -> Lsn | None:
     """Where the history of a timeline leaves another one; None if it does not say."""
-    with contextlib.closing(ReplicationLink(info)) as link:
+    with contextlib.closing(ReplicationLink(info, within_s)) as link:
         try:
             rows = link.command(f"TIMELINE_HISTORY {now}".encode())
         except psycopg.OperationalError as problem:
@@ -142,7 +149,7 @@ def check_tables(
     recorded: Mapping[str, int],
 ) -> dict[str, Table]:
     """The tables that were read, if they are those that are there, and published. Raises MZ236."""
-    there: dict[str, Table] = {}
+    present: dict[str, Table] = {}
     in_publication = published(connection, names.publication)
     for name in read:
         table, before = find_table(connection, name), recorded.get(name)
@@ -161,8 +168,8 @@ def check_tables(
         if why is not None:
             raise ANOTHER_TABLE.error(query, table=name, why=why)
         if table is not None:
-            there[name] = table
-    return there
+            present[name] = table
+    return present
 
 
 class Shapes:
@@ -179,26 +186,26 @@ class Shapes:
             before = recorded.get(name, {})
             known: dict[str, Sequence[Any]] = {}
             for column in self._columns:
-                found = table.column(column.name)
-                if found is None:  # reported when a row lacks it
+                current = table.column(column.name)
+                if current is None:  # reported when a row lacks it
                     if column.name in before:
                         known[column.name] = before[column.name]
                     continue
-                known[column.name] = now = [found.type, found.typmod, found.shown]
+                known[column.name] = now = [current.type, current.typmod, current.shown]
                 was = before.get(column.name, now)
                 if not keeps_values(was, now, as_text=is_text(column.type)):
                     raise RETYPED.error(
-                        self._query, table=name, column=column.name, was=was[2], now=found.shown
+                        self._query, table=name, column=column.name, was=was[2], now=current.shown
                     )
             self.known[name] = known
 
     def added(self, recorded: Types) -> dict[str, list[str]]:
         """By table, the columns that are declared only since a step: rows from before may lack them."""
-        found = {
+        added = {
             name: [column.name for column in self._columns if column.name not in before]
             for name, before in recorded.items()
         }
-        return {name: columns for name, columns in found.items() if columns}
+        return {name: columns for name, columns in added.items() if columns}
 
 
 def keeps_values(was: Sequence[Any], now: Sequence[Any], *, as_text: bool) -> bool:
@@ -276,7 +283,7 @@ def _came_with_rows(
     # Made and attached in one transaction, with rows between, which are its first ones.
     statement = f"SELECT EXISTS (SELECT 1 FROM ONLY {quoted(schema)}.{quoted(leaf)} {_BEFORE})"
     try:
-        found = connection.execute(statement.encode(), (maker, command)).fetchone()
+        row = connection.execute(statement.encode(), (maker, command)).fetchone()
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable):
         return False
-    return found is not None and bool(found[0])
+    return row is not None and bool(row[0])

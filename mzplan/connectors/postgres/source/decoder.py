@@ -6,7 +6,7 @@ The messages of many rows are laid end to end; then each column of all rows is f
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,13 +64,14 @@ class _Pending:
 
 
 class Decoder:
-    """Of one stream. `keys` gives the key's columns of a table, as they are called there; None for one that
-    does not matter, whose rows are left out."""
+    """Of one stream. `tables`: the ids of those that matter: the rows of others are left out, and nothing is
+    kept of them. `keys` gives the key's columns of a table, as they are called there."""
 
-    def __init__(self, keys: Callable[[Relation], Sequence[str] | None]):
+    def __init__(self, keys: Callable[[Relation], Sequence[str]], tables: Container[int]):
         self._keys = keys
+        self._tables = tables
         self._relations: dict[int, Relation] = {}
-        self._key_of: dict[int, tuple[str, ...] | None] = {}
+        self._key_of: dict[int, tuple[str, ...]] = {}
 
     def changes(
         self, messages: Iterable[tuple[Lsn | None, memoryview | bytes]], after: Lsn, to: Lsn
@@ -107,27 +108,28 @@ class Decoder:
                 # The same table may have other columns from here on.
                 yield from self._decoded(pending)
                 pending = _Pending(transactions=[(0, lsn, count)])
-                self._learn(_relation(data))
+                self._learn(data)
             elif kind == _TRUNCATE and not skip:
                 self._refuse_truncate(data)
         yield from self._decoded(pending)
 
-    def _learn(self, relation: Relation) -> None:
-        self._relations[relation.id] = relation
-        self._key_of.pop(relation.id, None)
+    def _learn(self, data: memoryview | bytes) -> None:
+        (table,) = struct.unpack_from(">I", data, HEADER + 1)
+        if table in self._tables:
+            self._relations[table] = _relation(data)
+            self._key_of.pop(table, None)
 
-    def _key(self, table: int) -> tuple[str, ...] | None:
+    def _key(self, table: int) -> tuple[str, ...]:
         """Looked up with the first row that matters: tables whose changes are skipped, because they were read
         before, may have been of another shape then."""
         if table not in self._key_of:
-            key = self._keys(self._relations[table])
-            self._key_of[table] = tuple(key) if key is not None else None
+            self._key_of[table] = tuple(self._keys(self._relations[table]))
         return self._key_of[table]
 
     def _refuse_truncate(self, data: memoryview | bytes) -> None:
-        found = [self._relations[one] for one in _truncated(data) if self._key(one) is not None]
-        if found:
-            raise TruncateError([f"{one.schema}.{one.name}" for one in found])
+        truncated = [self._relations[oid] for oid in _truncated(data) if oid in self._tables]
+        if truncated:
+            raise TruncateError([f"{relation.schema}.{relation.name}" for relation in truncated])
 
     def _decoded(self, pending: _Pending) -> Iterator[TableChanges]:
         if not pending.messages:
@@ -140,9 +142,9 @@ class Decoder:
         lsn, sequence = _places(pending, len(starts))
         kinds, tables = buffer[starts], u32(buffer, starts + 1)
         for table in np.unique(tables):
-            relation, key = self._relations[int(table)], self._key(int(table))
-            if key is None:
+            if int(table) not in self._tables:
                 continue
+            relation, key = self._relations[int(table)], self._key(int(table))
             for kind in (INSERT, UPDATE, DELETE):
                 rows = np.flatnonzero((tables == table) & (kinds == kind))
                 if len(rows):

@@ -13,6 +13,7 @@ where it is not read any more was changed, and comes with the changes.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -79,15 +80,15 @@ class PostgresInput:
         return self._log.steps()
 
     def read(self, step: Step, consumer: InputConsumer) -> None:
-        there = self.steps()
-        if checked_step(step) in there:
+        steps = self.steps()
+        if checked_step(step) in steps:
             self._feed(self.parts(step), consumer)
             consumer.eoi()
             consumer.committed()
             return
-        if step != there.stop:
+        if step != steps.stop:
             raise StepError(
-                f"step {step} can't be read: steps {there.start} to {there.stop} (excluded) are there"
+                f"step {step} can't be read: steps {steps.start} to {steps.stop} (excluded) are there"
             )
         self._pending = (step, consumer)
         if self.offers(step):
@@ -95,12 +96,12 @@ class PostgresInput:
             self._feed(self._parts(self._planned[1]), consumer)
 
     def commit(self, step: Step) -> None:
-        there = self.steps()
-        if step in there:
+        steps = self.steps()
+        if step in steps:
             return
         planned, self._planned = self._planned, None
         pending, self._pending = self._pending, None
-        if step != there.stop or self._offered != step:
+        if step != steps.stop or self._offered != step:
             raise StepError(f"step {step} can't be committed: it is not the one that was read last")
         note = planned[1] if planned is not None and planned[0] == step else self._nothing()
         self._log.append(step, note)
@@ -109,10 +110,10 @@ class PostgresInput:
             pending[1].committed()
 
     def expire(self, step: Step) -> None:
-        there = self.steps()
-        if checked_step(step) > there.stop:
-            raise StepError(f"can't expire steps before {step}: the newest is {there.stop - 1}")
-        if step <= there.start:
+        steps = self.steps()
+        if checked_step(step) > steps.stop:
+            raise StepError(f"can't expire steps before {step}: the newest is {steps.stop - 1}")
+        if step <= steps.start:
             return
         # Everything before the end of the last step that is not needed any more.
         done = lsn_of(self._log.note(step - 1)["to"])
@@ -153,7 +154,8 @@ class PostgresInput:
         """Whether the server still has what the durable steps and those after them need. Raises MzplanError
         MZ223, MZ224, MZ236."""
         with contextlib.suppress(TimeoutError), explaining(self._query):  # the probe reports who is silent
-            bounded(self._check_slot, patience(self._query))
+            seconds = patience(self._query)
+            bounded(lambda: self._check_slot(seconds), seconds)
 
     def close(self) -> None:
         self._watch.close()
@@ -185,7 +187,7 @@ class PostgresInput:
             if newest is None or self._backlog.is_left(newest):
                 self._watch.close()
                 note = self._backlog.next(newest)
-                self._state = {one: note[one] for one in ("to", *_MARKS)}
+                self._state = {name: note[name] for name in ("to", *_MARKS)}
                 if note["chunks"]:
                     return note
                 newest = {**(newest or {}), **self._state}
@@ -196,7 +198,7 @@ class PostgresInput:
         """A step without rows."""
         newest = self._log.newest() or self._state
         at = newest["to"]
-        marks: Note = {one: newest[one] for one in _MARKS if one in newest}
+        marks: Note = {name: newest[name] for name in _MARKS if name in newest}
         return {"kind": "changes", "after": at, "to": at, **marks}
 
     def _added(self, note: Note) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -242,8 +244,8 @@ class PostgresInput:
         """Which tables they are: as it was recorded, else as it is now."""
         recorded = {**self._oids, **newest.get("oids", {})}
         if not set(self._query.body["tables"]) <= set(recorded):
-            found = tables_of(connection, self._query)
-            recorded = self._oids = {**{name: table.oid for name, table in found.items()}, **recorded}
+            tables = tables_of(connection, self._query)
+            recorded = self._oids = {**{name: table.oid for name, table in tables.items()}, **recorded}
         return recorded
 
     def _ours(self, oids: Mapping[str, int]) -> dict[str, int]:
@@ -251,8 +253,8 @@ class PostgresInput:
 
     def _check_tables(self, connection: Connection, newest: Note) -> None:
         read = [name for name in self._query.body["tables"] if name in newest["tables"]]
-        there = check_tables(connection, self._query, self._names, read, newest.get("oids", {}))
-        self._shapes.look(there, newest.get("types", {}))
+        tables = check_tables(connection, self._query, self._names, read, newest.get("oids", {}))
+        self._shapes.look(tables, newest.get("types", {}))
         oids = self._oids_of(connection, newest)
         self._leaves.look(connection, {name: oids[name] for name in read}, newest.get("leaves", {}))
         self._tables_seen_at = time.monotonic()
@@ -268,8 +270,8 @@ class PostgresInput:
         if time.monotonic() - self._looked_at < _IDLE_EVERY_S:
             return
         self._looked_at = time.monotonic()
-        there = self.steps()
-        if self._done() < there.stop:
+        steps = self.steps()
+        if self._done() < steps.stop:
             return
         # Recorded before it is done: where the slot stands must never be a surprise.
         self._idle.record(to, timeline)
@@ -282,20 +284,22 @@ class PostgresInput:
         position = checkpoint.position() if checkpoint is not None else None
         return step_of(position or "") or 0
 
-    def _check_slot(self) -> None:
+    def _check_slot(self, within_s: float = math.inf) -> None:
         """The slot still has all that is needed, and the tables are the same. Raises MzplanError MZ223,
         MZ224, MZ236."""
+        until = time.monotonic() + within_s
         newest = self._log.newest()
         if newest is None:
             return
-        there = self.steps()
-        needed = lsn_of(self._log.note(there.start)["after"] if there else newest["to"])
+        steps = self.steps()
+        needed = lsn_of(self._log.note(steps.start)["after"] if steps else newest["to"])
         needed = max(needed, self._idle.reached()[0])
         reached, recorded = self._reached(newest)
-        with session(self._query) as (info, connection):
+        with session(self._query, within_s) as (info, connection):
             check_slot(self._query, self._names, connection, needed)
             timeline = timeline_of(connection)
-            check_timeline(self._query, self._names, info, timeline, recorded, reached)
+            left = until - time.monotonic()
+            check_timeline(self._query, self._names, info, timeline, recorded, reached, left)
             self._timeline = timeline
             self._check_tables(connection, newest)
 

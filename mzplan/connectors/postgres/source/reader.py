@@ -74,13 +74,11 @@ class Reading:
         are NULL in rows from before they were there."""
         if not oids:
             with session(self._query) as (_, connection):
-                found = tables_of(connection, self._query)
-            oids = {name: table.oid for name, table in found.items()}
+                tables = tables_of(connection, self._query)
+            oids = {name: table.oid for name, table in tables.items()}
         names = {oid: name for name, oid in oids.items()}
 
-        def key_of(relation: Relation) -> Sequence[str] | None:
-            if relation.id not in names:
-                return None
+        def key_of(relation: Relation) -> Sequence[str]:
             self._check_columns(relation, added.get(names[relation.id], ()))
             self._singles[relation.id] = self._of_reals(relation)
             wanted = (_there(relation.columns, name) for name in self._key)
@@ -88,7 +86,7 @@ class Reading:
 
         with streaming(self._query, self._names, max(after, passed)) as link:
             try:
-                for rows in Decoder(key_of).changes(link.messages(), after, to):
+                for rows in Decoder(key_of, names).changes(link.messages(), after, to):
                     yield self._batch(rows, names[rows.relation.id])
             except TruncateError as problem:
                 raise TRUNCATED.error(self._query, tables=", ".join(problem.tables)) from None
@@ -142,12 +140,12 @@ class Reading:
         from adbc_driver_postgresql import dbapi
 
         with session(self._query) as (_, connection):
-            found = tables_of(connection, self._query)[table]
+            current = tables_of(connection, self._query)[table]
         where = f"{relation[0]}.{relation[1]}"
-        own = ((column.name, found.column(column.name)) for column in self._own_columns)
+        own = ((column.name, current.column(column.name)) for column in self._own_columns)
         singles = {name for name, column in own if column is not None and is_single(column)}
         statement = (
-            f"SELECT {self._selected(found)} FROM ONLY {quoted(relation[0])}.{quoted(relation[1])} "
+            f"SELECT {self._selected(current)} FROM ONLY {quoted(relation[0])}.{quoted(relation[1])} "
             f"WHERE ctid >= '({first},0)' AND ctid < '({end},0)'"
         )
         with (
@@ -163,23 +161,23 @@ class Reading:
             for batch in _fetched(cursor.fetch_record_batch()):
                 count = batch.num_rows
                 arrays = iter(batch.columns)
-                made = [
+                columns = [
                     _same(table, count)
                     if column.name == self._table_column
                     else self._converted(column, next(arrays), where, single=column.name in singles)
                     for column in self._query.columns
                 ]
                 zeros = np.zeros(count, np.int64)
-                yield self._placed(made, zeros + lsn, zeros, where, deleted=False)
+                yield self._placed(columns, zeros + lsn, zeros, where, deleted=False)
 
     def _selected(self, table: Table) -> str:
         items = []
         for column in self._own_columns:
-            found = table.column(column.name)
-            if found is None:
+            current = table.column(column.name)
+            if current is None:
                 name = f"{table.schema}.{table.name}"
                 raise COLUMN_GONE.error(self._query, table=name, columns=column.name)
-            items.append(selected(quoted(found.name), column.type, found))
+            items.append(selected(quoted(current.name), column.type, current))
         return ", ".join(items)
 
     # ── both
@@ -211,7 +209,8 @@ class Reading:
             if column.name in self._query.body["key"] and batch.column(column.name).null_count:
                 raise self._unfit(where, column, "it is NULL, and part of the key")
         numbers = [
-            pa.Array.from_buffers(pa.int64(), len(one), [None, pa.py_buffer(one)]) for one in (lsn, sequence)
+            pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+            for values in (lsn, sequence)
         ]
         position = pa.StructArray.from_arrays(numbers, list(_POSITION))
         batch = batch.append_column(POSITION, position)
@@ -235,7 +234,7 @@ def _there(columns: Sequence[str], name: str) -> str | None:
     """The column of that name; else the one that differs in nothing but case, if there is just one."""
     if name in columns:
         return name
-    alike = [one for one in columns if one.lower() == name.lower()]
+    alike = [column for column in columns if column.lower() == name.lower()]
     return alike[0] if len(alike) == 1 else None
 
 

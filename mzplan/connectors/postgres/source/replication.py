@@ -8,6 +8,7 @@ not be stopped after the first change.
 
 from __future__ import annotations
 
+import math
 import re
 import select
 import struct
@@ -15,9 +16,10 @@ import time
 from collections.abc import Iterator
 
 import psycopg
-from psycopg import pq
+from psycopg import generators, pq
 from psycopg.conninfo import make_conninfo
 
+from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.types import quoted
 
 # A reader that is silent for so long is dead: the server ends its stream, and its slot is free again.
@@ -64,12 +66,13 @@ class SlotError(psycopg.OperationalError):
 
 
 class ReplicationLink:
-    """A connection that speaks the replication protocol. Raises psycopg.Error for what a server did."""
+    """A connection that speaks the replication protocol. `within_s`: see `connect`. Raises psycopg.Error for
+    what a server did."""
 
-    def __init__(self, conninfo: str):
+    def __init__(self, conninfo: str, within_s: float = math.inf):
         # Never by a call that waits inside libpq: it keeps the interpreter to itself, and where the server is
         # behind a tunnel, the other end of the connection is a thread of this process.
-        self._owner = psycopg.connect(make_conninfo(conninfo, replication="database"), autocommit=True)
+        self._owner = connect(make_conninfo(conninfo, replication="database"), within_s=within_s)
         self._connection = self._owner.pgconn
         try:
             self.command(SESSION.encode())
@@ -78,8 +81,9 @@ class ReplicationLink:
             self.close()
             raise
 
-    def command(self, text: bytes) -> list[list[str | None]]:
-        """Run a command, and give the rows that it brings."""
+    def command(self, text: bytes, most_s: float = _SILENCE_S) -> list[list[str | None]]:
+        """Run a command, and give the rows that it brings, within so many seconds."""
+        self._owner.most_s = most_s
         result = self._run(text)
         if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
             raise self._refused(result)
@@ -141,24 +145,12 @@ class ReplicationLink:
 
     def _run(self, text: bytes) -> pq.abc.PGresult:
         """Run a command: its result, of several statements the last one's or the first that failed."""
-        connection = self._connection
-        connection.send_query(text)
-        found: pq.abc.PGresult | None = None
-        while True:
-            while (writes := connection.flush() == 1) or connection.is_busy():
-                socket = [connection.socket]
-                ready, _, _ = select.select(socket, socket if writes else [], [], 1.0)
-                if ready:
-                    connection.consume_input()
-            result = connection.get_result()
-            if result is None:
-                break
-            if found is None or found.status != pq.ExecStatus.FATAL_ERROR:
-                found = result
-            if result.status == pq.ExecStatus.COPY_BOTH:
-                break
-        assert found is not None, "a command has a result"
-        return found
+        self._connection.send_query(text)
+        results: list[pq.abc.PGresult] = self._owner.wait(generators.execute(self._connection))
+        if not results:
+            raise psycopg.OperationalError("the server ended a command without a result")
+        failed = (result for result in results if result.status == pq.ExecStatus.FATAL_ERROR)
+        return next(failed, results[-1])
 
     def _wait(self) -> bool:
         """Whether anything came within a moment."""
@@ -191,7 +183,8 @@ def create_slot(link: ReplicationLink, slot: str, *, temporary: bool = False) ->
     """Make a slot. Its consistent point, and a snapshot of exactly what was committed before that: it can be
     taken over until the link is closed or given another command."""
     kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
-    rows = link.command(f"CREATE_REPLICATION_SLOT {quoted(slot)} {kind} pgoutput EXPORT_SNAPSHOT".encode())
+    making = f"CREATE_REPLICATION_SLOT {quoted(slot)} {kind} pgoutput EXPORT_SNAPSHOT"
+    rows = link.command(making.encode(), math.inf)  # it waits for the end of each transaction under way
     _, point, snapshot, _ = rows[0]
     assert point is not None
     return lsn_of(point), snapshot or ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -102,10 +103,10 @@ class Slot:
 
 def find_slot(connection: Connection, name: str) -> Slot | None:
     """The logical slot of that name; None if there is none."""
-    found = connection.execute(_SLOT, (name,)).fetchone()
-    if found is None:
+    row = connection.execute(_SLOT, (name,)).fetchone()
+    if row is None:
         return None
-    _, plugin, database, pid, status, confirmed, restart, retained, lag = found
+    _, plugin, database, pid, status, confirmed, restart, retained, lag = row
     return Slot(
         plugin=plugin or "",
         database=database or "",
@@ -123,11 +124,11 @@ def insert_lsn(connection: Connection) -> tuple[Lsn, Lsn]:
     The latter alone may lie within a record: a slot that is advanced to there loses the transaction whose
     commit that record is.
     """
-    found = connection.execute(
+    row = connection.execute(
         "SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text"
     ).fetchone()
-    assert found is not None
-    return lsn_of(found[0]), lsn_of(found[1])
+    assert row is not None
+    return lsn_of(row[0]), lsn_of(row[1])
 
 
 def flush_log(connection: Connection) -> None:
@@ -186,7 +187,7 @@ def publish(connection: Connection, names: Names, tables: Sequence[Table]) -> No
     """See that mzplan's own publication is there and has these tables."""
     if not names.own_publication:
         return
-    there = published(connection, names.publication)
+    present = published(connection, names.publication)
     known = connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (names.publication,))
     name = quoted(names.publication)
     if known.fetchone() is None:
@@ -195,7 +196,7 @@ def publish(connection: Connection, names: Names, tables: Sequence[Table]) -> No
             f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH (publish_via_partition_root = true)".encode()
         )
         return
-    missing = [table for table in tables if (table.schema, table.name) not in there]
+    missing = [table for table in tables if (table.schema, table.name) not in present]
     if missing:
         listed = ", ".join(table.sql for table in missing)
         connection.execute(f"ALTER PUBLICATION {name} ADD TABLE {listed}".encode())
@@ -210,10 +211,10 @@ def published(connection: Connection, publication: str) -> Limits:
 
 def oldest_writer(connection: Connection) -> str | None:
     """Which transaction that has written something is open for longest, in words; never what it runs."""
-    found = connection.execute(_OLDEST_WRITER).fetchone()
-    if found is None:
+    row = connection.execute(_OLDEST_WRITER).fetchone()
+    if row is None:
         return None
-    pid, application, database, since, prepared = found
+    pid, application, database, since, prepared = row
     if prepared is not None:
         return f"the prepared transaction {prepared!r}, since {since}"
     which = [f"process {pid}"]
@@ -249,11 +250,11 @@ def unpublish(connection: Connection, names: Names) -> None:
 
 def tables_of(connection: Connection, query: ResolvedQuery) -> dict[str, Table]:
     """The source's tables, by the names it gives them. Raises MzplanError MZ052 where one is missing."""
-    found = {name: find_table(connection, name) for name in query.body["tables"]}
-    missing = [NO_TABLE.diagnostic(query, table=name) for name, table in found.items() if table is None]
+    tables = {name: find_table(connection, name) for name in query.body["tables"]}
+    missing = [NO_TABLE.diagnostic(query, table=name) for name, table in tables.items() if table is None]
     if missing:
         raise MzplanError(missing[:1])
-    return {name: table for name, table in found.items() if table is not None}
+    return {name: table for name, table in tables.items() if table is not None}
 
 
 def table_column(query: ResolvedQuery) -> str | None:
@@ -273,7 +274,9 @@ def own_key(query: ResolvedQuery) -> list[str]:
 
 
 @contextlib.contextmanager
-def session(query: ResolvedQuery) -> Iterator[tuple[str, Connection]]:
-    """How to connect while this lasts, and a connection. Raises MzplanError for its tunnel, psycopg.Error."""
-    with reached(query, f"mzplan {query.address}") as info, connect(info) as connection:
+def session(query: ResolvedQuery, within_s: float = math.inf) -> Iterator[tuple[str, Connection]]:
+    """How to connect while this lasts, and a connection, see `connect`. Raises MzplanError for its tunnel,
+    psycopg.Error."""
+    application = f"mzplan {query.address}"
+    with reached(query, application) as info, connect(info, within_s=within_s) as connection:
         yield info, connection

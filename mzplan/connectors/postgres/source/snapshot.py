@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.source.replication import SESSION, Lsn, ReplicationLink, create_slot
 from mzplan.connectors.postgres.source.slots import Names, find_slot
 from mzplan.connectors.postgres.tables import Table
@@ -45,16 +46,14 @@ class DatabaseSnapshot:
         with contextlib.ExitStack() as stack:
             link = ReplicationLink(conninfo)
             stack.callback(link.close)
-            with psycopg.connect(conninfo, autocommit=True) as connection:
+            with connect(conninfo) as connection:
                 self.created = find_slot(connection, names.slot) is None
             if self.created:
                 self.lsn, exported = create_slot(link, names.slot)
             else:
                 # A name for this session alone; the slot ends with it, and only its snapshot is wanted.
                 self.lsn, exported = create_slot(link, f"mzplan_{os.urandom(8).hex()}", temporary=True)
-            self._session = psycopg.connect(
-                make_conninfo(conninfo, application_name="mzplan snapshot"), autocommit=True
-            )
+            self._session = connect(make_conninfo(conninfo, application_name="mzplan snapshot"))
             try:
                 self._hold(exported, tables)
             except BaseException:
@@ -69,9 +68,9 @@ class DatabaseSnapshot:
         for table in tables:
             # Nobody may write the table's files anew while they are read by place.
             execute(f"LOCK TABLE {table.sql} IN ACCESS SHARE MODE".encode())
-        found = execute("SELECT pg_export_snapshot()").fetchone()
-        assert found is not None
-        self.name: str = found[0]
+        row = execute("SELECT pg_export_snapshot()").fetchone()
+        assert row is not None
+        self.name: str = row[0]
 
     def files(self, table: Table) -> list[File]:
         """Where a table's rows lie now."""
@@ -126,11 +125,11 @@ def unread(files: Sequence[File]) -> list[Note]:
 def next_chunk(tables: Mapping[str, Any]) -> Note | None:
     """The next blocks that are not read."""
     for name in sorted(tables):
-        for one in tables[name]:
-            if one["next"] < one["blocks"]:
-                end = min(one["next"] + _CHUNK_BLOCKS, one["blocks"])
-                place = {"table": name, "relation": one["relation"], "file": one["file"]}
-                return {**place, "first": one["next"], "end": end}
+        for file in tables[name]:
+            if file["next"] < file["blocks"]:
+                end = min(file["next"] + _CHUNK_BLOCKS, file["blocks"])
+                place = {"table": name, "relation": file["relation"], "file": file["file"]}
+                return {**place, "first": file["next"], "end": end}
     return None
 
 
@@ -138,10 +137,10 @@ def after_chunk(tables: Mapping[str, Any], chunk: Note) -> dict[str, Any]:
     """The progress once a chunk is read."""
     return {
         name: [
-            {**one, "next": chunk["end"]}
-            if name == chunk["table"] and one["relation"] == chunk["relation"]
-            else one
-            for one in files
+            {**file, "next": chunk["end"]}
+            if name == chunk["table"] and file["relation"] == chunk["relation"]
+            else file
+            for file in files
         ]
         for name, files in tables.items()
     }
@@ -150,24 +149,24 @@ def after_chunk(tables: Mapping[str, Any], chunk: Note) -> dict[str, Any]:
 def carried_on(before: list[Note], there: list[Note]) -> list[Note]:
     """The progress of a table in a later snapshot. A file that was written anew (VACUUM FULL) has its rows in
     other places, so it is read from its start; blocks that were added hold rows that come as changes."""
-    known = {tuple(one["relation"]): one for one in before}
+    known = {tuple(file["relation"]): file for file in before}
     carried = []
-    for one in there:
-        was = known.get(tuple(one["relation"]))
+    for file in there:
+        was = known.get(tuple(file["relation"]))
         if was is None:
-            carried.append(one)  # a partition that was attached, perhaps with rows that come as no change
-        elif was["file"] != one["file"] and was["next"] < was["blocks"]:
-            carried.append(one)
+            carried.append(file)  # a partition that was attached, perhaps with rows that come as no change
+        elif was["file"] != file["file"] and was["next"] < was["blocks"]:
+            carried.append(file)
         else:
-            blocks = min(was["blocks"], max(one["blocks"], was["next"]))
-            carried.append({**was, "file": one["file"], "blocks": blocks})
+            blocks = min(was["blocks"], max(file["blocks"], was["next"]))
+            carried.append({**was, "file": file["file"], "blocks": blocks})
     return carried
 
 
 def in_files(chunks: list[Note], there: Mapping[str, Sequence[File]]) -> list[Note]:
     """Chunks that were planned in another snapshot, perhaps. Where the file was written anew since, all of it
     is to be read."""
-    found: list[Note] = []
+    planned: list[Note] = []
     for chunk in chunks:
         schema, name = chunk["relation"]
         now = [(file, blocks) for s, n, file, blocks in there[chunk["table"]] if (s, n) == (schema, name)]
@@ -176,7 +175,7 @@ def in_files(chunks: list[Note], there: Mapping[str, Sequence[File]]) -> list[No
         file, blocks = now[0]
         whole = {**chunk, "file": file, "first": 0, "end": blocks}
         if file == chunk["file"]:
-            found.append(chunk)
-        elif whole not in found:
-            found.append(whole)
-    return found
+            planned.append(chunk)
+        elif whole not in planned:
+            planned.append(whole)
+    return planned

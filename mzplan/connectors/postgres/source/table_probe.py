@@ -52,14 +52,16 @@ class TableCheck(Check):
         self._columns, self._key = own_columns(query), own_key(query)
 
     def problems(self, name: str, table: Table) -> Iterator[Diagnostic]:
-        """All of them. Raises psycopg.Error."""
+        """All problems of a table. Raises psycopg.Error."""
         kind, persistence, identity, toasted, usable, hidden = self._row(_TABLE, (table.oid,))
         if kind not in ("r", "p") or persistence != "p":
-            what = {"v": "a view", "m": "a materialised view", "f": "a foreign table"}.get(kind, "not logged")
+            kind_text = {"v": "a view", "m": "a materialised view", "f": "a foreign table"}.get(
+                kind, "not logged"
+            )
             yield self._problem(
                 "MZ233",
                 f"{name} can't be replicated",
-                f"it is {what}; the server's log has changes of ordinary tables only.",
+                f"it is {kind_text}; the server's log has changes of ordinary tables only.",
                 "name the tables that it is made of; or ALTER TABLE … SET LOGGED.",
             )
             return
@@ -74,13 +76,13 @@ class TableCheck(Check):
             yield from self._large(name, table, identity, leaves)
 
     def _children(self, name: str, table: Table) -> Iterator[Diagnostic]:
-        found = self._row(_CHILDREN, (table.oid,))[0]
-        if found:
+        children = self._row(_CHILDREN, (table.oid,))[0]
+        if children:
             yield self._problem(
                 "MZ233",
                 f"Rows of the tables that inherit from {name} are not read",
-                f"{', '.join(found)}. SELECT FROM {name} shows their rows, too; the server's log has them as "
-                "rows of their own tables.",
+                f"{', '.join(children)}. SELECT FROM {name} shows their rows, too; the server's log has them "
+                "as rows of their own tables.",
                 "name those tables in the source, too, if their rows are wanted.",
                 severity="warning",
             )
@@ -115,14 +117,14 @@ class TableCheck(Check):
     def _types(self, name: str, table: Table) -> Iterator[Diagnostic]:
         wrong = []
         for column in self._columns:
-            found = table.column(column.name)
-            if found is None:
+            actual = table.column(column.name)
+            if actual is None:
                 wrong.append(f"it has no column {column.name}")
-            elif not found.writable and self._is_generated(table, found):
+            elif not actual.writable and self._is_generated(table, actual):
                 wrong.append(f"{column.name} is generated, and not in the log")
-            elif not is_readable(column.type, found):
+            elif not is_readable(column.type, actual):
                 wrong.append(
-                    f"{column.name} is {found.shown}, which is no {column.type} (but {wanted_types(found)})"
+                    f"{column.name} is {actual.shown}, which is no {column.type} (but {wanted_types(actual)})"
                 )
         if wrong:
             yield self._problem(
@@ -139,7 +141,7 @@ class TableCheck(Check):
     def _identity(
         self, name: str, table: Table, identity: str, leaves: Sequence[_Leaf]
     ) -> Iterator[Diagnostic]:
-        key = {found.name for one in self._key if (found := table.column(one)) is not None}
+        key = {column.name for key_name in self._key if (column := table.column(key_name)) is not None}
         indexes = unique_indexes(self._connection, table.oid)
         sql = f"{shown(table.schema)}.{shown(table.name)}"
         if not any(set(columns) <= key for columns, _, _ in indexes):
@@ -167,8 +169,10 @@ class TableCheck(Check):
 
     def _large(self, name: str, table: Table, identity: str, leaves: Sequence[_Leaf]) -> Iterator[Diagnostic]:
         oids = [table.oid, *(leaf.oid for leaf in leaves)]
-        found = {row[0] for row in self._rows(_LARGE, (oids,))}
-        own = [one.name for c in self._columns if (one := table.column(c.name)) and one.name in found]
+        large = {row[0] for row in self._rows(_LARGE, (oids,))}
+        own = [
+            column.name for c in self._columns if (column := table.column(c.name)) and column.name in large
+        ]
         lacking = [f"{shown(table.schema)}.{shown(table.name)}"] if identity != "f" else []
         # ALTER TABLE of a partitioned table does not reach its partitions.
         lacking += [leaf.sql for leaf in leaves if leaf.identity != "f"]

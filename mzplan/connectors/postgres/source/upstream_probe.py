@@ -43,11 +43,11 @@ _OWNED = "pg_has_role(current_user, relowner, 'MEMBER') FROM pg_class WHERE oid 
 
 def look_at(connection: Connection, query: ResolvedQuery) -> Probe:
     """What stands in the way of this source; nothing is changed. Raises psycopg.Error."""
-    found = tuple(_ServerCheck(connection, query).problems())
+    diagnostics = tuple(_ServerCheck(connection, query).problems())
     identity = identify(connection)
     # Without the timeline: a server that was promoted is the same upstream, if it has the slot.
     upstream = {k: v for k, v in identity.items() if k != "timeline"} if identity else None
-    return Probe(diagnostics=found, upstream=upstream)
+    return Probe(diagnostics=diagnostics, upstream=upstream)
 
 
 class _ServerCheck(Check):
@@ -58,7 +58,7 @@ class _ServerCheck(Check):
         self._names = Names.of(query)
 
     def problems(self) -> Iterator[Diagnostic]:
-        """All of them. Raises psycopg.Error."""
+        """All problems of the server and the tables. Raises psycopg.Error."""
         version, called, level, most, taken, senders, sending, replicates, creates = self._row(_SERVER)
         if version < _OLDEST:
             yield self._problem(
@@ -79,13 +79,13 @@ class _ServerCheck(Check):
             )
         yield from self._slot(most - taken, most)
         yield from self._walsender(senders - sending, senders)
-        found = {name: find_table(self._connection, name) for name in self._query.body["tables"]}
-        for name, table in found.items():
+        tables = {name: find_table(self._connection, name) for name in self._query.body["tables"]}
+        for name, table in tables.items():
             if table is None:
                 yield NO_TABLE.diagnostic(self._query, table=name)
             else:
                 yield from TableCheck(self._connection, self._query).problems(name, table)
-        yield from _PublicationCheck(self._connection, self._query).problems(found, creates)
+        yield from _PublicationCheck(self._connection, self._query).problems(tables, creates)
 
     # ── slot
 
@@ -105,13 +105,13 @@ class _ServerCheck(Check):
         database = self._query.link.body["database"]
         # One of mzplan's own in another database: `compare` decides whether that is another upstream.
         if not self._names.own_slot and (slot.plugin != "pgoutput" or slot.database != database):
-            what = (
+            misfit = (
                 f"is of plug-in {slot.plugin or '(none: a physical one)'} and database {slot.database or '-'}"
             )
             yield self._problem(
                 "MZ226",
                 f"Slot {self._names.slot} can't be used",
-                f"it {what}; a source needs pgoutput, in its own database {database}.",
+                f"it {misfit}; a source needs pgoutput, in its own database {database}.",
                 "name another slot, or leave `slot` out: then mzplan makes one.",
             )
         if slot.active_pid is not None and not self._is_ours(slot.active_pid):
@@ -129,31 +129,33 @@ class _ServerCheck(Check):
             yield NO_WALSENDER.diagnostic(self._query, what=f"all {most} (max_wal_senders) are taken")
 
     def _is_ours(self, pid: int) -> bool:
-        found = self._connection.execute(_ACTIVE, (pid,)).fetchone()
+        row = self._connection.execute(_ACTIVE, (pid,)).fetchone()
         own = f"mzplan {self._query.address}".encode()[:_NAME_BYTES]
-        return found is None or str(found[0]).encode() == own
+        return row is None or str(row[0]).encode() == own
 
 
 class _PublicationCheck(Check):
     """What stands in the way of following the tables of a source."""
 
     def problems(self, named: Mapping[str, Table | None], creates: bool) -> Iterator[Diagnostic]:
-        """All of them, of tables by name, None for one that is missing; `creates`: whether the role may make
-        a publication. Raises psycopg.Error."""
+        """All problems of the publication. `named`: the tables by name, None for one that is missing;
+        `creates`: whether the role may make a publication. Raises psycopg.Error."""
         names = Names.of(self._query)
         name, tables = names.publication, [table for table in named.values() if table is not None]
-        listed = [t.sql if t is not None else table_sql(*split_name(one)) for one, t in named.items()]
-        missing = ", ".join(one for one, table in named.items() if table is None)
+        listed = [
+            t.sql if t is not None else table_sql(*split_name(table_name)) for table_name, t in named.items()
+        ]
+        missing = ", ".join(table_name for table_name, table in named.items() if table is None)
         first = f"create {missing}; then " if missing else ""
-        found = self._connection.execute(_PUBLICATION, (name,)).fetchone()
+        publication = self._connection.execute(_PUBLICATION, (name,)).fetchone()
         limits = published(self._connection, name)
         lacking = [t for t in tables if (t.schema, t.name) not in limits]
         yield from self._filtered(name, [t for t in tables if t not in lacking], limits)
         if names.own_publication:
             foreign = [t for t in lacking if not self._may(_OWNED, t.oid)]
-            if foreign or (found is None and not creates):
+            if foreign or (publication is None and not creates):
                 why = [f"{t.schema}.{t.name} is owned by another role" for t in foreign]
-                why += ["it lacks CREATE on the database"] if found is None and not creates else []
+                why += ["it lacks CREATE on the database"] if publication is None and not creates else []
                 yield self._problem(
                     "MZ234",
                     f"Role {self._query.link.body['user']} can't make the publication",
@@ -162,7 +164,7 @@ class _PublicationCheck(Check):
                     f"{create_publication('mzplan', listed)}",
                 )
             return
-        if found is None:
+        if publication is None:
             yield self._problem(
                 "MZ227",
                 f"Publication {name} does not exist",
@@ -171,12 +173,12 @@ class _PublicationCheck(Check):
                 f"{create_publication(name, listed)}",
             )
             return
-        in_parts = [] if found[1] else [t for t in lacking if self._is_published_in_parts(name, t)]
+        in_parts = [] if publication[1] else [t for t in lacking if self._is_published_in_parts(name, t)]
         added = [t for t in lacking if t not in in_parts]
         wrong = [f"it lacks {t.schema}.{t.name}" for t in added]
         wrong += [f"it publishes the partitions of {t.schema}.{t.name} as tables" for t in in_parts]
         options = ["publish_via_partition_root = true"] if in_parts else []
-        if not found[0]:
+        if not publication[0]:
             wrong.append("it does not publish inserts, updates, deletes and truncates")
             options.append("publish = 'insert, update, delete, truncate'")
         if wrong:
@@ -198,9 +200,11 @@ class _PublicationCheck(Check):
         wrong, mended = [], []
         for table in tables:
             columns, rows = limits[table.schema, table.name]
-            own = [one for c in own_columns(self._query) if (one := table.column(c.name)) is not None]
+            own = [column for c in own_columns(self._query) if (column := table.column(c.name)) is not None]
             left_out = [
-                one.name for one in own if columns is not None and one.writable and one.name not in columns
+                column.name
+                for column in own
+                if columns is not None and column.writable and column.name not in columns
             ]
             if rows:
                 wrong.append(f"only rows of {table.schema}.{table.name} WHERE {rows}")

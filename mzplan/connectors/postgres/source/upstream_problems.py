@@ -181,14 +181,14 @@ def explaining(query: ResolvedQuery) -> Iterator[None]:
 
 def explained(query: ResolvedQuery, problem: Exception) -> Diagnostic:
     """One error of a server or a driver."""
-    state, what = state_of(problem), reason(query, problem)
+    state, text = state_of(problem), reason(query, problem)
     if is_lost(problem) or isinstance(problem, OSError):
-        if "max_wal_senders" in what:
-            return NO_WALSENDER.diagnostic(query, what=what)
+        if "max_wal_senders" in text:
+            return NO_WALSENDER.diagnostic(query, what=text)
         return connect_problem(query, problem)
     kind = _BY_STATE.get(state or "", REFUSED)
-    if kind is DENIED and "row-level security" in what:
+    if kind is DENIED and "row-level security" in text:
         kind = HIDDEN_ROWS
-    if state == "55000" and "wal_level" in what:
+    if state == "55000" and "wal_level" in text:
         kind = WAL_LEVEL
-    return kind.diagnostic(query, what=what, quoted=quoted(query.link.body["user"]))
+    return kind.diagnostic(query, what=text, quoted=quoted(query.link.body["user"]))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.postgres.types import TargetColumn, numeric_size
-from mzplan.endpoints.arrow import arrow_type
+from mzplan.endpoints.arrow import arrow_type, exactly
 
 if TYPE_CHECKING:
     from pyarrow import Array, StringArray
@@ -152,7 +152,10 @@ def convert(spark_type: str, values: Array, *, single: bool = False) -> Array:
         return _arrays(values, spark_type, single=single)
     if spark_type == "DOUBLE" and single:
         values = _cast(values, pa.float32(), spark_type)
-    return _cast(values, wanted, spark_type)
+    converted = _cast(values, wanted, spark_type)
+    if pa.types.is_temporal(wanted):
+        _check_range(converted, spark_type)
+    return converted
 
 
 def _check_range(values: Array, spark_type: str) -> None:
@@ -172,7 +175,7 @@ def _cast(values: Array, wanted: Any, spark_type: str) -> Array:
     import pyarrow as pa
 
     try:
-        return values.cast(wanted)
+        return exactly(values, wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise _problem(values, _first_unfit(values, wanted), spark_type) from None
 
@@ -185,7 +188,7 @@ def _first_unfit(values: Array, wanted: Any) -> int:
     while count > 1:
         half = count // 2
         try:
-            values.slice(first, half).cast(wanted)
+            exactly(values.slice(first, half), wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             count = half
         else:
@@ -202,12 +205,12 @@ def _problem(values: Array, row: int, spark_type: str) -> UnfitValueError:
 def _bytes(values: StringArray) -> Array:
     import pyarrow as pa
 
-    found: list[bytes | None] = []
+    decoded: list[bytes | None] = []
     for row, text in enumerate(values.to_pylist()):
         if text is not None and not text.startswith("\\x"):
             raise _problem(values, row, "BINARY")
-        found.append(None if text is None else bytes.fromhex(text[2:]))
-    return pa.array(found, pa.binary())
+        decoded.append(None if text is None else bytes.fromhex(text[2:]))
+    return pa.array(decoded, pa.binary())
 
 
 def _arrays(values: StringArray, spark_type: str, *, single: bool) -> Array:

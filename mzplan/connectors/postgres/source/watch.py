@@ -15,7 +15,7 @@ from mzplan.connectors.postgres.source.continuity import streaming
 from mzplan.connectors.postgres.source.decoder import commit_of, tables_changed
 from mzplan.connectors.postgres.source.replication import Lsn, ReplicationLink, lsn_of, lsn_text
 from mzplan.connectors.postgres.source.slots import Names
-from mzplan.warehouse.folder import open_folder
+from mzplan.warehouse.folder import decoding, open_folder
 
 _IDLE = "idle.json"
 
@@ -34,8 +34,8 @@ class Watch:
 
     def finds(self, after: Lsn, to: Lsn, oids: Mapping[str, int]) -> bool:
         """Whether a transaction that changed the source's tables has its commit in (after, to]."""
-        found = self._found is not None or self._looks(after, to, set(oids.values()))
-        if not found or self._found is None or self._found >= to:
+        has_change = self._found is not None or self._looks(after, to, set(oids.values()))
+        if not has_change or self._found is None or self._found >= to:
             return False
         self.close()
         return True
@@ -91,13 +91,14 @@ class Idle:
     """Up to where all is read without a step: there was nothing, and the slot may have been advanced."""
 
     def __init__(self, storage: str):
-        self._folder = open_folder(storage)
+        self._folder, self._place = open_folder(storage), f"{storage}/{_IDLE}"
 
     def reached(self) -> tuple[Lsn, int | None]:
-        """That place, 0 for none, and on which timeline of the server it is."""
+        """That place, 0 for none, and on which timeline of the server it is. Raises OSError."""
         data = self._folder.read(_IDLE)
-        idle: dict[str, Any] = json.loads(data) if data is not None else {"to": "0/0"}
-        return lsn_of(idle["to"]), idle.get("timeline")
+        with decoding(self._place):
+            idle: dict[str, Any] = json.loads(data) if data is not None else {"to": "0/0"}
+            return lsn_of(idle["to"]), idle.get("timeline")
 
     def record(self, to: Lsn, timeline: int | None) -> None:
         """Durable when this returns."""

@@ -30,9 +30,9 @@ def meaning_of(text: str, statement: Alter, address: Address, kind: ResourceKind
     """The edits that the actions request of a resource of this kind: all, or none and every mistake (MZ073:
     does not fit the connection; MZ074: actions that contradict)."""
     reader = _ClauseReader(text, statement, address, kind)
-    found = [*reader.type_errors()] or [*reader.unknown(), *reader.contradictions(), *reader.words()]
-    if found:
-        return Meaning(diagnostics=tuple(found))
+    mistakes = [*reader.type_errors()] or [*reader.unknown(), *reader.contradictions(), *reader.words()]
+    if mistakes:
+        return Meaning(diagnostics=tuple(mistakes))
     edits = tuple(reader.edit(action) for action in statement.actions)
     if reader.found:
         return Meaning(diagnostics=tuple(reader.found))
@@ -89,10 +89,10 @@ class _ClauseReader:
         )
 
     def type_errors(self) -> Iterator[Diagnostic]:
-        wanted, is_ = self.statement.as_type, type_name(self.kind.type)
-        if wanted is not None and wanted.text.replace("_", " ") != is_:
-            detail = f"{self.address} is of type {is_}."
-            yield self.point(wanted.at, "MZ073", "Another type of connection", detail, f"write AS {is_}.")
+        wanted, actual = self.statement.as_type, type_name(self.kind.type)
+        if wanted is not None and wanted.text.replace("_", " ") != actual:
+            detail = f"{self.address} is of type {actual}."
+            yield self.point(wanted.at, "MZ073", "Another type of connection", detail, f"write AS {actual}.")
 
     def option(self, action: Action) -> SqlOption | None:
         return self.options.find(action.option.text, action.option.key)
@@ -204,9 +204,9 @@ def _choices(option: SqlOption) -> list[Any]:
 
 
 def _as_named(option: SqlOption, given: Value) -> Any:
-    """As in SQL: a name without quotes means the one in small letters; of given words, the one that is
-    alike."""
+    """The value, read as SQL does: a name without quotes is taken in small letters; of an option with a fixed
+    choice of words, the word that differs only in case is taken."""
     if given.quoted or not isinstance(given.value, str):
         return given.value
-    alike = (one for one in _choices(option) if str(one).lower() == given.value.lower())
+    alike = (choice for choice in _choices(option) if str(choice).lower() == given.value.lower())
     return given.value.lower() if _named(option) else next(alike, given.value)

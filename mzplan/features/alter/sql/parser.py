@@ -65,15 +65,15 @@ def parse_statements(text: str) -> tuple[Statement, ...]:
     except UnexpectedInput as problem:
         raise _explained(text, problem) from None
     reader = _StatementReader(text)
-    found = tuple(reader.statement(cast("Tree[Token]", child)) for child in tree.children)
-    if not found:
+    statements = tuple(reader.statement(cast("Tree[Token]", child)) for child in tree.children)
+    if not statements:
         at = len(text.rstrip())
         raise _error(text, At(at, at + 1), "The statement ends too early", "There is none.", _form(text))
-    checks = [one for one in found if isinstance(one, ValidateConnection)]
-    if checks and len(found) > 1:
+    checks = [statement for statement in statements if isinstance(statement, ValidateConnection)]
+    if checks and len(statements) > 1:
         detail = "Several statements are one transaction, and VALIDATE changes nothing."
         raise _error(text, checks[0].name.at, "VALIDATE is among others", detail, "run it by itself.")
-    return found
+    return statements
 
 
 @cache
@@ -162,7 +162,7 @@ class _StatementReader:
                 return Value(value=tree.data == "true", at=at)
             case "list":
                 inner = [self._value(cast("Tree[Token]", t)) for t in tree.children]
-                return Value(value=[one.value for one in inner], at=at)
+                return Value(value=[entry.value for entry in inner], at=at)
             case "identifier":
                 return _identifier(_tokens(tree)[0])
             case "number":
@@ -207,8 +207,8 @@ def _identifier(token: Token) -> Value:
 
 
 def _validate(tree: Tree[Token]) -> bool | None:
-    found = _trees(tree, "with_validate")
-    return None if not found else all(token.type != "FALSE" for token in _tokens(found[0]))
+    clauses = _trees(tree, "with_validate")
+    return None if not clauses else all(token.type != "FALSE" for token in _tokens(clauses[0]))
 
 
 def _trees(tree: Tree[Token], *names: str) -> list[Tree[Token]]:
@@ -236,15 +236,15 @@ def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
     if token is not None and token.type == "SEMICOLON":
         return _error(text, _at(token), "The statement ends too early", _wanted(expected), _form(text))
     start = problem.pos_in_stream or 0
-    found = str(token) if token is not None else text[start : start + 1]
-    at = At(start, start + max(1, len(found)))
-    if found == "'" or (found == '"' and '"' not in text[start + 1 :]):
+    unexpected = str(token) if token is not None else text[start : start + 1]
+    at = At(start, start + max(1, len(unexpected)))
+    if unexpected == "'" or (unexpected == '"' and '"' not in text[start + 1 :]):
         hint = "close it; a quote inside a text is written twice: 'it''s'."
         return _error(text, at, "A quote that is never closed", "", hint)
     if expected <= {"SEMICOLON", "$END"}:
         detail = "A statement ends here, and something follows."
         return _error(text, at, "More than one statement", detail, "write ; between two statements.")
-    if found == '"' or (token is not None and token.type == "QUOTED" and "TEXT" in expected):
+    if unexpected == '"' or (token is not None and token.type == "QUOTED" and "TEXT" in expected):
         return _error(
             text,
             at,
@@ -257,9 +257,9 @@ def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
         at = At(begin, start + len(re.split(r"[\s,()'\";]", text[start:], maxsplit=1)[0]))
         hint = "write texts in single quotes: 'text'."
         return _error(text, at, "A text without quotes", "", hint)
-    hint = did_you_mean(found, sorted(expected - _WORDS.keys())) or _form(text)
-    shown = masked_broken(text)[start : start + len(found)]
-    shown = shown if shown == found == safe(found) and found[0] not in "'\"" else ""
+    hint = did_you_mean(unexpected, sorted(expected - _WORDS.keys())) or _form(text)
+    shown = masked_broken(text)[start : start + len(unexpected)]
+    shown = shown if shown == unexpected == safe(unexpected) and unexpected[0] not in "'\"" else ""
     return _error(text, at, f"Unexpected {shown}" if shown else "Unexpected text", _wanted(expected), hint)
 
 

@@ -200,10 +200,11 @@ def masked(text: str, shown: Iterable[At] = ()) -> str:
 
 
 def masked_broken(text: str) -> str:
-    """The same for a statement that can't be parsed, so that it is unknown what its quotes enclose: from the
-    first quote, comment or SECRET on, only keywords, words of options and references are shown."""
-    found = _UNSURE.search(text)
-    first = found.start() if found is not None else len(text)
+    """The statement with its values masked, if it can't be parsed, so that it is unknown what its quotes
+    enclose: from the first quote, comment or SECRET on, only keywords, words of options and references are
+    shown. Its length stays."""
+    match = _UNSURE.search(text)
+    first = match.start() if match is not None else len(text)
     return _without_words(text[:first]) + _WORD.sub(_unknown, text[first:])
 
 

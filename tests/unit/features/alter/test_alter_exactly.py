@@ -139,6 +139,7 @@ def test_what_is_not_committed_is_only_edited(folder: Path) -> None:
     (folder / "new.yaml").write_text("connections:\n  new: {type: kafka, brokers: ['n:1']}\n")
     ran = alter(folder, "ALTER CONNECTION new SET BROKER 'm:1'", "--auto-approve", "--json")
     assert ran.code == 0 and "MZ144" in notices(ran) and state(folder)["serial"] == 1
+    assert "MZ145" not in notices(ran) and "left_out" not in ran.json()
     assert "m:1" in (folder / "new.yaml").read_text()
     ran = alter(folder, "ALTER SOURCE second SET CONNECTION new", "--auto-approve", "--json")
     assert {c["address"]: c["action"] for c in ran.json()["changes"]} == {

@@ -140,14 +140,14 @@ def test_a_query_that_keeps_state_or_read_elsewhere(folder: Path, tmp_path: Path
 
 def test_a_query_that_still_runs(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = leave(tmp_path / "left")
-    copy = foreign_query._copy
+    copy = foreign_query.copy_folder
 
     def writing(from_: str, to: str) -> None:
         copy(from_, to)
         settings = (left / "checkpoint/offsets/1").read_text()
         (left / "checkpoint/offsets/2").write_text(settings)
 
-    monkeypatch.setattr(foreign_query, "_copy", writing)
+    monkeypatch.setattr(foreign_query, "copy_folder", writing)
     ran = import_(folder, left)
     assert ran.code == 7 and "still runs" in ran.error()["detail"]
     assert stored(folder) == []
@@ -186,13 +186,13 @@ def test_how_it_is_called(folder: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_ctrl_c_while_it_is_copied(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = leave(tmp_path / "left")
-    copy = foreign_query._copy
+    copy = foreign_query.copy_folder
 
     def interrupted(from_: str, to: str) -> None:
         copy(from_, to)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(foreign_query, "_copy", interrupted)
+    monkeypatch.setattr(foreign_query, "copy_folder", interrupted)
     ran = import_(folder, left)
     assert ran.code == 130 and "nothing was changed" in ran.error()["detail"].lower(), ran
     assert stored(folder) == []

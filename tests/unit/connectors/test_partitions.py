@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,9 +17,13 @@ from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.targets import held
 from mzplan.connectors.delta.sink import DeltaSink
+from mzplan.connectors.files.manifest import LOG, as_named
+from mzplan.connectors.files.sink import FilesSink
 from mzplan.model.address import Address
+from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.content_hash import content_hash
+from mzplan.warehouse.folder import remote
 from mzplan.warehouse.partitions import typed, with_nulls
 from tests.unit.connectors.lake_queries import on_table
 
@@ -49,6 +55,85 @@ def test_a_table_keeps_its_partition_columns(tmp_path: Path) -> None:
     assert hint.startswith("remove `partition_by`; or have") and "on_replace: truncate" in hint
 
 
+def of_files(folder: Path, format_: str = "parquet", **body: Any) -> ResolvedQuery:
+    return sink(folder, format={"type": format_}, **body)
+
+
+def found_in_files(query: ResolvedQuery) -> list[tuple[str, str, str]]:
+    probed = FilesSink().probe(query, outputs_without_spark(query))
+    return [(one.code, one.detail, one.hint) for one in probed.diagnostics]
+
+
+def put(*files: Path) -> None:
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+
+
+def test_a_folder_of_files_keeps_its_partition_columns(tmp_path: Path) -> None:
+    divided, whole, begun = tmp_path / "divided", tmp_path / "whole", tmp_path / "begun"
+    for number in range(100):
+        (divided / f"old={number}").mkdir(parents=True)  # emptied
+    put(divided / "README.md", divided / "notes/a.parquet", divided / "_temporary/a.parquet")
+    assert found_in_files(of_files(divided, partition_by=["day"])) == []
+    put(*(divided / f"kind={number}/d%61y=x/part-0.snappy.parquet" for number in range(3)))
+    put(whole / "part-0.json")
+    for fits in (
+        of_files(divided, partition_by=["Kind", "DAY"]),
+        of_files(divided, "json", partition_by=["day"]),
+        of_files(whole, "json"),
+        of_files(tmp_path / "none", partition_by=["day"]),
+    ):
+        assert found_in_files(fits) == []
+
+    ((code, detail, hint),) = found_in_files(of_files(divided, partition_by=["day", "kind"]))
+    assert code == "MZ053" and hint.startswith("write `partition_by: [kind, day]`; or name a path")
+    assert "lie in folders of kind, day, and the sink says partition_by: [day, kind]" in detail
+    ((_, detail, _),) = found_in_files(of_files(divided))
+    assert "and the sink says no partition_by" in detail
+    ((code, detail, hint),) = found_in_files(of_files(whole, "json", partition_by=["day"]))
+    assert code == "MZ053" and "lie in no folders of columns" in detail
+    assert hint.startswith("remove `partition_by`; or name a path")
+
+    strange = tmp_path / "strange"
+    put(strange / (os.fsdecode(b"\xff\x1b[2J=1")) / "a.parquet")  # a name that is no text
+    ((_, detail, hint),) = found_in_files(of_files(strange))
+    assert "in folders of \\udcff\\x1b[2J, and" in detail and (detail + hint).isprintable()
+
+    # What a files sink has written can be removed by the next one.
+    put(whole / LOG / "0")
+    ((_, _, hint),) = found_in_files(other := of_files(whole, "json", partition_by=["day"]))
+    assert "on_replace: truncate" in hint
+    emptied = replace(
+        other,
+        body={**other.body, "on_replace": "truncate"},
+        description=replace(other.description, generation=2),
+    )
+    assert found_in_files(emptied) == []
+    # What others put beside the files of a sink that runs is nothing of its target.
+    put(begun / "spark/offsets/0")
+    assert found_in_files(replace(other, checkpoint=Checkpoint(str(begun)))) == []
+
+
+def test_a_file_of_the_list_has_the_escapes_of_a_uri_in_an_object_store() -> None:
+    assert (
+        as_named("s3a://lake/out/at=03%253A04/kind=a%20b/part-0")
+        == "s3a://lake/out/at=03%3A04/kind=a b/part-0"
+    )
+    assert as_named("/lake/out/at=03%3A04/part-0") == "/lake/out/at=03%3A04/part-0"
+
+
+def test_uris_as_hadoop_writes_them() -> None:
+    _, path = remote("s3a://lake/kind=é%20a%252Fb/part 0?region=us-east-1")
+    assert path == "lake/kind=é a%2Fb/part 0"
+
+
+def test_links_in_a_folder_of_files_lead_nowhere(tmp_path: Path) -> None:
+    put(tmp_path / "elsewhere/part-0.parquet", tmp_path / "out/_x")
+    (tmp_path / "out/kind=1").symlink_to(tmp_path / "elsewhere")
+    assert found_in_files(of_files(tmp_path / "out", partition_by=["day"])) == []
+
+
 def test_what_no_folder_can_be_named_for(tmp_path: Path) -> None:
     ((code, detail, _),) = found(sink(tmp_path / "out", partition_by=["id", "RAW", "tags"]))
     assert code == "MZ053" and "raw (BINARY), tags (ARRAY<STRING>)" in detail
@@ -58,10 +143,11 @@ def test_rows_count_with_the_values_of_their_folders(tmp_path: Path) -> None:
     write_deltalake(tmp_path, ROWS, partition_by=["kind", "day"])
     log = CollectionLog(str(tmp_path))
     assert log.partitions() == {"kind": "string", "day": "date"}
-    (commit,) = log.after(-1)
     types = {"kind": pa.string(), "day": pa.date32()}
-    written = held((add.place, typed(add.partition, types)) for add in commit.adds)
-    assert (written.rows, written.digest) == (3, str(content_hash([ROWS])))
+    for place in (str(tmp_path), tmp_path.as_uri()):
+        (commit,) = CollectionLog(place).after(-1)
+        written = held((add.place, typed(add.partition, types)) for add in commit.adds)
+        assert (written.rows, written.digest) == (3, str(content_hash([ROWS]))), place
     DeltaTable(tmp_path).create_checkpoint()
     (tmp_path / "_delta_log" / f"{0:020}.json").unlink()
     assert CollectionLog(str(tmp_path)).partitions() == {"kind": "string", "day": "date"}
@@ -101,3 +187,14 @@ def test_texts_that_are_null_in_the_name_of_a_folder() -> None:
     stored = with_nulls(batch, ["kind"])
     assert stored.column("Kind").to_pylist() == [None, None, None, " "]
     assert stored.column("other").to_pylist() == texts
+
+
+def test_a_decimal_that_spark_did_not_write_is_refused() -> None:
+    """pyarrow crashes at some of them, and anybody can name a folder."""
+    type_ = pa.decimal128(38, 18)
+    texts = {"1E-7": Decimal("1E-7"), "-1.50": Decimal("-1.5"), "1E+2": Decimal(100), "0E-18": Decimal(0)}
+    for text, value in texts.items():
+        assert typed({"d": text}, {"d": type_})["d"].as_py() == value
+    for text in ("1e-999999999", "1E-999", "9" * 99, "NaN", ""):
+        with pytest.raises(ValueError, match="is no decimal"):
+            typed({"d": text}, {"d": type_})

@@ -1,0 +1,176 @@
+"""Expressions of sinks and views over the columns of a collection: what is wrong, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mzplan.config.declared import Declared
+from mzplan.config.findings import Findings, Location, Path, listed, shown
+from mzplan.schema.columns import CHANGE, POSITION, Column, DdlError
+from mzplan.schema.source_columns import columns_of, keys_of
+
+if TYPE_CHECKING:
+    from mzplan.schema.expressions import Parsed
+
+
+def columns_read(source: Declared | None) -> tuple[Column, ...] | None:
+    """The columns of the collection of a source or view; None when they can't be known."""
+    if source is None or source.type is None or not isinstance(source.body, dict):
+        return None
+    try:
+        return columns_of(source.type, source.body) or None
+    except DdlError:
+        return None
+
+
+def keys_read(source: Declared | None) -> tuple[str, ...]:
+    """The key of its collection; empty where it has none, or that can't be known."""
+    if source is None or source.type is None or not isinstance(source.body, dict):
+        return ()
+    return keys_of(source.type, source.body)
+
+
+class Placing(Protocol):
+    """Where something is written: a part of what is checked, and so many characters of it from an offset."""
+
+    def __call__(self, path: Path, *, offset: int | None = None, length: int = 1) -> Location: ...
+
+
+class ExpressionCheck:
+    """Checks expressions over one collection: `select` is a list of them, `where` one. `owner` is whose they
+    are, `read` the collection that they read, in words; `columns` its columns, None where they can't be
+    known; `place` says where a part of them is written."""
+
+    def __init__(
+        self,
+        owner: str,
+        read: str,
+        findings: Findings,
+        columns: list[str] | None,
+        keyed: bool,
+        place: Placing,
+    ):
+        self.owner, self.read, self.findings, self.columns, self.place = owner, read, findings, columns, place
+        self.lower = {column.lower() for column in columns or ()} | {POSITION}
+        self.own = {POSITION, CHANGE} if keyed else {POSITION}
+
+    def select(self, items: list[str]) -> list[str] | None:
+        """The columns that come out; None when they can't be known."""
+        from mzplan.schema.expressions import parse_select  # most sinks have no expressions
+
+        outputs: list[str] = []
+        seen: dict[str, int] = {}
+        complete = True
+        for index, item in enumerate(items):
+            path: Path = ("select", index)
+            parsed = parse_select(item)
+            if not self.parsed(parsed, path):
+                complete = False
+                continue
+            self.known(parsed, path)
+            names = self._names(parsed, item, path)
+            complete = complete and names is not None
+            for name in names or ():
+                if name.lower() in seen:
+                    self._twice(name, path)
+                seen.setdefault(name.lower(), index)
+                outputs.append(name)
+        return outputs if complete else None
+
+    def where(self, condition: str) -> None:
+        from mzplan.schema.expressions import parse_where
+
+        parsed = parse_where(condition)
+        if self.parsed(parsed, ("where",)):
+            self.known(parsed, ("where",))
+
+    def varying(self, body: Mapping[str, Any]) -> None:
+        """MZ216: below a keyed collection, what decides whether and where a row is in the target is the same
+        each time: else the row could not be found when it is to go."""
+        from mzplan.schema.expressions import parse_select, parse_where
+
+        if CHANGE not in self.own:
+            return
+        key = {str(name).lower() for name in body.get("key", ())}
+        selected = [(("select", i), parse_select(item)) for i, item in enumerate(body.get("select", ()))]
+        deciding: list[tuple[Path, Parsed]] = [
+            (path, parsed)
+            for path, parsed in selected
+            if parsed.name is not None and parsed.name.lower() in key
+        ]
+        if "where" in body:
+            deciding.append((("where",), parse_where(body["where"])))
+        for path, parsed in deciding:
+            if parsed.varies is not None:
+                varying_part, offset = parsed.varies
+                self.findings.add(
+                    "MZ216",
+                    "Whether a row is in the target changes without its data",
+                    f"{self.owner}: {varying_part} is another value each time. When a row of "
+                    f"{self.read} is updated or deleted, {path[0]} has to tell whether, and where, "
+                    "its former state was written: such a row would stay in the target for ever.",
+                    "compare columns of the row only; or let whoever reads the target look at the time "
+                    "(a view, for instance).",
+                    location=self.place(path, offset=offset),
+                )
+
+    def parsed(self, parsed: Parsed, path: Path) -> bool:
+        if not parsed.problem:
+            return True
+        self.findings.add(
+            "MZ019",
+            "Not a stateless Spark SQL expression",
+            f"{self.owner}: {parsed.problem}.",
+            "write an expression over the columns of one row.",
+            location=self.place(path, offset=parsed.offset),
+        )
+        return False
+
+    def known(self, parsed: Parsed, path: Path) -> None:
+        """Every column that is read exists."""
+        if self.columns is None:
+            return
+        for name, offset in parsed.columns:
+            if name.lower() not in self.lower:
+                self.findings.add(
+                    "MZ019",
+                    f"Unknown column {shown(name)}",
+                    f"{self.read} has the columns {listed(self.columns, 40)}.",
+                    self.findings.did_you_mean(name, self.columns) or "use one of these.",
+                    location=self.place(path, offset=offset, length=len(name)),
+                )
+
+    def _names(self, parsed: Parsed, item: str, path: Path) -> list[str] | None:
+        if parsed.star:
+            if self.columns is None:
+                return None
+            return [column for column in self.columns if column.lower() not in parsed.without]
+        if parsed.name is None:
+            self.findings.add(
+                "MZ019",
+                "An expression without a name",
+                f"{self.owner}: what is not just a column needs a name for its result.",
+                f"write {shown(f'{item.strip()} AS name')}.",
+                location=self.place(path),
+            )
+            return None
+        if parsed.name.lower() in self.own:
+            self.findings.add(
+                "MZ019",
+                f"{parsed.name.lower()} can't be written",
+                f"{self.owner}: {parsed.name.lower()} is mzplan's own column of this collection.",
+                "give it another name: … AS name.",
+                location=self.place(path),
+            )
+            return None
+        return [parsed.name]
+
+    def _twice(self, name: str, path: Path) -> None:
+        self.findings.add(
+            "MZ019",
+            f"The column {shown(name)} is written twice",
+            f"{self.owner}: an earlier item of `select` has the same name.",
+            "give one of them another name with AS.",
+            location=self.place(path),
+        )

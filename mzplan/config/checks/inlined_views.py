@@ -1,0 +1,211 @@
+"""Views that are names for their SQL (`materialize: false`): what reads one reads what that reads, by its own
+expressions with those of the view put in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from mzplan.config.checks.expressions import columns_read
+from mzplan.config.checks.resource_references import FROM
+from mzplan.config.declared import Declared
+from mzplan.config.findings import Findings, Path
+from mzplan.model.address import Address
+from mzplan.schema.columns import POSITION
+from mzplan.schema.expressions import Parsed, parse_select, parse_where
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.replaced_columns import TOO_LONG, quoted_name, with_expressions, with_name, without_name
+from mzplan.schema.sql_text import MAX_LENGTH, SqlTextError, bare
+from mzplan.schema.view_query import ViewQuery, parse_view
+
+SWITCH = "materialize"
+_OWN = frozenset(["description", "from", "key", "labels", "query", "query_file", "schema", "type", SWITCH])
+_MATERIALIZE = "remove `materialize: false` from the view"
+_BETWEEN = ",\n  "
+_MOST = 10 * MAX_LENGTH  # characters of all columns of a view
+
+
+def is_inlined(resource: Declared | None) -> bool:
+    """Whether it is a view without a query of its own."""
+    return resource is not None and isinstance(resource.body, dict) and resource.body.get(SWITCH) is False
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What an inlined view stands for. `base`: the collection that is read. `columns`: by its name in lower
+    case, the name of each and what it is computed of; None where they are those of the collection as they
+    are. `where`: "" where all rows are taken. `names`: all columns below, in lower case. `through`: the
+    views, by name."""
+
+    base: str
+    columns: Mapping[str, tuple[str, str]] | None
+    where: str
+    names: frozenset[str]
+    through: tuple[str, ...]
+
+
+class InlinedViews:
+    """Those of a project, and what reads them."""
+
+    def __init__(self, declared: Mapping[Address, Declared], findings: Findings):
+        self._declared, self._findings = declared, findings
+        self._rows: dict[Address, _Rows | None] = {}
+
+    def check(self, resource: Declared) -> None:
+        """MZ304 for an inlined view that says what only a query of its own can have, or that gives another
+        value each time it is computed."""
+        own = resource.own if resource.given else resource.body
+        for name in sorted(own.keys() - _OWN - resource.derived.keys()):
+            why = f"it has no query of its own that `{name}` could hold for"
+            self._refuse(resource, (name,), why, f"remove `{name}`")
+        property_, query = self._query(resource)
+        for part, parsed in query.expressions():
+            if parsed.varies is not None:
+                varying, offset = parsed.varies
+                why = f"{varying} would be another value at each place where the view is read"
+                self._refuse(resource, (property_,), why, offset=part.offset + offset)
+
+    def fill_in(self, right: Collection[Address]) -> dict[Address, tuple[str, ...]]:
+        """Give each of these queries that reads an inlined view the expressions of both. By query, the views
+        that it reads in this way; MZ304 where that can't be."""
+        through: dict[Address, tuple[str, ...]] = {}
+        for address in right:
+            resource = self._declared[address]
+            rows = None if is_inlined(resource) else self._read(resource)
+            if rows is None:
+                continue
+            try:
+                body = self._composed(resource, rows)
+            except SqlTextError as refused:
+                self._refuse(resource, ("from",), refused.problem)
+                continue
+            through[address] = rows.through
+            resource.body = body
+        return through
+
+    def _query(self, resource: Declared) -> tuple[str, ViewQuery]:
+        property_ = resource_kind(resource.address.kind, str(resource.type)).query_property
+        assert property_ is not None, f"{resource.label} has no SQL"
+        return property_, parse_view(resource.body[property_])
+
+    def _read(self, resource: Declared) -> _Rows | None:
+        """What it reads, where that is an inlined view that can be read."""
+        if not isinstance(resource.body, dict) or "from" not in resource.body:
+            return None
+        view = self._declared.get(FROM.address(resource.body["from"], self._declared))
+        return self._rows_of(view) if view is not None and is_inlined(view) else None
+
+    def _rows_of(self, view: Declared) -> _Rows | None:
+        if view.address not in self._rows:
+            self._rows[view.address] = None  # in a circle, which is an error of its own
+            try:
+                self._rows[view.address] = self._made(view)
+            except SqlTextError as refused:
+                self._refuse(view, ("from",), refused.problem)
+        return self._rows[view.address]
+
+    def _made(self, view: Declared) -> _Rows | None:
+        _, query = self._query(view)
+        source = self._declared.get(FROM.address(query.collection.text, self._declared))
+        read = columns_read(source)
+        below = self._read(view)
+        if query.problem or read is None or (is_inlined(source) and below is None):
+            return None
+        names = frozenset(column.name.lower() for column in read) | (below.names if below else frozenset())
+        items = [item.text for item in query.items]
+        columns = below.columns if below is not None else None
+        if items != ["*"]:
+            columns = {}
+            for item in items:
+                columns.update(_computed(item, [column.name for column in read], below, names))
+        condition = _condition(query.where.text if query.where else "", below, names)
+        base = below.base if below is not None else query.collection.text
+        _ensure_short(columns or {})
+        gives = frozenset(columns or ())
+        own = (*(below.through if below is not None else ()), view.address.name)
+        return _Rows(base, columns, condition, names | gives, own)
+
+    def _composed(self, resource: Declared, rows: _Rows) -> dict[str, Any]:
+        """The body of what reads an inlined view, as one that reads the collection below."""
+        property_ = resource_kind(resource.address.kind, str(resource.type)).query_property
+        query = self._query(resource)[1] if property_ is not None else None
+        own: Mapping[str, Any] = query.body if query is not None else resource.body
+        view = self._declared.get(FROM.address(resource.body["from"], self._declared))
+        read = [column.name for column in columns_read(view) or ()]
+        items: list[str] = list(own.get("select") or ["*"])
+        if rows.columns is not None:
+            items = [
+                with_name(text, name)
+                for item in items
+                for name, text in _computed(item, read, rows, rows.names).values()
+            ]
+        where = _condition(str(own.get("where", "")), rows, rows.names)
+        _ensure_readable(items, where)
+        if property_ is None:
+            selected = {"select": items} if items != ["*"] else {}
+            filtered = {"where": where} if where else {}
+            return {**resource.body, **selected, **filtered, "from": rows.base}
+        condition = f"\nWHERE {where}" if where else ""
+        text = f"SELECT\n  {_BETWEEN.join(items)}\nFROM {rows.base}{condition}\n"
+        if problem := parse_view(text).problem:
+            raise SqlTextError(f"with the view's expressions in it, {problem}")
+        return {**resource.body, property_: text, "from": rows.base}
+
+    def _refuse(
+        self, resource: Declared, path: Path, why: str, fix: str = _MATERIALIZE, offset: int | None = None
+    ) -> None:
+        self._findings.add(
+            "MZ304",
+            "A view that can't be inlined",
+            f"{resource.label}: {why}.",
+            f"{fix}.",
+            location=resource.location(path, offset=offset),
+        )
+
+
+def _computed(
+    item: str, read: Sequence[str], rows: _Rows | None, names: Collection[str]
+) -> dict[str, tuple[str, str]]:
+    """What an item of `select` gives, as in _Rows."""
+    parsed = parse_select(item)
+    if parsed.star:
+        return {n.lower(): (n, _below(n, rows)) for n in read if n.lower() not in parsed.without}
+    if parsed.problem or parsed.name is None:
+        raise SqlTextError(parsed.problem or "an expression has no name")
+    return {parsed.name.lower(): (parsed.name, _replaced(without_name(item), parsed, rows, names))}
+
+
+def _condition(own: str, rows: _Rows | None, names: Collection[str]) -> str:
+    """Both conditions, of what is read and of its reader; "" where there is none."""
+    parts = [rows.where] if rows is not None and rows.where else []
+    if own.strip():
+        parts.append(_replaced(bare(own).sql, parse_where(own), rows, names))
+    return parts[0] if len(parts) == 1 else " AND ".join(f"({part})" for part in parts)
+
+
+def _replaced(text: str, parsed: Parsed, rows: _Rows | None, names: Collection[str]) -> str:
+    """An expression over what is read, over the collection below."""
+    if rows is None or rows.columns is None:
+        return text.strip()
+    return with_expressions(text, parsed, partial(_below, rows=rows), names).strip()
+
+
+def _below(name: str, rows: _Rows | None) -> str:
+    """What a column is over the collection below."""
+    if rows is None or rows.columns is None:
+        return quoted_name(name)
+    return POSITION if name.lower() == POSITION else rows.columns[name.lower()][1]
+
+
+def _ensure_short(columns: Mapping[str, tuple[str, str]]) -> None:
+    if sum(len(text) for _, text in columns.values()) > _MOST:
+        raise SqlTextError(TOO_LONG)
+
+
+def _ensure_readable(items: Sequence[str], where: str) -> None:
+    for parsed in (*map(parse_select, items), *([parse_where(where)] if where else ())):
+        if parsed.problem:
+            raise SqlTextError(f"with the view's expressions in it, {parsed.problem}")

@@ -1,0 +1,191 @@
+"""What a view's SQL reads and gives: the collection and the columns that follow from it; and all that is
+wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mzplan.config.checks.expressions import ExpressionCheck, columns_read, keys_read
+from mzplan.config.checks.inlined_views import InlinedViews, is_inlined
+from mzplan.config.checks.resource_references import FROM
+from mzplan.config.declared import Declared
+from mzplan.config.findings import HERE, Findings, Location, Path, shown
+from mzplan.connectors.api.outputs import Selected, columns_selected
+from mzplan.model.address import Address
+from mzplan.schema.columns import Column, DdlError, parse_columns, spark_type
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
+
+
+class Views:
+    """Fills in `from`, `schema` and `key` of each view, of what others read first."""
+
+    def __init__(self, declared: Mapping[Address, Declared], findings: Findings):
+        self.declared, self.findings = declared, findings
+        self._done: set[Address] = set()
+
+    def derive(self) -> None:
+        """Of all views. What is wrong with one is among the findings."""
+        for address in self.declared:
+            self._derive(address)
+
+    def _derive(self, address: Address) -> None:
+        resource = self.declared.get(address)
+        if address in self._done or resource is None or resource.type is None:
+            return
+        self._done.add(address)  # before what it reads: in a circle, one of them is not known
+        property_ = resource_kind(address.kind, resource.type).query_property
+        text = resource.body.get(property_) if property_ and isinstance(resource.body, dict) else None
+        if property_ is None or not isinstance(text, str):
+            return
+        self._check_name(resource)
+        query = parse_view(text)
+        if query.problem:
+            self._refuse(resource, property_, query)
+            return
+        if is_inlined(resource):
+            InlinedViews(self.declared, self.findings).check(resource)
+        name = query.collection.text
+        source = FROM.address(name, self.declared)
+        self._derive(source)
+        resource.derived["from"] = ((property_,), query.collection.offset)
+        resource.body = {**resource.body, "from": name}
+        selected = _Expressions(
+            resource, property_, query, self.declared.get(source), self.findings
+        ).selected()
+        if selected == []:
+            self._refuse(resource, property_, ViewQuery("it leaves out every column", query.items[0].offset))
+        elif selected is not None:
+            self._schema(resource, property_, query, selected)
+
+    def _check_name(self, resource: Declared) -> None:
+        """MZ303: others read a source and a view by their names alone."""
+        other = self.declared.get(Address("source", resource.address.name))
+        if other is not None and other is not resource:
+            self.findings.add(
+                "MZ303",
+                f"Two collections are called {shown(resource.address.name)}",
+                f"{other.label} ({HERE}) has the name, too, and queries read collections by their names.",
+                "give one of them another name.",
+                location=resource.location(),
+                related=other.location(),
+            )
+
+    def _refuse(self, resource: Declared, property_: str, query: ViewQuery) -> None:
+        self.findings.add(
+            "MZ300",
+            "Not a query that a view can compute",
+            f"{resource.label}: {query.problem}.",
+            "write SELECT … FROM a source or view of the project, and WHERE to leave rows out.",
+            location=resource.location((property_,), offset=query.offset),
+        )
+
+    def _schema(
+        self, resource: Declared, property_: str, query: ViewQuery, selected: list[tuple[Selected, QueryPart]]
+    ) -> None:
+        """Fill in `schema`, or compare it with what the query gives."""
+        written = resource.body.get("schema")
+        if written is not None:
+            self._compare(resource, written, [column for column, _ in selected])
+            return
+        unknown = [(column, item) for column, item in selected if column.type is None]
+        for column, item in unknown:
+            self.findings.add(
+                "MZ301",
+                f"The type of {shown(column.name)} is known to Spark alone",
+                f"{resource.label}: the columns of a view are in the plan, which is made without Spark.",
+                f"write CAST(… AS a type) AS {column.name}; or the view's columns as `schema:`.",
+                location=resource.location((property_,), offset=item.offset, length=len(item.text)),
+            )
+        columns = [Column(c.name, c.type, c.nullable) for c, _ in selected if c.type is not None]
+        if not unknown:
+            resource.derived["schema"] = ((property_,), 0)
+            resource.body = {**resource.body, "schema": ", ".join(map(str, columns))}
+
+    def _compare(self, resource: Declared, written: object, selected: list[Selected]) -> None:
+        try:
+            columns = parse_columns(written) if isinstance(written, str) else ()
+        except DdlError:  # it is told elsewhere
+            return
+        names, wanted = [c.name.lower() for c in columns], [c.name.lower() for c in selected]
+        types = {c.name.lower(): c.type for c in selected if c.type is not None}
+        differing = [c for c in columns if types.get(c.name.lower(), c.type) != c.type]
+        nulls = [c.name for c, s in zip(columns, selected, strict=False) if s.nullable and not c.nullable]
+        if names == wanted and not differing and not nulls:
+            return
+        detail = f"Its query gives {', '.join(column.name for column in selected)}, in this order"
+        if names == wanted:
+            typed = (f"{column.name} is {types[column.name.lower()]}" for column in differing)
+            never = (f"{name} may be NULL" for name in nulls)
+            detail = f"By its query, {', '.join((*typed, *never))}"
+        self.findings.add(
+            "MZ302",
+            f"The schema of {resource.label} is not that of its query",
+            f"{detail}.",
+            "correct `schema`, or remove it where it follows from the query.",
+            location=resource.location(("schema",)),
+        )
+
+
+class _Expressions:
+    """The items and the condition of a view's query, over what it reads."""
+
+    def __init__(
+        self, resource: Declared, property_: str, query: ViewQuery, read: Declared | None, findings: Findings
+    ):
+        self._resource, self._property, self._query = resource, property_, query
+        self._read, self._findings = read, findings
+
+    def selected(self) -> list[tuple[Selected, QueryPart]] | None:
+        """The columns that come out, each with the item that gives it; None when they can't be known."""
+        query, read, findings = self._query, self._read, self._findings
+        columns, keys = columns_read(read), keys_read(read)
+        names = [column.name for column in columns] if columns is not None else None
+        label = read.label if read is not None else query.collection.text
+        keyed, place = bool(keys), self._place
+        check = ExpressionCheck(self._resource.label, label, findings, names, keyed=keyed, place=place)
+        before = findings.met
+        check.select([item.text for item in query.items])
+        if query.where is not None:
+            check.where(query.where.text)
+        key = query.key(keys)
+        check.varying({**query.body, "key": key or ()})
+        self._keep(keys, key)
+        if columns is None or findings.met > before:
+            return None
+        stored = tuple(Column(c.name, spark_type(c.type), c.nullable) for c in columns)
+        return [(column, item) for item in query.items for column in columns_selected(item.text, stored)]
+
+    def _keep(self, keys: Sequence[str], key: Sequence[str] | None) -> None:
+        """Fill in `key`, of a view whose rows are updated and deleted; MZ300 where it could not follow."""
+        resource, collection = self._resource, self._query.collection.text
+        if key is None:
+            self._findings.add(
+                "MZ300",
+                "A view does not keep the key of what it reads",
+                f"{resource.label}: {collection} keeps the latest row of each key ({', '.join(keys)}), and "
+                "a row that is updated or deleted there is found in the view by that.",
+                f"select {', '.join(keys)} as they are, under these names or others.",
+                location=self._place(("from",)),
+            )
+        elif resource.body.get("key", list(key)) != list(key):
+            given = f"gives the key {', '.join(key)}" if key else f"reads {collection}, which has none"
+            self._findings.add(
+                "MZ300",
+                "A view has another key than its query gives",
+                f"{resource.label}: its query {given}.",
+                "remove `key`: it follows from the query.",
+                location=resource.location(("key",)),
+            )
+        elif key:
+            resource.derived["key"] = ((self._property,), 0)
+            resource.body = {**resource.body, "key": list(key)}
+
+    def _place(self, path: Path, *, offset: int | None = None, length: int = 1) -> Location:
+        part: QueryPart | None = self._query.collection
+        if isinstance(path[-1], int):
+            part = self._query.items[path[-1]]
+        elif path == ("where",):
+            part = self._query.where
+        start = part.offset if part is not None else 0
+        return self._resource.location((self._property,), offset=start + (offset or 0), length=length)

@@ -1,0 +1,90 @@
+"""Whether a folder that has rows is divided as its sink divides them: readers refuse one whose files lie in
+folders of several columns, and Spark writes them without a word."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from urllib.parse import unquote
+
+from mzplan.connectors.api.probes import bounded
+from mzplan.connectors.api.queries import ResolvedQuery, empties_target
+from mzplan.connectors.files.manifest import LOG
+from mzplan.connectors.network.folders import open_below
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.words import one_line
+
+_MOST_FOLDERS = 40  # that are looked into
+_MOST_OF_ONE = 8  # of those that are named for the same columns: what was emptied leaves its folders
+
+
+def unfit_divisions(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
+    """MZ053 for a folder that has files of the sink's format under other partition columns. Of a sink that
+    has begun, what others put beside its files is no row of its target."""
+    try:
+        if query.checkpoint is not None and query.checkpoint.log.has_begun():
+            return []
+        has_list = LOG in bounded(lambda: open_below(query, folder).names())
+        if has_list and empties_target(query):
+            return []  # they are removed first
+        divisions = bounded(lambda: _divisions(query, folder))
+    except (OSError, TimeoutError, ValueError):  # what is wrong with it, the start says
+        return []
+    wanted = query.body.get("partition_by", ())
+    other = next((names for names in divisions if _lower(names) != _lower(wanted)), None)
+    return [_of_other_divisions(query, folder, other, has_list)] if other is not None else []
+
+
+def _divisions(query: ResolvedQuery, folder: str) -> list[tuple[str, ...]]:
+    """The columns that the folders of files are named for, each combination once, outermost column first."""
+    ending = f".{query.body['format']['type']}"
+    divisions: dict[tuple[str, ...], None] = {}
+    looked: Counter[tuple[str, ...]] = Counter()
+    waiting: deque[tuple[str, tuple[str, ...]]] = deque([("", ())])
+    while waiting and looked.total() < _MOST_FOLDERS:
+        inner, columns = waiting.popleft()
+        if looked[columns] >= _MOST_OF_ONE:
+            continue
+        looked[columns] += 1
+        queued: Counter[tuple[str, ...]] = Counter()
+        for name in open_below(query, folder, inner).names():
+            if name.startswith("_"):
+                continue
+            if ending in name:
+                divisions[columns] = None
+            elif "=" in name:
+                below = (*columns, unquote(name.partition("=")[0]))
+                queued[below] += 1
+                if queued[below] <= _MOST_OF_ONE:
+                    waiting.append((f"{inner}/{name}", below))
+    return list(divisions)
+
+
+def _of_other_divisions(
+    query: ResolvedQuery, folder: str, there: Sequence[str], has_list: bool
+) -> Diagnostic:
+    """`has_list`: a files sink has written there."""
+    wanted = ", ".join(query.body.get("partition_by", ()))
+    named = ", ".join(map(one_line, there))  # by whoever made the folders: any bytes
+    lie = f"in folders of {named}" if there else "in no folders of columns"
+    says = f"partition_by: [{wanted}]" if wanted else "no partition_by"
+    as_it_is = f"write `partition_by: [{named}]`" if there else "remove `partition_by`"
+    anew = (
+        "or have all files written anew: on_replace: truncate in the sink, and mzplan apply --replace "
+        f"{query.address} --allow-replace; "
+        if has_list
+        else ""
+    )
+    return Diagnostic(
+        code="MZ053",
+        summary=f"Folder {folder} is divided by other columns than {query.address} names",
+        detail=f"{query.link.address}: files there lie {lie}, and the sink says {says}. Readers refuse a "
+        "folder with both.",
+        hint=f"{as_it_is}; {anew}or name a path of its own for the sink.",
+        address=query.address,
+    )
+
+
+def _lower(names: Sequence[str]) -> list[str]:
+    """As Spark compares names: ignoring case."""
+    return [name.lower() for name in names]

@@ -1,0 +1,260 @@
+"""The SQL of a view, taken apart: one SELECT over one collection, which computes each row from one row.
+
+Its items and its condition are expressions like those of a sink (mzplan.schema.expressions), and are read in
+the same way. What Spark gets is made of these parts, and never the text itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise, takewhile
+from typing import Any
+
+from mzplan.model.address import is_valid_name
+from mzplan.model.resources import Body
+from mzplan.schema.expressions import Parsed, parse_select, parse_where
+from mzplan.schema.kinds import ResourceKind
+from mzplan.schema.sql_text import SqlTextError, Token, bare, tokens
+
+_ONE_ROW = "a view computes each of its rows from one row of one collection"
+_BY = frozenset(["cluster", "distribute", "group", "order", "sort"])
+_BEFORE_OPERAND = frozenset(["where", "and", "or", "not"])
+_CLAUSES = {
+    "anti": "joins",
+    "cluster": "partitions its rows (CLUSTER BY)",
+    "cross": "joins",
+    "distribute": "partitions its rows (DISTRIBUTE BY)",
+    "except": "compares whole collections (EXCEPT)",
+    "full": "joins",
+    "group": "aggregates (GROUP BY)",
+    "having": "aggregates (HAVING)",
+    "inner": "joins",
+    "intersect": "compares whole collections (INTERSECT)",
+    "join": "joins",
+    "lateral": "makes several rows of one (LATERAL VIEW)",
+    "left": "joins",
+    "limit": "counts its rows (LIMIT), and a stream has no end",
+    "minus": "compares whole collections (MINUS)",
+    "natural": "joins",
+    "offset": "counts its rows (OFFSET), and a stream has no end",
+    "order": "puts its rows in order (ORDER BY), and a stream has no end",
+    "pivot": "aggregates (PIVOT)",
+    "qualify": "compares its rows (QUALIFY)",
+    "right": "joins",
+    "semi": "joins",
+    "sort": "puts its rows in order (SORT BY), and a stream has no end",
+    "tablesample": "takes a sample (TABLESAMPLE)",
+    "union": "reads several collections (UNION)",
+    "unpivot": "makes several rows of one (UNPIVOT)",
+    "window": "compares its rows (WINDOW)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPart:
+    """A part of a query: its text, and where that begins in the whole."""
+
+    text: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewQuery:
+    """What a view's SQL says. With a `problem`, a clause for people, nothing else counts; `offset` is its
+    place in the text. `collection`: the name of what it reads; `named`: from where to where that name
+    stands, in order, also before columns."""
+
+    problem: str = ""
+    offset: int = 0
+    collection: QueryPart = QueryPart("", 0)
+    items: tuple[QueryPart, ...] = ()
+    where: QueryPart | None = None
+    named: tuple[tuple[int, int], ...] = ()
+
+    def expressions(self) -> Iterator[tuple[QueryPart, Parsed]]:
+        """Its items, then its condition, each with what it says."""
+        yield from ((item, parse_select(item.text)) for item in self.items)
+        if self.where is not None:
+            yield self.where, parse_where(self.where.text)
+
+    def key(self, keys: Sequence[str]) -> tuple[str, ...] | None:
+        """The names that the columns of a key get in the view; None where it does not keep all of them as
+        they are."""
+        names: dict[str, str] = {}
+        for item in self.items:
+            for column, name in _copies(item.text, keys):
+                names.setdefault(column, name)
+        kept = tuple(names[column] for column in keys if column in names)
+        return kept if len(kept) == len(keys) else None
+
+    @property
+    def body(self) -> dict[str, object]:
+        """The same as a sink would say it."""
+        where = {"where": self.where.text} if self.where is not None else {}
+        return {"select": [item.text for item in self.items], **where}
+
+
+def _copies(item: str, columns: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Those of the columns that an item gives as they are, each with its name there."""
+    parsed = parse_select(item)
+    if parsed.star:
+        yield from ((column, column) for column in columns if column.lower() not in parsed.without)
+    if parsed.problem or parsed.name is None:
+        return
+    read = list(tokens(bare(item).sql))
+    is_named = len(read) < 3 or (len(read) == 3 and read[1].word == "as")
+    if is_named and all(token.name for token in read):
+        copied = (column for column in columns if column.lower() == read[0].name)
+        yield from ((c, c if c.lower() == parsed.name.lower() else parsed.name) for c in copied)
+
+
+@lru_cache(maxsize=4096)
+def parse_view(text: str) -> ViewQuery:
+    """A view's SQL; see ViewQuery."""
+    body = text.rstrip()
+    try:
+        sql = bare(body.removesuffix(";")).sql
+        return _taken_apart(sql, list(tokens(sql)))
+    except SqlTextError as refused:
+        return ViewQuery(refused.problem, refused.offset)
+
+
+def with_collection(text: str, name: str) -> str:
+    """A view's SQL that reads a collection by another name; as it is where it can't be read."""
+    for start, end in reversed(parse_view(text).named):
+        text = text[:start] + name + text[end:]
+    return text
+
+
+def referring_to(kind: ResourceKind, body: Body, names: Mapping[str, str]) -> dict[str, Any]:
+    """The body of a resource that refers to others by these names, by property; in a view's SQL, too."""
+    changed: dict[str, Any] = {**body, **names}
+    if kind.query_property is not None and "from" in names:
+        changed[kind.query_property] = with_collection(changed[kind.query_property], names["from"])
+    return changed
+
+
+def _qualifiers(read: list[Token], name: str) -> Iterator[int]:
+    """Where, among the tokens, the collection's name stands before a point and what follows it."""
+    for place in range(len(read) - 2):
+        follows_point = place > 0 and read[place - 1].text == "."
+        if read[place].name == name and read[place + 1].text == "." and not follows_point:
+            yield place
+
+
+def _taken_apart(sql: str, read: list[Token]) -> ViewQuery:
+    if not read or read[0].word != "select":
+        begins = "begins with WITH" if read and read[0].word == "with" else "does not begin with SELECT"
+        raise SqlTextError(f"it {begins}; {_ONE_ROW}: SELECT … FROM a collection", 0)
+    if read[1:] and read[1].word in ("distinct", "all"):
+        raise SqlTextError(f"it compares its rows (SELECT {read[1].text.upper()}); {_ONE_ROW}", read[1].start)
+    source = _from(read)
+    if source + 1 >= len(read):
+        raise SqlTextError("it names no collection: SELECT … FROM a collection", len(sql.rstrip()))
+    name = read[source + 1]
+    collection = QueryPart(name.name, name.start)
+    after = read[source + 2 : source + 3]
+    odd = (
+        name if not is_valid_name(name.name) else after[0] if after and after[0].text in (".", "(") else None
+    )
+    if odd is not None:
+        raise SqlTextError(
+            "it reads what is no collection by its name: only sources and views of the project are read",
+            odd.start,
+        )
+    rest, alias = _alias(read[source + 2 :])
+    where = _where(rest)
+    qualifiers = list(_qualifiers(read, alias or collection.text))
+    named = sorted([source + 1, *([] if alias else qualifiers)])
+    sql = _without_qualifiers(sql, read, qualifiers)
+    end = rest[0].start if rest else len(sql)
+    items = tuple(_items(sql, read[1:source], read[source].start))
+    if second := [item for item in items if item.text.startswith("*")][1:]:  # and thousands of them
+        raise SqlTextError("it has all columns twice", second[0].offset)
+    condition = QueryPart(sql[end + len("where") :], end + len("where")) if where else None
+    return ViewQuery(
+        collection=collection,
+        items=items,
+        where=condition,
+        named=tuple((read[place].start, read[place].end) for place in named),
+    )
+
+
+def _from(read: list[Token]) -> int:
+    """Where FROM stands; the one of IS DISTINCT FROM is another, and so is a field."""
+    for place, (before, token) in enumerate(pairwise(read), 1):
+        if token.word == "from" and before.word != "distinct" and before.text != ".":
+            return place
+    raise SqlTextError("it has no FROM: SELECT … FROM a collection", read[-1].end)
+
+
+def _alias(rest: list[Token]) -> tuple[list[Token], str]:
+    """What follows the collection's name, without another name for it; and that, "" where there is none."""
+    says_as = bool(rest) and rest[0].word == "as"
+    named = rest[1:] if says_as else rest
+    if named and named[0].name and named[0].depth == 0 and named[0].word not in (*_CLAUSES, "where"):
+        return named[1:], named[0].name
+    if says_as:
+        raise SqlTextError("AS is followed by no name: FROM a collection AS a name", rest[0].start)
+    return rest, ""
+
+
+def _where(rest: list[Token]) -> bool:
+    """Whether a condition follows; it is the last part."""
+    for before, token, after in zip([None, *rest], rest, [*rest[1:], None], strict=False):
+        is_clause = token.word in _CLAUSES and (token.word not in _BY or (after and after.word == "by"))
+        if not is_clause or (before is not None and _awaits_operand(before)):
+            continue
+        if not (token.word in ("left", "right") and after and after.kind == "open"):
+            raise SqlTextError(f"it {_CLAUSES[token.word]}; {_ONE_ROW}", token.start)
+    if rest and rest[0].word != "where":
+        others = "reads several collections" if rest[0].text == "," else f"goes on with {rest[0].text[:40]!r}"
+        raise SqlTextError(f"it {others}: after the collection comes WHERE, or nothing", rest[0].start)
+    return bool(rest)
+
+
+def _awaits_operand(token: Token) -> bool:
+    """Whether a column comes after this, whatever its name: no clause begins here."""
+    return token.kind == "signs" or token.text in (".", ",") or token.word in _BEFORE_OPERAND
+
+
+def _without_qualifiers(sql: str, read: list[Token], qualifiers: Sequence[int]) -> str:
+    """`o.id` as `id` in backquotes, which nothing but a column is, ending at the same place: there is but one
+    collection."""
+    variables = _variables(read)
+    for place in qualifiers:
+        token, after = read[place], read[place + 2]
+        if clash := next((part for part in (token, after) if part.name in variables), None):
+            why = "is a variable of a function, too, and Spark would take that: call one of them otherwise"
+            raise SqlTextError(f"{clash.text[:40]} {why}", clash.start)
+        if after.text != "*" and (not after.name or sql[after.end :].lstrip().startswith("(")):
+            raise SqlTextError(f"{token.text[:40]}. is not followed by a column", token.start)
+        column = f"`{after.text}`" if after.kind == "word" else after.text
+        sql = sql[: token.start] + column.rjust(after.end - token.start) + sql[after.end :]
+    return sql
+
+
+def _variables(read: list[Token]) -> set[str]:
+    """The names before each arrow: `x -> …`, `(x, y) -> …`."""
+    variables: set[str] = set()
+    for place, token in enumerate(read):
+        if token.kind == "signs" and token.text.startswith("->"):
+            before = reversed(read[:place])
+            names = takewhile(lambda token: token.kind != "open", before)
+            listed = list(names)
+            variables |= {
+                token.name for token in (listed if listed and listed[0].text == ")" else listed[:1])
+            }
+    return variables
+
+
+def _items(sql: str, read: list[Token], end: int) -> Iterator[QueryPart]:
+    """What stands between commas that are in no brackets."""
+    starts = [read[0].start] if read else [end]
+    starts += [token.end for token in read if token.text == "," and token.depth == 0]
+    ends = [token.start for token in read if token.text == "," and token.depth == 0]
+    for start, stop in zip(starts, [*ends, end], strict=True):
+        text = sql[start:stop]
+        yield QueryPart(text.strip(), start + len(text) - len(text.lstrip()))

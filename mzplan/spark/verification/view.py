@@ -1,0 +1,77 @@
+"""Steps of a view computed again, in batch, from the collection that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.frames.row_hash import content_hash
+from mzplan.connectors.frames.types import ddl
+from mzplan.model.diagnostics import MzplanError
+from mzplan.schema.columns import POSITION
+from mzplan.schema.description import Description
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.view_query import parse_view
+from mzplan.spark import failures
+from mzplan.spark.projection import project, read_by
+from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.replay import files_of
+from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.step_record import StepRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class ViewUpstream:
+    """What one view reads. Implements mzplan.connectors.api.connector.Upstream. `resolve`: of another
+    description of the same view; `position`: the type of `_position`."""
+
+    keeps_positions = True
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        description: Description,
+        resolve: Callable[[Description], ResolvedQuery],
+        warehouse: str,
+        position: str,
+    ):
+        source = description.source
+        assert source is not None, f"{description.address} reads no collection"
+        self._spark, self._description, self._resolve, self._position = spark, description, resolve, position
+        self._collection = StepHistory(warehouse, description.place, source.place).collection
+        checkpoint = resolve(description).checkpoint
+        assert checkpoint is not None, "it is the checkpoint that says what was read"
+        self._begun = checkpoint.begun()
+        property_ = resource_kind(description.address.kind, description.type).query_property
+        assert property_ is not None, f"{description.address} has no SQL"
+        self._property = property_
+
+    def close(self) -> None:
+        """End the session."""
+        self._spark.stop()
+
+    def content_hash(self, record: StepRecord) -> ContentHash:
+        """See Upstream. The step's rows are computed by the query under which it began."""
+        begun, description = self._begun.under(record.step), self._description
+        if begun is not None:
+            names = resource_kind(description.address.kind, description.type).row_properties
+            description = replace(description, body=begun.body(description.body, names))
+        query = read_by(self._resolve(description))
+        parts = (parsed for _, parsed in parse_view(description.body[self._property]).expressions())
+        if varying := next((parsed.varies[0] for parsed in parts if parsed.varies is not None), ""):
+            raise GoneError(f"Its query has {varying}, which is another value each time.")
+        schema = f"{ddl(query.columns)}, {POSITION} {self._position}"
+        files = files_of(self._collection, record)
+        reader = self._spark.read.schema(schema).option("__globPaths__", "false")
+        try:
+            rows = reader.parquet(*files) if files else self._spark.createDataFrame([], schema)
+            return content_hash(project(rows, query))
+        except (MzplanError, GoneError, OSError):
+            raise
+        except Exception as problem:
+            raise GoneError(f"The collection: {failures.of_exception(problem).text}") from None

@@ -1,0 +1,283 @@
+"""Views on a real runner: SQL between sources and sinks, changed while it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.support import Project, eventually, execute, postgres_connection, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from examples.servers import PostgresServer
+
+SOURCE = """\
+sources:
+  orders:
+    type: local
+    schema: "id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2)"
+    trigger: {interval: 500ms}
+"""
+SINK = (
+    "  out: {from: loud, connection: pg, table: out, mode: upsert, key: [id], trigger: {interval: 500ms}}\n"
+)
+
+
+class Shop:
+    """Orders that are appended, through two views, into a table."""
+
+    def __init__(self, folder: Path, postgres: PostgresServer, database: str):
+        self.project = Project(folder, "views", {"TEST_PG_PASSWORD": postgres.password})
+        self.dsn = postgres.dsn(database)
+        execute(
+            self.dsn,
+            "CREATE TABLE out (id bigint PRIMARY KEY, customer text, twice numeric(12,2), more text)",
+        )
+        self.connections = "connections:\n" + postgres_connection("pg", postgres, database)
+        self.sent = 0
+
+    def declare(self, large: str, loud: str, schema: str = "") -> None:
+        self.project.write(
+            "shop",
+            f"{self.connections}{SOURCE}views:\n"
+            f'  large: {{query: "{large}", trigger: {{interval: 500ms}}{schema}}}\n'
+            f'  loud: {{query: "{loud}", trigger: {{interval: 500ms}}}}\n'
+            f"sinks:\n{SINK}",
+        )
+
+    def append(self, count: int = 10) -> None:
+        rows = [{"id": i, "customer": f"c{i % 3}", "amount": i} for i in range(self.sent, self.sent + count)]
+        path = self.project.folder / "rows.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        self.project.json("append", "source.orders", "--file", str(path))
+        self.sent += count
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return rows_of(self.dsn, "SELECT id, customer, twice, more FROM out ORDER BY id")
+
+    def waits(self, rows: int) -> bool:
+        return bool(self.project.queries()["view.large"]["lag"] == rows)
+
+    def shows(self, rows: list[tuple[Any, ...]]) -> None:
+        eventually(f"{rows}", lambda: self.rows() == rows)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, postgres: PostgresServer, database: Callable[..., str]) -> Iterator[Shop]:
+    shop = Shop(tmp_path / "p", postgres, database("views"))
+    yield shop
+    shop.project.down()
+
+
+def changed(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {change["address"]: (change["action"], change["effect"]) for change in document["changes"]}
+
+
+LARGE = "SELECT id, customer, CAST(amount * 2 AS DECIMAL(12,2)) AS twice FROM orders WHERE amount >= 5"
+LOUD = "SELECT l.id, CAST(upper(l.customer) AS STRING) AS customer, l.twice FROM large l"
+
+
+def test_sql_between_a_source_and_a_sink_is_changed_while_it_runs(shop: Shop) -> None:
+    project = shop.project
+    shop.declare(LARGE, LOUD)
+    made = project.apply()
+    assert [change["address"] for change in made["changes"]] == [
+        "connection.pg",
+        "source.orders",
+        "view.large",
+        "view.loud",
+        "sink.out",
+    ]
+    shop.append()
+    first = [(i, f"C{i % 3}", Decimal(i * 2), None) for i in range(5, 10)]
+    shop.shows(first)
+    assert project.json("drift")["drift"] == []
+    runs = project.run_ids()
+
+    # Another condition holds for rows from now on, and restarts the view alone.
+    shop.declare(LARGE.replace(">= 5", ">= 12"), LOUD)
+    assert changed(project.apply()) == {"view.large": ("update", "restart")}
+    shop.append()
+    second = [*first, *((i, f"C{i % 3}", Decimal(i * 2), None) for i in range(12, 20))]
+    shop.shows(second)
+    now = project.run_ids()
+    assert {address for address in now if now[address] != runs[address]} == {"view.large"}
+
+    # What Spark sees otherwise than the files say is refused before anything is committed or stopped.
+    state, wrong = project.state_bytes(), LARGE.replace("customer,", "length(customer) AS customer,")
+    shop.declare(wrong, LOUD, ', schema: "id BIGINT NOT NULL, customer STRING, twice DECIMAL(12,2)"')
+    refused = project.apply(code=1)
+    assert [(d["code"], d["address"]) for d in refused["diagnostics"]] == [("MZ302", "view.large")]
+    assert project.state_bytes() == state
+
+    # A new column comes in at the end, and the views and the sink restart for it; nothing is read again.
+    shop.declare(
+        LARGE.replace(" FROM", ", CAST(amount AS STRING) AS more FROM"), LOUD.replace(" FROM", ", more FROM")
+    )
+    assert changed(project.apply()) == {
+        "view.large": ("update", "restart"),
+        "view.loud": ("update", "restart"),
+        "sink.out": ("restart", "restart"),
+    }
+    shop.append()
+    third = [*second, *((i, f"C{i % 3}", Decimal(i * 2), f"{i}.00") for i in range(20, 30))]
+    shop.shows(third)
+
+    # The collections are there to be read, and what was recorded of their steps is what is in them.
+    snapshot = project.json("snapshot", "view.large")
+    assert len(snapshot["rows"]) == len(third)
+    for view in ("view.large", "view.loud"):
+        found = project.json("verify", view)
+        assert found["difference"] is None and found["verified"] > 0
+    assert project.run("verify", "sink.out", "--content").returncode == 0
+    # So is what their queries make of what they have read, each step by the query of its time.
+    again = project.json("verify", "view.large", "--from-upstream")
+    assert again["difference"] is None and again["verified"] > 3
+
+    # A view that does not read on holds what it has still to read.
+    assert project.run("pause", "view.large").returncode == 0
+    for waiting in (10, 20):  # a step of its own each: the last one is kept in any case
+        shop.append()
+        eventually(f"{waiting} rows wait", partial(shop.waits, waiting))
+    newest = project.json("steps", "source.orders")["steps"][-1]["step"]
+    held = project.run("expire", "source.orders", "--before", str(newest + 1))
+    assert held.returncode != 0 and "view.large" in held.stderr
+    assert project.run("resume", "view.large").returncode == 0
+    fourth = [*third, *((i, f"C{i % 3}", Decimal(i * 2), f"{i}.00") for i in range(30, 50))]
+    shop.shows(fourth)
+
+    # Without a column it is another collection: computed anew from what the source holds, and so is what
+    # reads it.
+    shop.declare(LARGE, LOUD)
+    replaced = project.apply("--allow-replace")
+    assert changed(replaced) == {
+        "view.large": ("replace", "replace"),
+        "view.loud": ("replace", "replace"),
+        "sink.out": ("replace", "replace"),
+    }
+    shop.append()
+    eventually(
+        "all rows are computed anew",
+        lambda: [row[0] for row in shop.rows()] == list(range(5, 60)),
+    )
+    assert [row[:3] for row in shop.rows()] == [(i, f"C{i % 3}", Decimal(i * 2)) for i in range(5, 60)]
+
+
+@pytest.mark.faults
+def test_a_view_of_a_keyed_collection_follows_updates_and_deletes(
+    tmp_path: Path, postgres: PostgresServer, database: Callable[..., str]
+) -> None:
+    name = database("keyed_views")
+    project = Project(tmp_path / "p", "keyed", {"TEST_PG_PASSWORD": postgres.password})
+    execute(postgres.dsn(name), "CREATE TABLE out (number bigint PRIMARY KEY, name text)")
+    project.write(
+        "keyed",
+        f"connections:\n{postgres_connection('pg', postgres, name)}"
+        "sources:\n  people: {type: local, schema: 'id BIGINT, name STRING, age INT', key: [id]}\n"
+        "views:\n"
+        "  adults: {query: 'SELECT id AS number, upper(name) AS name, age FROM people WHERE age >= 18'}\n"
+        "  old: {query: 'SELECT * EXCEPT (age) FROM adults WHERE age > 60'}\n"
+        "sinks:\n  out: {from: old, connection: pg, table: out, mode: upsert, key: [number]}\n",
+    )
+
+    def append(*rows: tuple[int, str, int], delete: bool = False) -> None:
+        path = project.folder / "rows.jsonl"
+        named = ({"id": id_} if delete else {"id": id_, "name": n, "age": age} for id_, n, age in rows)
+        path.write_text("".join(json.dumps(row) + "\n" for row in named))
+        project.json("append", "source.people", "--file", str(path), *(["--delete"] if delete else []))
+
+    def shows(*rows: tuple[int, str]) -> None:
+        wanted = list(rows)
+        eventually(
+            f"{wanted}",
+            lambda: rows_of(postgres.dsn(name), "SELECT number, name FROM out ORDER BY number") == wanted,
+        )
+
+    try:
+        project.apply()
+        append((1, "ann", 70), (2, "bob", 61), (3, "cy", 7), (4, "di", 40))
+        shows((1, "ANN"), (2, "BOB"))
+        append((2, "bob", 30), (3, "cy", 71), (4, "dora", 65))
+        shows((1, "ANN"), (3, "CY"), (4, "DORA"))
+        append((1, "", 0), (3, "", 0), delete=True)
+        shows((4, "DORA"))
+        adults = project.json("snapshot", "view.adults")["rows"]
+        assert sorted((row["number"], row["name"], row["age"]) for row in adults) == [
+            (2, "BOB", 30),
+            (4, "DORA", 65),
+        ]
+        for view in ("view.adults", "view.old"):
+            assert project.json("verify", view)["difference"] is None
+
+        # Under another condition, a row that had come in goes when it is updated or deleted.
+        text = (project.folder / "keyed.yaml").read_text()
+        project.write("keyed", text.replace("age > 60", "age > 66"))
+        assert changed(project.apply()) == {"view.old": ("update", "restart")}
+        append((4, "dora", 66), (5, "ed", 80))
+        shows((5, "ED"))
+        append((5, "", 0), delete=True)
+        shows()
+        refused = project.json("verify", "view.old", "--from-upstream", code=1)
+        assert [d["code"] for d in refused["diagnostics"]] == ["MZ202"]
+        assert project.run("verify", "sink.out", "--content").returncode == 0
+    finally:
+        project.down()
+
+
+@pytest.mark.faults
+def test_a_view_goes_on_behind_the_rows_that_its_source_begins_with(tmp_path: Path) -> None:
+    project, lake = Project(tmp_path / "p", "carried"), tmp_path / "lake"
+
+    def write(first: int, last: int) -> None:
+        numbers = pa.array(list(range(first, last)), pa.int32())
+        table = pa.table({"id": pa.array([str(n) for n in range(first, last)]), "n": numbers})
+        write_deltalake(str(lake / "raw"), table, mode="append")
+
+    def declare(type_: str) -> None:
+        project.write(
+            "carried",
+            f"connections: {{lake: {{type: files, path: {lake}}}}}\n"
+            f"sources:\n  raw: {{type: delta, connection: lake, path: raw, schema: 'id STRING, n {type_}',\n"
+            "        lifecycle: {replace: from-collection}, trigger: {interval: 500ms}}\n"
+            "views:\n  ids: {query: 'SELECT id, length(id) AS l FROM raw', trigger: {interval: 500ms}}\n"
+            "sinks:\n"
+            "  out: {type: delta, connection: lake, path: out, from: ids, trigger: {interval: 500ms}}\n",
+        )
+
+    def arrive(count: int) -> None:
+        def there() -> list[int]:
+            if not DeltaTable.is_deltatable(str(lake / "out")):
+                return []
+            return sorted(map(int, DeltaTable(str(lake / "out")).to_pyarrow_table()["id"].to_pylist()))
+
+        eventually(f"{count} rows", lambda: len(there()) >= count)
+        assert there() == list(range(count))
+
+    try:
+        write(0, 10)
+        declare("INT")
+        project.apply()
+        arrive(10)
+        for begun, type_ in enumerate(("BIGINT", "STRING"), 1):
+            write(begun * 10, begun * 10 + 5)
+            declare(type_)
+            assert changed(project.apply("--allow-replace")) == {
+                "source.raw": ("replace", "replace"),
+                "view.ids": ("restart", "restart"),
+            }
+            write(begun * 10 + 5, begun * 10 + 10)
+            arrive(begun * 10 + 10)
+        assert project.json("verify", "view.ids")["difference"] is None
+        again = project.json("verify", "view.ids", "--from-upstream")
+        assert again["difference"] is None and [d["code"] for d in again["diagnostics"]] == ["MZ299"]
+    finally:
+        project.down()

@@ -1,0 +1,303 @@
+"""What of a view follows from its SQL, and what is said of SQL that is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mzplan.config import load_configuration
+from mzplan.model.address import Address
+from tests.hostile_expressions import HOSTILE, HOSTILE_VIEWS
+from tests.unit.cli_runs import run
+from tests.unit.config_files import all_text, brief, errors, write
+
+ORDERS = """\
+sources:
+  orders: {type: local, schema: "id BIGINT NOT NULL, customer VARCHAR(20), amount DECIMAL(10,2), \
+tags ARRAY<STRING>"}
+  latest: {type: local, schema: "id BIGINT, name STRING", key: [id]}
+"""
+BIG = 'views:\n  big: {query: "SELECT * FROM orders"}\n'
+
+
+def test_what_it_reads_and_its_columns_follow_from_its_query(tmp_path: Path) -> None:
+    views = """\
+views:
+  again:
+    query: |
+      SELECT b.id, CAST(twice AS STRING) AS text
+      FROM big b
+  big: {query: "SELECT id, upper(customer) AS customer, CAST(amount * 2 AS DECIMAL(12,2)) twice
+          FROM orders o WHERE o.amount > 1",
+        schema: "id BIGINT NOT NULL, customer STRING, twice DECIMAL(12,2)"}
+  same: {query: SELECT * FROM orders}
+sinks:
+  out: {type: console, from: again, select: [text]}
+"""
+    resources = load_configuration(write(tmp_path, {"a.yaml": ORDERS + views})).resources
+    again, big, same, out = (
+        resources[Address.parse(address)] for address in ("view.again", "view.big", "view.same", "sink.out")
+    )
+    assert again.references == {"from": big.address} and big.references["from"].name == "orders"
+    assert out.references == {"from": again.address}
+    assert again.body["schema"] == "id BIGINT NOT NULL, text STRING"
+    assert again.type == "sql"
+    assert same.body["schema"] == (
+        "id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), tags ARRAY<STRING>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "key"),
+    [
+        ("SELECT * FROM latest", ["id"]),
+        ("SELECT name, id AS number FROM latest", ["number"]),
+        ("SELECT l.ID i, id AS j FROM latest l", ["i"]),
+        ("SELECT * EXCEPT (name) FROM latest", ["id"]),
+        ("SELECT id FROM orders", None),
+    ],
+)
+def test_the_key_follows_where_what_it_reads_has_one(
+    tmp_path: Path, query: str, key: list[str] | None
+) -> None:
+    views = f'views:\n  v: {{query: "{query}"}}\n'
+    view = load_configuration(write(tmp_path, {"a.yaml": ORDERS + views})).resources[Address("view", "v")]
+    assert view.body.get("key") == key
+
+
+@pytest.mark.parametrize(
+    ("views", "expected", "words"),
+    [
+        (
+            'views:\n  v: {query: "SELECT id FROM orders GROUP BY id"}\n',
+            ["a.yaml:5:37 MZ300 Not a query that a view can compute"],
+            ["aggregates (GROUP BY)", "write SELECT … FROM"],
+        ),
+        (
+            "views:\n  v:\n    query: |\n      SELECT id,\n        amunt\n      FROM orders\n",
+            ['a.yaml:8:9 MZ019 Unknown column "amunt"'],
+            ["source.orders has the columns", 'did you mean "amount"?'],
+        ),
+        (
+            'views:\n  v: {query: "SELECT id FROM oders"}\n',
+            ["a.yaml:5:30 MZ012 Unknown source or view"],
+            ['did you mean "orders" (a.yaml:2:3)?'],
+        ),
+        (
+            'views:\n  v: {query: "SELECT id, sum(amount) AS s FROM orders"}\n',
+            ["a.yaml:5:26 MZ019 Not a stateless Spark SQL expression"],
+            ["sum needs other rows"],
+        ),
+        (
+            'views:\n  v: {query: "SELECT id, my_own(amount) AS s FROM orders"}\n',
+            ['a.yaml:5:26 MZ301 The type of "s" is known to Spark alone'],
+            ["write CAST(… AS a type) AS s"],
+        ),
+        (
+            'views:\n  v: {query: "SELECT id, amount * 2 FROM orders"}\n',
+            ["a.yaml:5:26 MZ019 An expression without a name"],
+            ["amount * 2 AS name"],
+        ),
+        (
+            'views:\n  v: {query: "SELECT id FROM orders", schema: "id INT"}\n',
+            ["a.yaml:5:47 MZ302 The schema of view.v is not that of its query"],
+            ["By its query, id is BIGINT"],
+        ),
+        (
+            'views:\n  v: {query: "SELECT id FROM orders", schema: "a BIGINT, b INT"}\n',
+            ["a.yaml:5:47 MZ302 The schema of view.v is not that of its query"],
+            ["Its query gives id, in this order"],
+        ),
+        (
+            'views:\n  v: {query: "SELECT customer FROM orders", schema: "customer STRING NOT NULL"}\n',
+            ["a.yaml:5:53 MZ302 The schema of view.v is not that of its query"],
+            ["By its query, customer may be NULL"],
+        ),
+        (
+            'views:\n  v: {query: "SELECT id + 1 AS id FROM latest"}\n',
+            ["a.yaml:5:40 MZ300 A view does not keep the key of what it reads"],
+            ["keeps the latest row of each key (id)", "select id as they are"],
+        ),
+        (
+            'views:\n  v: {query: "SELECT id AS i FROM latest", key: [id]}\n',
+            ["a.yaml:5:44 MZ300 A view has another key than its query gives"],
+            ["its query gives the key i", "remove `key`"],
+        ),
+        (
+            'views:\n  v: {query: "SELECT id FROM orders", key: [id]}\n',
+            ["a.yaml:5:39 MZ300 A view has another key than its query gives"],
+            ["its query reads orders, which has none"],
+        ),
+        (
+            "views:\n  v: {query: \"SELECT * FROM latest WHERE now() > DATE '2026-01-01'\"}\n",
+            ["a.yaml:5:42 MZ216 Whether a row is in the target changes without its data"],
+            ["source.latest is updated or deleted"],
+        ),
+        (
+            'views:\n  v: {query: "SELECT * FROM latest"}\nsinks:\n  out: {type: console, from: v}\n',
+            ["a.yaml:7:30 MZ201 A sink that only adds rows can't follow updates and deletes"],
+            ["view.v keeps the latest row of each key (id)"],
+        ),
+        (
+            'views:\n  orders: {query: "SELECT id FROM latest"}\n',
+            ['a.yaml:5:3 MZ303 Two collections are called "orders"'],
+            ["give one of them another name"],
+        ),
+        (
+            'views:\n  a: {query: "SELECT x FROM b"}\n  b: {query: "SELECT x FROM a"}\n',
+            ["a.yaml:5:29 MZ014 Resources refer to each other in a circle"],
+            ["view.a → view.b → view.a"],
+        ),
+        ("views:\n  v: {}\n", ['a.yaml:5:3 MZ006 Missing key "query"'], []),
+        ("views:\n  v: {query: 3}\n", ['a.yaml:5:14 MZ005 Wrong type for "query"'], []),
+        (
+            BIG + "sinks:\n  out: {type: console, from: big, select: [idd]}\n",
+            ['a.yaml:7:44 MZ019 Unknown column "idd"'],
+            ["view.big has the columns id, customer, amount, tags"],
+        ),
+        (
+            BIG + "sinks:\n  out: {type: console, from: bigg}\n",
+            ["a.yaml:7:30 MZ012 Unknown source or view"],
+            ['did you mean "big" (a.yaml:5:3)?'],
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_where_it_is_written(
+    tmp_path: Path, views: str, expected: list[str], words: list[str]
+) -> None:
+    found = errors(write(tmp_path, {"a.yaml": ORDERS + views}))
+    assert brief(found) == expected
+    text = all_text(found)
+    assert all(word in text for word in words), text
+
+
+def test_sql_of_others_is_an_error_at_its_place(tmp_path: Path) -> None:
+    """Whatever it is: no traceback, within bounded time."""
+    source = "sources:\n  orders: {type: local, schema: 'id BIGINT, note STRING, tags ARRAY<STRING>'}\n"
+    items = [f"SELECT {item} FROM orders" for item in HOSTILE]
+    conditions = [f"SELECT id FROM orders WHERE ({item.removesuffix(' as n')}) = 'a'" for item in HOSTILE]
+    for sql in (*HOSTILE_VIEWS, *items, *conditions):
+        view = f"views:\n  v: {{query: {json.dumps(sql)}}}\n"
+        found = errors(tmp_path, {"a.yaml": source + view})
+        assert found and all(d.range is not None for d in found), sql
+        # Also a control character, its length, a reference, no such collection, and names of columns.
+        also = {"MZ002", "MZ005", "MZ012", "MZ017", "MZ212"}
+        assert {d.code for d in found} <= {"MZ019", "MZ300", "MZ301", *also}, sql
+
+
+def test_another_name_reaches_the_sql_of_views_and_restarts_none(tmp_path: Path) -> None:
+    settings = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
+    views = (
+        'views:\n  big: {query: "SELECT orders.id FROM orders"}\n  same: {query: "SELECT b.id FROM big b"}\n'
+    )
+    folder = str(write(tmp_path, {"mzplan.yaml": settings, "a.yaml": ORDERS + views}))
+    assert run("-C", folder, "apply", "--auto-approve").code == 0
+    renamed = run(
+        "-C", folder, "alter", "ALTER SOURCE orders RENAME TO sales", "--auto-approve", "--json"
+    ).json()
+    effects = {change["address"]: change["effect"] for change in renamed["changes"]}
+    assert effects == {"source.sales": "restart", "view.big": "in-place"}
+    assert '"SELECT sales.id FROM sales"' in (tmp_path / "a.yaml").read_text()
+    assert run("-C", folder, "plan", "--json").json()["changes"] == []
+    assert run("-C", folder, "state", "mv", "view.big", "view.large").code == 0
+    moved = run("-C", folder, "state", "show", "view.same").json()
+    assert (moved["body"]["from"], moved["body"]["query"]) == ("large", "SELECT b.id FROM large b")
+    text = (tmp_path / "a.yaml").read_text()
+    (tmp_path / "a.yaml").write_text(text.replace("  big:", "  large:").replace("FROM big", "FROM large"))
+    assert run("-C", folder, "plan", "--json").json()["changes"] == []
+
+
+INLINED = """\
+views:
+  paid: {materialize: false, query: "SELECT * FROM orders o WHERE o.amount > 0"}
+  short:
+    materialize: false
+    query: "SELECT id, amount AS customer, upper(customer) AS amount, tags FROM paid WHERE id <> 3"
+  named: {materialize: false, query: "SELECT id AS number, name FROM latest"}
+"""
+
+
+def test_a_view_that_is_not_materialized_is_in_what_reads_it(tmp_path: Path) -> None:
+    """No resource, no query and no storage: its expressions stand where its columns stood."""
+    readers = """\
+  big: {query: "SELECT s.customer + 1 AS more, s.amount FROM short s WHERE tags[0] = amount OR id = 1"}
+  key: {query: "SELECT * FROM named WHERE number > 1"}
+sinks:
+  one: {from: paid, type: console}
+  two: {from: short, type: console, select: ["* EXCEPT (id)", "CASE WHEN amount = 'X' THEN 1 END AS `order`"]}
+"""
+    resources = load_configuration(write(tmp_path, {"a.yaml": ORDERS + INLINED + readers})).resources
+    assert sorted(map(str, resources)) == [
+        "sink.one", "sink.two", "source.latest", "source.orders", "view.big", "view.key",
+    ]  # fmt: skip
+    one, two, big, key = (
+        resources[Address.parse(a)] for a in ("sink.one", "sink.two", "view.big", "view.key")
+    )
+    assert {str(r.references["from"]) for r in (one, two, big)} == {"source.orders"}
+    assert one.body == {"type": "console", "from": "orders", "where": "`amount` > 0"}
+    assert two.body["select"] == [
+        "amount AS customer",
+        "upper(customer) AS amount",
+        "tags",
+        "CASE WHEN (upper(customer)) = 'X' THEN 1 END AS order",
+    ]
+    assert big.body["query"] == (
+        "SELECT\n  amount + 1 AS more,\n  upper(customer) AS amount\nFROM orders\n"
+        f"WHERE (({one.body['where']}) AND (id <> 3)) AND (tags[0] = (upper(customer)) OR id = 1)\n"
+    )
+    assert (key.body["key"], key.body["query"]) == (
+        ["number"],
+        "SELECT\n  id AS number,\n  name\nFROM latest\nWHERE id > 1\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("views", "said"),
+    [
+        ("  v: {materialize: false, paused: true, query: SELECT id FROM orders}\n", "no query of its own"),
+        ("  v: {materialize: false, query: SELECT uuid() AS u FROM orders}\n", "another value at each place"),
+        (INLINED[7:] + "  v: {query: 'SELECT struct(id, tags) AS s FROM short'}\n", "named_struct"),
+        (INLINED[7:] + "  v: {query: 'SELECT (id, amount) = (1, tags) AS s FROM short'}\n", "named_struct"),
+        (
+            INLINED[7:] + "  v: {query: 'SELECT transform(tags, id -> id) AS s FROM short'}\n",
+            "id may be a column, or not",
+        ),
+        (
+            "  v0: {materialize: false, query: 'SELECT id + id AS id FROM orders'}\n"
+            + "".join(
+                f"  v{n}: {{materialize: false, query: 'SELECT id + id AS id FROM v{n - 1}'}}\n"
+                for n in range(1, 40)
+            ),
+            "its SQL gets too long",
+        ),
+    ],
+)
+def test_what_can_not_be_inlined_is_said(tmp_path: Path, views: str, said: str) -> None:
+    schema = 'schema: "s STRUCT<a: INT>"'
+    text = views.replace("FROM short'}", f"FROM short', {schema}}}")
+    sinks = "sinks:\n  out: {type: console, from: v39}\n" if "v39" in views else ""
+    found = errors(tmp_path, {"a.yaml": f"{ORDERS}views:\n{text}{sinks}"})
+    told = [d for d in found if d.code == "MZ304"]
+    assert told and said in told[0].detail, found
+    assert told[0].hint == (
+        "remove `paused`." if "paused" in views else "remove `materialize: false` from the view."
+    )
+
+
+def test_a_rename_that_would_need_the_sql_of_an_inlined_view_is_refused(tmp_path: Path) -> None:
+    settings = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
+    text = ORDERS + INLINED + "sinks:\n  out: {type: console, from: paid}\n"
+    folder = str(write(tmp_path, {"mzplan.yaml": settings, "a.yaml": text}))
+    assert run("-C", folder, "apply", "--auto-approve").code == 0
+    refused = run("-C", folder, "alter", "ALTER SOURCE orders RENAME TO sales", "--auto-approve", "--json")
+    assert [d["code"] for d in refused.json()["diagnostics"]] == ["MZ304"]
+    assert (tmp_path / "a.yaml").read_text() == text
+    (tmp_path / "a.yaml").write_text(
+        text.replace("FROM orders", "FROM sales").replace(
+            "  orders: {", "  sales: {lifecycle: {moved_from: orders}, "
+        )
+    )
+    renamed = run("-C", folder, "plan", "--json").json()["changes"]
+    assert {change["address"]: change["effect"] for change in renamed}["sink.out"] in ("none", "in-place")

@@ -1,0 +1,240 @@
+"""`query_file`: a view's SQL in a file of its own is planned as its `query`, and is wrong at its place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mzplan.config import load_configuration
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from tests.unit.cli_runs import run
+from tests.unit.config_files import all_text, brief, errors, write
+
+SETTINGS = """\
+version: 1
+project: shop
+instances: {local: {type: dry}}
+variables: {least: {default: "1000"}, of: {default: big}, it: {}}
+environments:
+  dev: {default: true, state: {path: dev}, warehouse: ./dev_data, variables: {least: "1", it: a}}
+  prod: {state: {path: prod}, warehouse: ./prod_data, variables: {least: "12345678", of: small, it: b}}
+"""
+ORDERS = 'sources:\n  orders: {type: local, schema: "id BIGINT NOT NULL, amount DECIMAL(10,2)"}\n'
+BIG = "SELECT id,\n  amount\nFROM orders\nWHERE amount > 100\n"
+VIEW = ORDERS + "views:\n  big: {query_file: sql/big.sql}\n"
+
+
+def problems(folder: Path, sql: str | bytes, view: str = VIEW) -> list[Diagnostic]:
+    return errors(folder, {"a.yaml": view, "sql/big.sql": sql})
+
+
+def query(folder: Path, name: str = "big", environment: str = "") -> str:
+    resources = load_configuration(folder, environment=environment).resources
+    text = resources[Address("view", name)].body["query"]
+    assert isinstance(text, str)
+    return text
+
+
+@pytest.mark.parametrize("sql", [BIG, BIG.strip(), BIG + "\n\n", BIG.replace("\n", "\r\n"), "\ufeff" + BIG])
+def test_what_is_planned_is_the_text(tmp_path: Path, sql: str) -> None:
+    inline = "views:\n  big:\n    query: |\n" + "".join(f"      {line}\n" for line in BIG.splitlines())
+    settings = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
+    folder = str(write(tmp_path, {"mzplan.yaml": settings, "a.yaml": ORDERS + inline}))
+    assert run("-C", folder, "apply", "--auto-approve").code == 0
+    write(tmp_path, {"mzplan.yaml": settings, "a.yaml": VIEW, "sql/big.sql": sql.encode()})
+    assert query(tmp_path) == BIG
+    assert run("-C", folder, "plan", "--json").json()["changes"] == []
+    (tmp_path / "sql/big.sql").write_text(BIG.replace("100", "200"))
+    plan = run("-C", folder, "plan")
+    assert "      - WHERE amount > 100\n      + WHERE amount > 200\n" in plan.out
+    assert run("-C", folder, "apply", "--auto-approve").code == 0
+    body = run("-C", folder, "state", "show", "view.big").json()["body"]
+    assert body["query"] == BIG.replace("100", "200") and "query_file" not in body
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT id,\r\n\r\n  amunt\nFROM orders\n", ['sql/big.sql:3:3 MZ019 Unknown column "amunt"']),
+        ("SELECT id\nFROM ordrs", ["sql/big.sql:2:6 MZ012 Unknown source or view"]),
+        ("\n'", ["sql/big.sql:2:1 MZ300 Not a query that a view can compute"]),
+        ("", ["sql/big.sql:1:1 MZ300 Not a query that a view can compute"]),
+        (b"SELECT id\nFROM \xff", ["sql/big.sql:2:6 MZ002 Not UTF-8"]),
+        ("SELECT \x01", ["sql/big.sql:1:8 MZ002 Control character"]),
+        ("SELECT\n id ${var.no}", ['sql/big.sql:2:5 MZ015 Unknown variable "no"']),
+        ("SELECT\n id ${x", ["sql/big.sql:2:5 MZ017 Malformed reference"]),
+        ("SELECT\n id ${each.key}", ["sql/big.sql:2:5 MZ250 ${each…} has no meaning here"]),
+        (
+            "SELECT ${var.least} AS a, ${var.least} AS b, c\nFROM orders",
+            ['sql/big.sql:1:46 MZ019 Unknown column "c"'],
+        ),
+        (
+            "SELECT id\nFROM ${var.of}",
+            ["sql/big.sql:2:6 MZ014 Resources refer to each other in a circle"],
+        ),
+    ],
+)
+def test_a_mistake_of_the_sql_is_told_in_its_file(
+    tmp_path: Path, sql: str | bytes, expected: list[str]
+) -> None:
+    found = errors(tmp_path, {"mzplan.yaml": SETTINGS, "a.yaml": VIEW, "sql/big.sql": _bytes(sql)})
+    assert brief(found) == expected
+    assert all(d.excerpt is not None and d.detail and d.hint for d in found)
+
+
+def _bytes(sql: str | bytes) -> bytes:
+    return sql if isinstance(sql, bytes) else sql.encode()
+
+
+def test_the_line_of_the_file_is_shown(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, "SELECT id,\n  amunt\nFROM orders\n")
+    assert found.excerpt == "  amunt" and found.address == Address("view", "big")
+    assert 'did you mean "amount"?' in found.hint
+
+
+def test_files_and_variables_of_environments_and_of_for_each(tmp_path: Path) -> None:
+    views = (
+        'views:\n  big: {query_file: "sql/${var.of}.sql"}\n'
+        '  v: {for_each: [a, b], query_file: "sql/${each.key}.sql"}\n'
+        "  w: {for_each: [a, b], query_file: sql/both.sql}\n"
+    )
+    files: dict[str, str | bytes] = {
+        "mzplan.yaml": SETTINGS,
+        "a.yaml": ORDERS + views,
+        "sql/big.sql": BIG,
+        "sql/small.sql": "SELECT id AS s FROM orders WHERE amount < ${var.least}",
+        "sql/a.sql": "SELECT id AS a FROM orders",
+        "sql/b.sql": "SELECT id AS b FROM orders",
+        "sql/both.sql": "SELECT id, '${var.it}' AS c FROM orders",
+    }
+    write(tmp_path, files)
+    assert query(tmp_path) == BIG
+    assert query(tmp_path, environment="prod") == "SELECT id AS s FROM orders WHERE amount < 12345678\n"
+    assert query(tmp_path, "v_b", "prod") == "SELECT id AS b FROM orders\n"
+    assert query(tmp_path, "w_a", "prod") == "SELECT id, 'b' AS c FROM orders\n"
+    both: dict[str, str | bytes] = {"sql/both.sql": "SELECT '${var.least}' AS t,\n  i AS c FROM orders"}
+    found = errors(tmp_path, {**files, **both, "sql/b.sql": "SELECT\n b FROM orders"}, environment="prod")
+    assert brief(found) == [
+        'sql/b.sql:2:2 MZ019 Unknown column "b"',
+        'sql/both.sql:2:3 MZ019 Unknown column "i"',
+    ]
+    assert 'for_each makes it for the key "b".' in found[0].detail
+    assert found[1].detail.endswith("and the others alike.")
+
+
+@pytest.mark.parametrize(
+    ("view", "expected", "words"),
+    [
+        (
+            "{query_file: sql/big.sql, query: SELECT * FROM orders}",
+            "a.yaml:4:7 MZ020 Both `query` and `query_file`",
+            "remove one of them",
+        ),
+        ("{paused: true}", 'a.yaml:4:3 MZ006 Missing key "query"', "in a file of its own write query_file"),
+        ("{query_file: 3}", 'a.yaml:4:19 MZ005 Wrong type for "query_file"', 'put it in quotes: "3"'),
+        ('{query_file: ""}', 'a.yaml:4:19 MZ005 Wrong value for "query_file"', '"sql/revenue.sql"'),
+        (
+            "{query_file: sql/big.txt}",
+            'a.yaml:4:19 MZ005 Wrong value for "query_file"',
+            "path of a *.sql file",
+        ),
+        (
+            "{query_file: /big.sql}",
+            'a.yaml:4:19 MZ005 Wrong value for "query_file"',
+            "relative to the project",
+        ),
+        ("{query_file: sql/no.sql}", "a.yaml:4:19 MZ001 Can't read sql/no.sql", "It does not exist"),
+        ("{query_file: sql/folder.sql}", "a.yaml:4:19 MZ001 Can't read sql/folder.sql", "It is a folder"),
+        (
+            "{query_file: sql/pipe.sql}",
+            "a.yaml:4:19 MZ001 Can't read sql/pipe.sql",
+            "It is a pipe or a device",
+        ),
+        ("{query_file: sql/huge.sql}", "a.yaml:4:19 MZ007 Can't read sql/huge.sql", "It has 33 MiB"),
+    ],
+)
+def test_a_file_that_can_not_be_used_is_told_where_it_is_named(
+    tmp_path: Path, view: str, expected: str, words: str
+) -> None:
+    write(tmp_path, {"a.yaml": f"{ORDERS}views:\n  v: {view}\n", "sql/big.sql": BIG})
+    (tmp_path / "sql/folder.sql").mkdir()
+    os.mkfifo(tmp_path / "sql/pipe.sql")
+    with (tmp_path / "sql/huge.sql").open("wb") as huge:
+        huge.truncate(33 * 1024 * 1024)
+    found = errors(tmp_path, {"sinks.yaml": "sinks:\n  out: {type: console, from: v}\n"})
+    assert brief(found) == [expected]
+    assert words.lower() in f"{found[0].detail} {found[0].hint}".lower()
+
+
+def test_a_longer_text_than_a_query_may_have_is_refused(tmp_path: Path) -> None:
+    found = problems(tmp_path, f"SELECT id FROM orders WHERE id IN ({', '.join(['1'] * 5000)})")
+    assert {d.code for d in found} == {"MZ005", "MZ300"}
+    assert {str(d.range) for d in found} == {"sql/big.sql:1:1"}
+    assert "longer than 10,000 characters" in all_text(found)
+
+
+@pytest.mark.parametrize(
+    "name", ["../out.sql", "sql/link.sql", "linked/out.sql", "sql/env.sql", ".git/x.sql", "sql/.h.sql"]
+)
+def test_a_query_file_that_leads_elsewhere_is_refused_and_shows_nothing(tmp_path: Path, name: str) -> None:
+    project = tmp_path / "project"
+    (tmp_path / "out.sql").write_text("geheim\n")
+    files = {".env": "geheim\n", ".git/x.sql": "geheim\n", "sql/.h.sql": "geheim\n"}
+    write(project, {**files, "a.yaml": f"{ORDERS}views:\n  v: {{query_file: {name}}}\n"})
+    (project / "sql/link.sql").symlink_to(tmp_path / "out.sql")
+    (project / "sql/env.sql").symlink_to(project / ".env")
+    (project / "linked").symlink_to(tmp_path)
+    found = [d for d in errors(project) if d.range is not None]
+    assert brief(found) == [f"a.yaml:4:19 MZ001 Can't read {name}"] and "geheim" not in all_text(found)
+
+
+def test_a_link_within_the_project_is_followed(tmp_path: Path) -> None:
+    write(tmp_path, {"a.yaml": VIEW, "shared/big.sql": BIG, "sql/x.sql": ""})
+    (tmp_path / "sql/big.sql").symlink_to("../shared/big.sql")
+    assert query(tmp_path) == BIG
+
+
+def test_a_view_that_is_a_name_for_its_sql_may_have_it_in_a_file(tmp_path: Path) -> None:
+    view = VIEW.replace("{query_file", "{materialize: false, query_file")
+    sinks = "sinks:\n  out: {type: console, from: big}\n"
+    write(tmp_path, {"a.yaml": view + sinks, "sql/big.sql": BIG})
+    out = load_configuration(tmp_path).resources[Address("sink", "out")].body
+    assert (out["from"], out["where"]) == ("orders", "amount > 100")
+    found = problems(tmp_path, "SELECT id,\n  CAST(rand() AS DOUBLE) AS r\nFROM orders", view + sinks)
+    assert brief(found) == ["sql/big.sql:2:8 MZ304 A view that can't be inlined"]
+
+
+def test_a_secret_has_no_place_in_it(tmp_path: Path) -> None:
+    found = problems(tmp_path, "SELECT id FROM orders WHERE '${env:GEHEIM}' = ''")
+    assert brief(found) == ['sql/big.sql:1:1 MZ102 A secret reference can\'t stand in "query"']
+
+
+def test_another_name_of_what_it_reads_is_written_by_hand(tmp_path: Path) -> None:
+    """ALTER … RENAME refuses, and names the file; `moved_from` and `state mv` restart none."""
+    settings = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
+    views = VIEW + "  same: {query_file: same.sql}\n"
+    same = "SELECT b.id FROM big b\n"
+    write(tmp_path, {"mzplan.yaml": settings, "a.yaml": views, "sql/big.sql": BIG, "same.sql": same})
+    folder = str(tmp_path)
+    assert run("-C", folder, "apply", "--auto-approve").code == 0
+    rename = ("alter", "ALTER SOURCE orders RENAME TO sales", "--auto-approve", "--json")
+    refused = run("-C", folder, *rename)
+    error = refused.error()
+    assert refused.code == 1 and error["code"] == "MZ075" and error["range"]["line"] == 4
+    assert error["summary"] == "query_file of view.big can't be edited in place"
+    assert 'the SQL in "sql/big.sql" is to read sales' in error["detail"]
+    assert (tmp_path / "a.yaml").read_text() == views and (tmp_path / "sql/big.sql").read_text() == BIG
+
+    moved = views.replace("orders: {", "sales: {lifecycle: {moved_from: orders}, ")
+    write(tmp_path, {"mzplan.yaml": settings, "a.yaml": moved, "sql/big.sql": BIG.replace("orders", "sales")})
+    changes = run("-C", folder, "plan", "--json").json()["changes"]
+    assert {c["address"]: c["effect"] for c in changes} == {"source.sales": "restart", "view.big": "in-place"}
+    assert run("-C", folder, "apply", "--auto-approve").code == 0
+
+    assert run("-C", folder, "state", "mv", "view.big", "view.large").code == 0
+    (tmp_path / "a.yaml").write_text(moved.replace("  big:", "  large:"))
+    (tmp_path / "same.sql").write_text(same.replace("big", "large"))
+    assert run("-C", folder, "plan", "--json").json()["changes"] == []

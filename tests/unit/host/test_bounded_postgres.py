@@ -1,0 +1,143 @@
+"""PostgreSQL servers that let in and then say nothing, or never stop: no memory, thread or socket is lost to
+them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from mzplan.connectors.api.probes import bounded
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.postgres import client
+from mzplan.connectors.postgres.client import connect
+from mzplan.connectors.postgres.source.continuity import check_timeline
+from mzplan.connectors.postgres.source.replication import ReplicationLink
+from mzplan.connectors.postgres.source.slots import Names
+from mzplan.host.bounded_postgres import UnendingError
+
+WELCOME = b"R" + struct.pack("!ii", 8, 0) + b"Z" + struct.pack("!i", 5) + b"I"
+DONE = b"C" + struct.pack("!i", 8) + b"SET\0" + b"Z" + struct.pack("!i", 5) + b"I"
+COLUMN = b"T" + struct.pack("!iH", 26, 1) + b"x\0" + struct.pack("!IHIhih", 0, 0, 25, -1, -1, 0)
+ROW = b"D" + struct.pack("!iHi", (64 << 10) + 10, 1, 64 << 10) + b"x" * (64 << 10)
+Answer = Callable[[socket.socket, threading.Event], object]
+
+
+@contextlib.contextmanager
+def server(answer: Answer) -> Iterator[tuple[str, threading.Event]]:
+    """One that lets in, and answers the first statement so: how to connect, and whether it was hung up on."""
+    hung_up, over = threading.Event(), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            line, _ = listener.accept()
+            with line:
+                line.recv(1024)
+                line.sendall(WELCOME)
+                line.recv(1024)
+                with contextlib.suppress(OSError):
+                    answer(line, over)
+                    line.settimeout(10.0)
+                    while line.recv(1024):
+                        pass
+                hung_up.set()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        port = listener.getsockname()[1]
+        yield (
+            f"host=127.0.0.1 port={port} user=u dbname=d sslmode=disable gssencmode=disable "
+            "connect_timeout=4",
+            hung_up,
+        )
+        over.set()
+        thread.join(20.0)
+
+
+def silence(line: socket.socket, over: threading.Event) -> None:
+    """Nothing."""
+
+
+def flood(line: socket.socket, over: threading.Event) -> None:
+    line.sendall(COLUMN)
+    while not over.is_set():
+        line.sendall(ROW)
+
+
+def drip(line: socket.socket, over: threading.Event) -> None:
+    """A row now and then: there is always something."""
+    line.sendall(COLUMN)
+    while not over.wait(0.02):
+        line.sendall(ROW)
+
+
+def after(statements: int, answer: Answer) -> Answer:
+    """The statements before are answered well."""
+
+    def answer_later(line: socket.socket, over: threading.Event) -> None:
+        for _ in range(statements):
+            line.sendall(DONE)
+            line.recv(4096)
+        answer(line, over)
+
+    return answer_later
+
+
+@pytest.mark.parametrize("answer", [silence, drip])
+def test_a_probe_that_nobody_waits_for_hangs_up(answer: Answer) -> None:
+    threads = set(threading.enumerate())
+    with server(answer) as (info, hung_up):
+        with pytest.raises((TimeoutError, UnendingError)):
+            bounded(lambda: connect(info, 5.0, 0.5).close(), 0.5)
+        assert hung_up.wait(3.0)
+    ended = time.monotonic() + 3.0
+    while time.monotonic() < ended and set(threading.enumerate()) - threads:
+        time.sleep(0.02)
+    assert not set(threading.enumerate()) - threads
+
+
+@pytest.mark.parametrize("answer", [silence, drip, after(1, silence), after(3, silence), after(3, drip)])
+def test_so_does_a_check_of_the_timeline(answer: Answer) -> None:
+    """It speaks the replication protocol."""
+    names = Names(publication="p", slot="s", own_publication=True, own_slot=True)
+    query: ResolvedQuery = None  # type: ignore[assignment]
+    with server(answer) as (info, hung_up):
+        began = time.monotonic()
+        with pytest.raises(UnendingError, match="has not answered for"):
+            check_timeline(query, names, info, 2, 1, 5, 0.5)
+        assert hung_up.wait(3.0) and time.monotonic() - began < 3.0
+
+
+def test_a_start_is_not_held_up_for_longer_than_its_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_GRACE_S", 0.2)
+    with server(silence) as (info, hung_up):
+        with pytest.raises(psycopg.OperationalError, match="has not answered for"):
+            connect(info, statement_timeout_s=0.2)
+        assert hung_up.wait(3.0)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="the system does not count them")
+@pytest.mark.parametrize(
+    ("answer", "open_"),
+    [
+        (flood, lambda info: connect(info, statement_timeout_s=30)),
+        (flood, ReplicationLink),
+        (after(2, flood), ReplicationLink),
+        (after(3, flood), lambda info: ReplicationLink(info).stream("s", "p")),
+    ],
+)
+def test_an_answer_without_end_takes_no_memory(
+    answer: Answer, open_: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_MOST_ANSWER", 1 << 20)
+    with server(answer) as (info, hung_up):
+        began = time.monotonic()
+        with pytest.raises(psycopg.OperationalError, match="has answered with more than 1 MiB"):
+            open_(info)
+        assert hung_up.wait(3.0) and time.monotonic() - began < 5.0
