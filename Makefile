@@ -6,7 +6,7 @@ BEGAN := $(shell date +%s)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites doctor setup quickstart cdc all test faults programs unit lint types imports check soak bench reference docs dist lock clean
+.PHONY: help prerequisites doctor setup quickstart cdc test smoke nightly unit lint types imports check soak bench reference docs dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,8 +14,8 @@ help: ## list the targets
 prerequisites: ## see whether Python and Java are there and new enough
 	@PYTHON="$(PYTHON)" tools/prerequisites.sh run
 
-doctor: ## see whether the programs are there that `make programs` needs
-	@PYTHON="$(PYTHON)" tools/prerequisites.sh programs
+doctor: ## check for the programs that `make nightly` needs
+	@PYTHON="$(PYTHON)" tools/prerequisites.sh nightly
 
 # uv installs with half of pip's processor time, and downloads at once. Where only pip knows the way to packages (a mirror in pip.conf), pip does.
 # Spark comes as source, whose wheel would be compressed only to be unpacked at once: dist.cfg says not to.
@@ -45,22 +45,20 @@ quickstart: .venv/.runner ## show the whole thing in three minutes: servers, pla
 cdc: .venv/.runner ## show change capture: PostgreSQL → collection → PostgreSQL and Kafka
 	@$(BIN)/python -m examples.capture --since $(BEGAN)
 
-# Three on two cores: a test waits a third of its time, for a server or a process. A file stays with one worker, which has
-# servers and a Spark of its own; tests/schedule.py says in which order: quick ones first.
+# Three workers on two cores: a test spends a third of its time waiting for a server or a process. The tests of a file
+# stay with one worker, which has servers and a Spark session of its own; tests/schedule.py orders the files.
 WORKERS ?= 3
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := tools/run_tests.sh -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test: setup .venv/.jars ## run the tests, against real Spark, Kafka and PostgreSQL (12 minutes)
-	$(PYTEST) -m "not faults and not programs" tests
+test: setup .venv/.jars ## run the tests, on real Spark, Kafka and PostgreSQL (12 minutes)
+	$(PYTEST) -m "not smoke and not nightly and not programs" tests
 
-faults: setup .venv/.jars .venv-lines/.done ## run what is killed, moved, repeated, and every form of a thing (20 minutes)
-	$(PYTEST) -m "faults and not programs" tests
+smoke: setup .venv/.jars .venv-lines/.done ## run one page, one git workflow, a dozen kills and one upgrade (5 minutes)
+	@PYTHON="$(PYTHON)" tools/prerequisites.sh smoke
+	$(PYTEST) -m smoke tests
 
-programs: doctor setup .venv/.jars ## run what needs a browser, npm, git, sshd or Prometheus
-	$(PYTEST) -m programs tests
-
-all: doctor setup .venv/.jars .venv-lines/.done ## run all of these three at once, as CI does: servers and sessions of Spark start once
-	$(PYTEST) tests
+nightly: doctor setup .venv/.jars .venv-lines/.done ## run all other tests: kills, moves, forms, programs (40 minutes)
+	$(PYTEST) -m "(nightly or programs) and not smoke" tests
 
 unit: setup ## run the tests that need no server
 	$(PYTEST) tests/unit

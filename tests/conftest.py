@@ -10,6 +10,7 @@ import gc
 import itertools
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,16 +34,17 @@ os.environ.setdefault("MZPLAN_SECRETS_KEY", "the key of digests, in tests only")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; children inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # else pytest-xdist has started this process: it is marked already
         reaper.watch()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`make programs` runs what is marked `programs`, `make faults` what else is marked `faults`, `make test`
-    all others. Whole folders are marked here."""
+    """Mark the tests of whole folders. The Makefile says which marks a target runs."""
     folder = _folder(item)
     if folder == "faults":
-        item.add_marker("faults")
+        item.add_marker("nightly")
     if folder in programs.FOLDERS:
         item.add_marker("programs")
 

@@ -1,5 +1,5 @@
 """Programs that no package of Python brings. A test that needs one is marked `programs`, and runs in
-`make programs`; no other test finds them, so that `make test` passes on a machine that has none."""
+`make nightly` or `make smoke`. No other test finds them, so `make test` passes on a machine without them."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 # What is missing on this machine and pip can't bring: all of it at once, with the line that installs it.
 #
 #   tools/prerequisites.sh run                   what running and `make test` need: Python and Java
-#   tools/prerequisites.sh programs              what `make programs` needs beside that: a browser, npm, git, sshd, Prometheus
-#   tools/prerequisites.sh programs --packages   only the names of Debian's or Ubuntu's packages, for scripts
+#   tools/prerequisites.sh smoke              what `make smoke` also needs: a browser and git
+#   tools/prerequisites.sh nightly            what `make nightly` also needs: these, npm, sshd and Prometheus
+#   tools/prerequisites.sh smoke --packages   only the names of Debian's or Ubuntu's packages, for scripts
 #
 # Exit code 1 when something is missing (0 with --packages). PYTHON and JAVA_HOME name others than the PATH's.
 purpose=${1:-run}
@@ -44,11 +45,13 @@ version=$("$java" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).
 [ "${version:-0}" -ge 17 ] ||
   lacks "Java 17 or 21, for Spark and Kafka ('$java' is ${version:+Java }${version:-not there}; JAVA_HOME names another)" \
     "openjdk-$jdk-jre-headless" openjdk@17
-if [ "$purpose" = programs ]; then
+if [ "$purpose" != run ]; then
   there chromium chromium-browser google-chrome google-chrome-stable ||
     lacks "a browser, chromium or google-chrome, which draws the graphs of review comments" "$browser" chromium
-  there npm || lacks "npm, which brings Mermaid for them, and the YAML server of editors" npm node
   there git || lacks "git, whose checkouts and hooks are tried" git git
+fi
+if [ "$purpose" = nightly ]; then
+  there npm || lacks "npm, which brings Mermaid for them, and the YAML server of editors" npm node
   there sshd || lacks "sshd, which connections go through" openssh-server
   { there prometheus && there promtool; } ||
     lacks "prometheus and promtool, which examples/monitoring is tried with" prometheus prometheus
@@ -57,7 +60,7 @@ fi
 if [ "${2:-}" = --packages ]; then
   echo "${packages# }"
 elif [ -n "$lacking" ]; then
-  [ "$purpose" = programs ] && what="make programs needs" || what="mzplan needs"
+  [ "$purpose" = run ] && what="mzplan needs" || what="make $purpose needs"
   printf '%s what is missing here:\n%s' "$what" "$lacking" >&2
   [ -z "$packages" ] || echo "Debian, Ubuntu:  sudo apt-get install$packages" >&2
   [ -z "$formulas" ] || echo "macOS:           brew install$formulas" >&2

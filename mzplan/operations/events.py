@@ -194,9 +194,10 @@ def explain(store: Store, address: Address, at: float | None = None) -> Explanat
     events = _around(reader, address, at)
     left_out = tuple(reader.left_out)
     past = [logged for logged in events if at is None or seconds_of(logged.event) <= at]
+    running = _of_status(store, address) if at is None else None
+    if running is not None and all(logged.event.run_id != running.event.run_id for logged in past):
+        past = list(_in_order([*past, running]))  # the runner writes its log after its Status
     last = next((n for n in range(len(past) - 1, -1, -1) if _is_of_a_run(past, n, address)), None)
-    if last is None and at is None and (running := _of_status(store, address)) is not None:
-        past, last = [running], 0
     if last is None:
         return Explanation(address=address, left_out=left_out)
     event = past[last].event
@@ -235,7 +236,7 @@ def _around(reader: EventReader, address: Address, at: float | None) -> list[Log
 
 
 def _of_status(store: Store, address: Address) -> LoggedEvent | None:
-    """The start of the run that a runner's Status has, where the log has nothing of it (any more)."""
+    """Return the start of the run that a runner's Status shows, as an event."""
     for instance, status in store.read_statuses().items():
         seen = status.observations.get(address)
         cause = seen.started_because if seen is not None else None

@@ -1,4 +1,4 @@
-"""A headless Chromium, and Mermaid to draw with. `make programs` says first what of it is missing
+"""A headless Chromium, and Mermaid to draw with. `make nightly` says first what of it is missing
 (tools/prerequisites.sh); pytest by hand skips what it can't draw, except in CI: there it is an error."""
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ mermaid.initialize({{startOnLoad: false, securityLevel: "strict"}});
 </script>"""
 
 
-def missing() -> str | None:
-    """What is not there on this machine, for people."""
+def missing(*, npm: bool = False) -> str | None:
+    """Return what this machine is missing, in words; with `npm`, npm as well."""
     if not any(map(shutil.which, BROWSERS)):
         return "no Chromium is installed"
-    return None if shutil.which("npm") else "npm is not installed"
+    return "npm is not installed" if npm and not shutil.which("npm") else None
 
 
 def browser() -> str:

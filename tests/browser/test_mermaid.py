@@ -20,7 +20,7 @@ LABEL = re.compile(r'\["(.*?)"\]')
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    lacking = missing()
+    lacking = missing(npm=True)
     if lacking and not os.environ.get("CI"):
         pytest.skip(f"{lacking}; in CI this is an error")
     return mermaid(tmp_path_factory.mktemp("npm"))

@@ -67,6 +67,7 @@ def page(chromium: Browser, shop: ShownProject, served: str) -> Iterator[Browser
     assert [url for _, url in chromium.requested if not url.startswith((served, "file:", "data:"))] == []
 
 
+@pytest.mark.smoke
 def test_the_graph_is_live(page: Browser, shop: ShownProject, served: str) -> None:
     page.open(f"{served}/")
     node = "document.querySelector('a.node[data-name=\"source.payments\"]')"

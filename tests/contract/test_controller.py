@@ -93,7 +93,7 @@ SEED = [
 ]
 
 
-@pytest.fixture(params=["memory", pytest.param("spark", marks=pytest.mark.faults)])
+@pytest.fixture(params=["memory", pytest.param("spark", marks=pytest.mark.nightly)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     yield from (in_memory if request.param == "memory" else on_spark)(tmp_path)
 

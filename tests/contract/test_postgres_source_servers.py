@@ -20,7 +20,7 @@ from tests.support import eventually, execute
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.nightly
 
 Database = Callable[..., str]
 

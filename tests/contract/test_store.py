@@ -159,7 +159,7 @@ def _increment(make_: Make, times: int) -> None:
                     raise
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_many_writers_lose_nothing(make: Make) -> None:
     writers = [processes.Process(target=_increment, args=(make, 3)) for _ in range(20)]
     for writer in writers:

@@ -21,7 +21,7 @@ IN_A_BROWSER = "pages"
 @pytest.fixture(scope="module")
 def ran() -> subprocess.CompletedProcess[str]:
     """All of them, in one process: so they share servers and a Spark session. But the one that needs a
-    browser, which only `make programs` has."""
+    browser, which only `make nightly` has."""
     return _run(*(name for name in BENCHMARKS if name != IN_A_BROWSER))
 
 

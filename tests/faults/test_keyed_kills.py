@@ -92,6 +92,7 @@ def keyed(
     keyed.close()
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(1500)
 def test_killed_around_the_commit_of_a_step(keyed: Keyed) -> None:
     keyed.change()

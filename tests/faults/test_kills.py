@@ -42,6 +42,7 @@ def project(tmp_path: Path, postgres: PostgresServer) -> Iterator[Project]:
     project.down()
 
 
+@pytest.mark.smoke
 def test_three_kills_and_each_row_is_there_once(
     project: Project,
     kafka: KafkaBroker,

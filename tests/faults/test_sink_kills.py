@@ -148,6 +148,7 @@ def copies(
     copies.close()
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(1500)
 def test_killed_around_a_step(copies: Copies) -> None:
     copies.produce(50)

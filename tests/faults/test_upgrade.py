@@ -270,6 +270,7 @@ def upgraded(
     found.doomed.close()
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(1200)
 def test_another_line_goes_on_in_the_middle_of_a_batch_and_back(upgraded: Upgraded) -> None:
     here, there = installed_line(), other_line()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.installed import install_wheel
 
-pytestmark = pytest.mark.faults  # installs an environment of its own
+pytestmark = pytest.mark.nightly  # installs an environment of its own
 RUNS = re.compile(
     "adbc.*|confluent_kafka|deltalake|numpy|pandas|prometheus_client|psycopg.*|py4j|pyarrow|pyspark"
 )

@@ -71,7 +71,7 @@ def ended(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {p["address"]: (p["condition"], p["reason"]) for p in document["pending"]}
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_one_goes_first_and_the_others_process_meanwhile(
     project: Project,
     kafka: KafkaBroker,

@@ -72,7 +72,7 @@ def execute(project: Project, statement: str, *rows: tuple[object, ...]) -> list
         database.close()
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_from_table_to_table_across_kills_of_the_runner(project: Project) -> None:
     project.apply()
 
@@ -100,7 +100,7 @@ def test_from_table_to_table_across_kills_of_the_runner(project: Project) -> Non
     assert queries["source.orders"]["step"] >= 2
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_columns_change_and_no_row_is_read_again(project: Project) -> None:
     """Its schema offers `replace: from-collection`: its steps go on, under the same name."""
     rows = "INSERT INTO orders (customer, amount) VALUES (?, ?)"

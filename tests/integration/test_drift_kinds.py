@@ -86,7 +86,7 @@ def crew(
         delete_topic(kafka.bootstrap, f"drift-{name}")
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_healthy_project_gives_no_false_alarm_under_load(
     crew: Crew, kafka: KafkaBroker, postgres: PostgresServer
 ) -> None:
@@ -223,7 +223,7 @@ def test_a_recreated_topic(crew: Crew, kafka: KafkaBroker) -> None:
     crew.is_clean()
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_restored_database(crew: Crew, postgres: PostgresServer) -> None:
     """Its tables are from before the last step, under a sink that runs and has nothing to write."""
     dsn = postgres.dsn("drifting")

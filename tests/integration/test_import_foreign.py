@@ -141,7 +141,7 @@ def test_a_query_from_kafka(
     apply(crew.folder, "--wait", "60s")
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_query_from_files(crew: Crew, tmp_path: Path) -> None:
     inbox = crew.folder / "inbox"
 

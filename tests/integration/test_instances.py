@@ -116,7 +116,7 @@ def _path() -> dict[str, str]:
     return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_queries_move_between_two_embedded_runners_and_to_a_cluster(
     tmp_path: Path,
     kafka: KafkaBroker,

@@ -37,7 +37,7 @@ def lake(project: Project) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["booked"], row["account"]))
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_the_example_and_a_kill_in_between(project: Project) -> None:
     project.apply()
     append = (

@@ -81,7 +81,7 @@ def test_records_that_retention_has_dropped(
     assert project.json("plan")["changes"] == []
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_files_that_are_gone_are_found_by_the_runner_before_it_stops_anything(project: Project) -> None:
     inbox, lake = project.folder / "gone" / "inbox", project.folder / "gone" / "lake"
     inbox.mkdir(parents=True)
@@ -126,7 +126,7 @@ def test_files_that_are_gone_are_found_by_the_runner_before_it_stops_anything(pr
     assert {one["condition"] for one in project.queries().values()} == {"running"}
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_several_sources_that_lose_with_a_canary_and_by_alter(project: Project) -> None:
     folders = {name: project.folder / "two" / name for name in "abc"}
     for folder in folders.values():

@@ -241,7 +241,7 @@ def test_a_broken_broker_is_repaired_by_the_change_and_a_broken_change_stops_not
     assert ids(dsn, "repaired") == list(range(60))
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_another_cluster_is_refused(
     project: Project, kafka: KafkaBroker, own_kafka: KafkaBroker, topic: Callable[..., str]
 ) -> None:
@@ -316,7 +316,7 @@ def test_pause_resume_restart(
     assert project.apply()["changes"] == []
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_files_to_delta_and_console_without_any_server(project: Project) -> None:
     inbox = project.folder / "inbox"
     inbox.mkdir()
@@ -513,7 +513,7 @@ class Told:
         return cause["cause"], cause["detail"]
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_each_restart_says_why(
     project: Project, postgres: PostgresServer, database: Callable[..., str]
 ) -> None:

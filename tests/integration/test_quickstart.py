@@ -17,7 +17,7 @@ from examples.stage import KAFKA_PORTS, Stage
 from mzplan.host.processes import is_alive
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.faults  # each sets up servers and a Spark of its own
+pytestmark = pytest.mark.nightly  # each sets up servers and a Spark of its own
 
 
 def run(module: str, root: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -82,7 +82,7 @@ def age(table: Path) -> None:
         os.utime(path, (then, then))
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_collection_gives_up_what_nobody_reads(world: World, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     controller = world.controller()

@@ -95,7 +95,7 @@ def test_the_steps_of_a_source_and_its_sink(lab: Lab, topic: Make) -> None:
     assert lab.waits(sink) == {"steps": 0, "rows": 0}
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_what_a_crash_left_out_is_filled_in(lab: Lab, topic: Make) -> None:
     name = topic(partitions=1)
     source = lab.kafka_source(name)
@@ -132,7 +132,7 @@ def _essence(record: StepRecord) -> Any:
     return record.step, record.start, record.end, record.rows, record.version, record.digest
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_step_that_runs_again_after_a_crash_is_recorded_once(lab: Lab, topic: Make) -> None:
     name = topic(partitions=1)
     source = lab.kafka_source(name)
@@ -180,7 +180,7 @@ def test_kafka_steps_are_read_again_from_their_offsets(lab: Lab, topic: Make) ->
 
 @pytest.mark.parametrize(
     "format_",
-    ["json", *(pytest.param(one, marks=pytest.mark.faults) for one in ("csv", "parquet"))],
+    ["json", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("csv", "parquet"))],
 )
 def test_steps_of_files_are_read_again_from_the_files_that_were_noted(
     lab: Lab, tmp_path: Path, format_: str

@@ -14,7 +14,7 @@ from tests.docs_commands import DOCS, run_page
 PORTS = ("19192", "19193", "19194", "19195", "15532")
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_the_tutorial_does_what_it_shows(tmp_path: Path) -> None:
     folder = tmp_path / "tutorial"
     folder.mkdir()

@@ -71,7 +71,7 @@ def test_what_is_refused_leaves_everything_as_it_was(
     assert (shop.folder / "pipeline.yaml").read_bytes() == text
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_runner_that_is_killed_after_the_commit(shop: Project) -> None:
     def killed(interval: str, serial: int) -> tuple[int, str]:
         """An apply of one change, whose runner is killed as soon as that is committed."""
@@ -111,7 +111,7 @@ def test_a_runner_that_is_killed_after_the_commit(shop: Project) -> None:
     assert shop.json("status")["serial"] == 2
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_values_that_nobody_has_validated_are_not_used(shop: Project, postgres: PostgresServer) -> None:
     pipeline = shop.folder / "pipeline.yaml"
 

@@ -56,7 +56,7 @@ def drop(project: Project, first: int) -> None:
     beside.rename(project.folder / "inbox" / f"{first}.json")
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_from_a_reviewed_plan_to_a_rename_and_back(
     team: tuple[Project, str], postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,7 +70,7 @@ class TestKafka:
         with pytest.raises(ServerError, match="can't delete topic none-such"):
             delete_topic(kafka.bootstrap, "none-such")
 
-    @pytest.mark.faults
+    @pytest.mark.nightly
     def test_sigkill_loses_nothing_acknowledged(self, own_kafka: KafkaBroker) -> None:
         create_topic(own_kafka.bootstrap, "orders", partitions=1)
         produce_json(own_kafka.bootstrap, "orders", [{"id": 1}])
@@ -82,7 +82,7 @@ class TestKafka:
         assert read_json(own_kafka.bootstrap, "orders", 1) == [{"id": 1}]
         assert cluster_id(own_kafka.bootstrap2) == own_kafka.cluster_id == identity
 
-    @pytest.mark.faults
+    @pytest.mark.nightly
     def test_the_broker_moves(self, own_kafka: KafkaBroker) -> None:
         create_topic(own_kafka.bootstrap, "orders", partitions=1)
         produce_json(own_kafka.bootstrap, "orders", [{"id": 1}])
@@ -154,7 +154,7 @@ class TestPostgres:
             slots = connection.execute("SELECT slot_name FROM pg_replication_slots").fetchall()
             assert ("busy_slot",) not in slots
 
-    @pytest.mark.faults
+    @pytest.mark.nightly
     def test_sigkill_loses_nothing_committed(self, own_postgres: PostgresServer) -> None:
         with psycopg.connect(own_postgres.dsn(), autocommit=True) as connection:
             connection.execute("CREATE TABLE t AS SELECT 1 AS id")

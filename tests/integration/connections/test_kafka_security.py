@@ -44,7 +44,7 @@ def source_over(lab: Lab, connection: dict[str, Any], topic: str) -> Description
     return source
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_rows_arrive_over_each_protocol_and_go_back(lab: Lab, secured: Secured, protocol: str) -> None:
     lab.secrets.environment.update(secured.secrets)
@@ -77,7 +77,7 @@ def wrong_ways(secured: Secured, protocol: str) -> dict[str, Any]:
     return connection
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_what_the_broker_refuses_is_told_without_a_secret(lab: Lab, secured: Secured, protocol: str) -> None:
     lab.secrets.environment.update({**secured.secrets, "WRONG": WRONG})
@@ -106,7 +106,7 @@ def install_keeper(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(path), "MZPLAN_SECRETS_REFRESH": "1"}
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_no_secret_is_written_anywhere_and_a_rotated_one_restarts_its_dependents(
     secured: Secured, tmp_path: Path
 ) -> None:

@@ -115,7 +115,7 @@ def test_rows_that_fail_to_come_leave_nothing(kafka: KafkaBroker, topic: Make) -
     assert ids(kafka.bootstrap, name) == list(range(5))
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_an_older_writer_that_froze_in_the_middle_is_fenced(kafka: KafkaBroker, topic: Make) -> None:
     name = topic()
     claim(kafka.bootstrap, name)
@@ -161,7 +161,7 @@ def test_a_transaction_that_takes_too_long_is_told_from_a_fenced_one(kafka: Kafk
     assert ids(kafka.bootstrap, name) == []
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_broker_that_dies_in_the_middle(own_kafka: KafkaBroker) -> None:
     name = "mid-transaction"
     create_topic(own_kafka.bootstrap, name, 2)
@@ -181,7 +181,7 @@ def test_a_broker_that_dies_in_the_middle(own_kafka: KafkaBroker) -> None:
     assert ids(own_kafka.bootstrap, name) == list(range(100_000))
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_dead_broker_is_said_within_its_time(own_kafka: KafkaBroker) -> None:
     import time
 
@@ -194,7 +194,7 @@ def test_a_dead_broker_is_said_within_its_time(own_kafka: KafkaBroker) -> None:
     assert time.monotonic() - began < 60
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_what_may_not_be_used_is_named(tmp_path: Path) -> None:
     broker = KafkaBroker(
         tmp_path / "kafka",

@@ -75,7 +75,7 @@ def changed(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
     }
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_checkpoints_are_kept_and_the_old_connections_can_go(
     project: Project,
     kafka: KafkaBroker,
@@ -174,7 +174,7 @@ def resumed(query: str, outcome: str) -> tuple[str, int, int]:
     return found[1], int(found[2]), int(waits[1]) if waits else 0
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_status_names_the_server_that_is_gone_and_what_it_prints_repairs_it(
     project: Project, own_kafka: KafkaBroker, own_postgres: PostgresServer
 ) -> None:

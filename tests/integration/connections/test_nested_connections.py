@@ -117,7 +117,7 @@ def restarts(document: Any) -> dict[str, str]:
     return {c["address"]: c["reason"] for c in document["changes"] if c["action"] == "restart"}
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.programs
 def test_ssh_servers_two_hops_away(
     project: Project,

@@ -91,7 +91,7 @@ def with_aws(description: Description, store: Store) -> Description:
     return replace(description, connections={"connection": link})
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
     source = with_aws(lab.source("files", {"type": "files"}, path="in", format=JSON), store)
     small: dict[str, Any] = {"path": "out", "compaction": {"min_files": 2}, **DIVIDED}
@@ -156,7 +156,7 @@ def in_files(lab: Lab) -> list[tuple[int, str]]:
     return sorted((row["id"], row["place"]) for row in there.collect())
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_jars_that_spark_was_not_started_with(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told in validation, before anything is stopped."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA1")

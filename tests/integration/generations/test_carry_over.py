@@ -141,7 +141,7 @@ def test_a_row_that_cannot_be_cast_is_named_and_nothing_is_lost(lab: Lab, topic:
     lab.stop(replace(fits, generation=3))
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_source_that_never_ran_begins_with_nothing(lab: Lab, topic: Make) -> None:
     records = topic("never", partitions=1)
     lab.produce(records, *rows(1))
@@ -153,7 +153,7 @@ def test_a_source_that_never_ran_begins_with_nothing(lab: Lab, topic: Make) -> N
         lab.produce(records, *rows(2))
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_another_key_keeps_the_row_that_was_read_last(lab: Lab, topic: Make, database: Make) -> None:
     records, name = topic("rekeyed", partitions=1), database("rekeyed")  # one order of the records
     lab.execute(name, "CREATE TABLE t (id bigint PRIMARY KEY, n bigint)")
@@ -180,7 +180,7 @@ def test_another_key_keeps_the_row_that_was_read_last(lab: Lab, topic: Make, dat
     lab.finish(other)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_files_that_were_read_are_not_read_again(lab: Lab, tmp_path: Path) -> None:
     folder, target = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
@@ -200,7 +200,7 @@ def test_files_that_were_read_are_not_read_again(lab: Lab, tmp_path: Path) -> No
     lab.finish(text, text_sink)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_commits_of_a_delta_table_are_not_read_again(lab: Lab, tmp_path: Path) -> None:
     spark, table = lab.executor._spark, f"delta.`{tmp_path}/lake/orders`"
     assert spark is not None
@@ -224,7 +224,7 @@ def test_commits_of_a_delta_table_are_not_read_again(lab: Lab, tmp_path: Path) -
     lab.finish(text, text_sink)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_followed_delta_table_is_gone_on_with_under_another_key(lab: Lab, tmp_path: Path) -> None:
     spark, table = lab.executor._spark, f"delta.`{tmp_path}/lake/customers`"
     assert spark is not None
@@ -251,7 +251,7 @@ def test_a_followed_delta_table_is_gone_on_with_under_another_key(lab: Lab, tmp_
     lab.finish(other)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_replication_slot_goes_on(lab: Lab, database: Make, tmp_path: Path) -> None:
     """The changes that the slot holds come behind the rows of the former generation, twice in a row; then the
     last one to go on with it gives it up."""

@@ -190,7 +190,7 @@ KEY = {
 }
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
     """The same changes in Avro, and in JSON with its schema beside it, in the registry or nowhere."""
 
@@ -277,7 +277,7 @@ def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
         lab.stop(*sources)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_tombstones_with_avro_keys(lab: Lab, topic: Make) -> None:
     name = topic(partitions=1)
     row = record(("id", "long"), ("name", "string"))

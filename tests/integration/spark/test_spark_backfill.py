@@ -61,7 +61,7 @@ def again(lab: Lab, source: Description, record: StepRecord) -> str:
     return str(upstream.content_hash(record))
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_source_starts_at_a_time(lab: Lab, topic: Make) -> None:
     """The first record of the time itself counts; a partition without one begins at its end."""
     name = topic(partitions=2)

@@ -85,7 +85,7 @@ ROW = st.tuples(*(st.none() | values for values in TYPES.values()))
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # each example is a Spark job: few of many rows
     suppress_health_check=list(HealthCheck),
 )
-@pytest.mark.faults
+@pytest.mark.nightly
 @example(rows=[])
 @given(rows=st.lists(ROW, min_size=15, max_size=25))
 def test_the_same_hashes_as_spark_for_any_rows(lab: Lab, tmp_path: Path, rows: list[Any]) -> None:

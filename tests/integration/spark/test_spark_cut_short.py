@@ -20,7 +20,7 @@ BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 TEXT = "ann " * 7500
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_step_that_can_not_be_read_to_its_end_is_not_written(lab: Lab, topic: Make, database: Make) -> None:
     name, output, shop = topic(partitions=1), topic(), database()
     lab.execute(shop, "CREATE TABLE orders (id bigint, customer text, amount numeric(10,2))")

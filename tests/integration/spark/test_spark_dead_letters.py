@@ -147,7 +147,7 @@ def replayed(lab: Lab, source: Description, serial: int, where: str = "", **body
     return replace(lab.retried(source), body={**source.body, "format": FITS, **body}, replays=(replay,))
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_letters_are_read_once_more(lab: Lab, topic: Make) -> None:
     source = kept_aside(lab, topic(partitions=1))
     odd = ("reflect('java.lang.Thread', 'yield') IS NULL", "value > map(1, 2)", "offset IN (SELECT 1)")
@@ -169,7 +169,7 @@ def test_letters_are_read_once_more(lab: Lab, topic: Make) -> None:
     lab.finish(first)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_letters_that_are_rows_already(lab: Lab, topic: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their replay was killed before they were taken out of their table, or somebody has put them back."""
     source = kept_aside(lab, topic(partitions=1))

@@ -217,7 +217,7 @@ class Part:
         pass
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_an_output_gets_the_same_rows_in_the_same_parts_again(
     lab: Lab, tmp_path: Path, parallelism: int, monkeypatch: pytest.MonkeyPatch

@@ -67,7 +67,7 @@ def test_text_and_raw_records_with_their_keys_headers_and_timestamps(lab: Lab, t
     lab.stop(text, raw)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_csv_records(lab: Lab, topic: Make) -> None:
     name = topic(partitions=1)
     good = [b"1,ann,2001-02-03", b'2,"a""b,",', b"3,,"]
@@ -124,7 +124,7 @@ def test_a_malformed_csv_record_has_a_reason(lab: Lab, record: bytes | None, why
     assert f"here: {why}" in str(caught.value)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_csv_text_and_parquet_files(lab: Lab, tmp_path: Path) -> None:
     for name in ("csv", "text", "parquet"):
         (tmp_path / name).mkdir()

@@ -90,7 +90,7 @@ def test_kafka_without_the_topic_or_the_server(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    "format_", ["json", *(pytest.param(form, marks=pytest.mark.faults) for form in ("csv", "parquet"))]
+    "format_", ["json", *(pytest.param(form, marks=pytest.mark.nightly) for form in ("csv", "parquet"))]
 )
 def test_files_are_written_once(lab: Lab, topic: Make, tmp_path: Path, format_: str) -> None:
     name = topic(partitions=1)

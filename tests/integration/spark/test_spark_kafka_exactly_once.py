@@ -74,7 +74,7 @@ class Pipe:
         until(f"step {step} is reported", lambda: self.lab.report(self.sink).step >= step)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_each_row_is_there_once_over_a_repeated_step(lab: Lab, topic: Make) -> None:
     pipe = Pipe(lab, topic)
     assert lab.check(pipe.sink).ok
@@ -130,7 +130,7 @@ def test_upsert_writes_the_latest_row_of_each_key(lab: Lab, topic: Make) -> None
     lab.stop(pipe.source, pipe.sink)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_delivery_can_change_and_keeps_the_checkpoint(lab: Lab, topic: Make) -> None:
     pipe = Pipe(lab, topic, delivery="at-least-once")
     pipe.produce(10)
@@ -163,7 +163,7 @@ def test_delivery_can_change_and_keeps_the_checkpoint(lab: Lab, topic: Make) -> 
     lab.stop(pipe.source, pipe.sink)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) -> None:
     from mzplan.connectors.api.queries import resolve
     from mzplan.connectors.kafka.options import transaction_options
@@ -207,7 +207,7 @@ def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) 
     lab.stop(pipe.source, pipe.sink)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("compare", ["warn", "fail", "off"])
 def test_a_step_that_is_not_what_it_was(lab: Lab, topic: Make, compare: str) -> None:
     pipe = Pipe(lab, topic, where="id < 10", compare=compare)
@@ -250,7 +250,7 @@ def test_a_step_that_is_not_what_it_was(lab: Lab, topic: Make, compare: str) -> 
     lab.stop(pipe.source, pipe.sink)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_record_that_kafka_has_forgotten(lab: Lab, topic: Make) -> None:
     pipe = Pipe(lab, topic)
     pipe.produce(10)
@@ -281,7 +281,7 @@ def test_a_record_that_kafka_has_forgotten(lab: Lab, topic: Make) -> None:
     lab.stop(pipe.source, pipe.sink)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_topic_that_was_made_anew_and_a_checkpoint_that_is_older(lab: Lab, topic: Make) -> None:
     pipe = Pipe(lab, topic)
     pipe.produce(10)

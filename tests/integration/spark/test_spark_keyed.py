@@ -265,7 +265,7 @@ def test_updates_and_deletes_reach_every_target(keyed: Keyed) -> None:
     steps(keyed)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_sink_that_begins_late_and_a_column_that_is_added(keyed: Keyed) -> None:
     lab, (postgres, _, _, delta) = keyed.lab, keyed.sinks
     keyed.orders(_1=20, _2=30, _3=40)

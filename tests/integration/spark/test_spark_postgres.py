@@ -110,7 +110,7 @@ def test_upsert_into_a_table_of_nothing_but_its_key(lab: Lab, topic: Make, datab
     lab.stop(source, sink)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", ["straight", "staged"])
 def test_a_task_that_is_tried_twice_doubles_nothing(
     lab: Lab, topic: Make, database: Make, monkeypatch: pytest.MonkeyPatch, way: str
@@ -153,7 +153,7 @@ def test_a_task_that_is_tried_twice_doubles_nothing(
         assert lab.rows(shop, f'SELECT count(*) FROM mzplan."{stage}"') == [(0,)]
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_crash_of_the_server_loses_and_doubles_nothing(
     lab: Lab, topic: Make, own_postgres: PostgresServer
 ) -> None:
@@ -191,7 +191,7 @@ def test_a_crash_of_the_server_loses_and_doubles_nothing(
     assert count() == 60
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_an_older_runner_is_fenced(lab: Lab, topic: Make, database: Make) -> None:
     name, shop = topic(), database()
     lab.execute(shop, TABLE)
@@ -208,7 +208,7 @@ def test_an_older_runner_is_fenced(lab: Lab, topic: Make, database: Make) -> Non
     lab.stop(source, sink)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_table_or_a_checkpoint_from_a_backup_is_noticed(lab: Lab, topic: Make, database: Make) -> None:
     name, shop = topic(), database()
     lab.execute(shop, TABLE)
@@ -224,7 +224,7 @@ def test_a_table_or_a_checkpoint_from_a_backup_is_noticed(lab: Lab, topic: Make,
     lab.stop(source, sink)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_batch_that_waits_for_a_lock_can_be_stopped(lab: Lab, topic: Make, database: Make) -> None:
     name, shop = topic(), database()
     lab.execute(shop, TABLE)
@@ -290,7 +290,7 @@ def test_steps_long_past_are_forgotten(lab: Lab, topic: Make, database: Make) ->
             assert (lab.rows(shop, "SELECT count(*) FROM mzplan.steps")[0][0] > 0) is left
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", ["straight", "staged"])
 def test_a_step_that_is_pushed_again(lab: Lab, topic: Make, database: Make, way: str) -> None:
     name, shop = topic(partitions=1), database()
@@ -345,7 +345,7 @@ def test_a_step_that_is_pushed_again(lab: Lab, topic: Make, database: Make, way:
     lab.stop(source, sink)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("statement", ["TRUNCATE orders", "DROP TABLE orders; " + TABLE])
 def test_a_table_that_lost_its_rows_is_noticed(lab: Lab, topic: Make, database: Make, statement: str) -> None:
     name, shop = topic(), database()
@@ -371,7 +371,7 @@ def test_a_table_that_lost_its_rows_is_noticed(lab: Lab, topic: Make, database: 
     lab.stop(source, sink)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_table_that_is_altered_or_dropped_meanwhile(lab: Lab, topic: Make, database: Make) -> None:
     name, shop = topic(), database()
     lab.execute(shop, TABLE)
@@ -412,7 +412,7 @@ def test_a_table_that_is_altered_or_dropped_meanwhile(lab: Lab, topic: Make, dat
     lab.stop(source, sink)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_checkpoint_that_is_behind_its_table_is_told(lab: Lab, topic: Make, database: Make) -> None:
     name, shop = topic(partitions=1), database()
     lab.execute(shop, TABLE)

@@ -46,7 +46,7 @@ def done_of(lab: Lab, sink: Description) -> tuple[Replayed, ...]:
     return Checkpoint(str(lab.checkpoint(sink))).replays().done
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_what_a_hand_has_taken_is_put_back(lab: Lab, topic: Make, database: Make, tmp_path: Path) -> None:
     shop, disk = database(), {"type": "files", "path": str(tmp_path)}
     lab.execute(
@@ -114,7 +114,7 @@ def test_what_a_hand_has_taken_is_put_back(lab: Lab, topic: Make, database: Make
     assert lab.codes(replace(straight, replays=(beyond,))) == ["MZ295"]
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_steps_of_a_keyed_collection(lab: Lab, topic: Make, database: Make, tmp_path: Path) -> None:
     shop, name = database(), topic()
     lab.execute(shop, "CREATE TABLE kept (id bigint PRIMARY KEY, customer text)")

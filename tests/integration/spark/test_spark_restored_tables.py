@@ -40,7 +40,7 @@ def refusal(lab: Lab, description: Description) -> tuple[str, str, str]:
     return said.code, said.summary, said.detail
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_restored_table_is_refused(lab: Lab, tmp_path: Path) -> None:
     orders = tmp_path / "orders"
     orders.mkdir()

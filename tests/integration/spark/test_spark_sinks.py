@@ -265,7 +265,7 @@ def partition_columns(lab: Lab, path: Path) -> Any:
     return detail["partitionColumns"]
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_delta_tables_with_partition_columns(lab: Lab, tmp_path: Path) -> None:
     disk = {"type": "files", "path": str(tmp_path)}
     fed = Fed(lab, tmp_path / "inbox")
@@ -319,7 +319,7 @@ def test_delta_tables_with_partition_columns(lab: Lab, tmp_path: Path) -> None:
     lab.stop(fed.source)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_files_with_partition_columns(lab: Lab, tmp_path: Path) -> None:
     disk = {"type": "files", "path": str(tmp_path)}
     fed = Fed(lab, tmp_path / "inbox")

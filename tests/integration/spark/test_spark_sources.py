@@ -140,7 +140,7 @@ def test_another_topic_of_the_same_name_is_refused(lab: Lab, topic: Make) -> Non
     assert caught.value.diagnostics[0].code == "MZ043"
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_another_cluster_is_refused(lab: Lab, topic: Make, own_kafka: KafkaBroker) -> None:
     name = topic(partitions=1)
     create_topic(own_kafka.bootstrap, name, 1)
@@ -254,7 +254,7 @@ def test_a_delta_table_is_read_as_it_grows(lab: Lab, tmp_path: Path) -> None:
     lab.stop(skips)
 
 
-@pytest.mark.parametrize("key", [(), pytest.param(("id",), marks=pytest.mark.faults)])
+@pytest.mark.parametrize("key", [(), pytest.param(("id",), marks=pytest.mark.nightly)])
 def test_no_row_comes_of_a_file_outside_the_table(lab: Lab, tmp_path: Path, key: tuple[str, ...]) -> None:
     """Also where the log leads out of it while the query runs; whatever the folder's name has."""
     name = "or ders%20é+[1]"
@@ -291,7 +291,7 @@ def test_no_row_comes_of_a_file_outside_the_table(lab: Lab, tmp_path: Path, key:
         lab.start(lab.retried(source))
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_delta_table_with_a_key_is_followed(lab: Lab, tmp_path: Path, database: Make) -> None:
     """Updates, deletes and changes of the key itself reach the collection, and a target."""
     spark, table = lab.executor._spark, f"delta.`{tmp_path}/lake/customers`"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.nightly
 
 Make = Callable[..., str]
 TABLE = "CREATE TABLE orders (id bigint, customer text)"

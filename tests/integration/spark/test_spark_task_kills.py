@@ -22,7 +22,7 @@ POINTS = [point for point in Failpoint if point.value.startswith("task.")]
 ROWS = 30
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_task_that_is_killed_anywhere_writes_each_row_once(
     lab: Lab, topic: Make, database: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

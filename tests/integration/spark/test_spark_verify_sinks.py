@@ -55,7 +55,7 @@ def opened(lab: Lab, sink: Description) -> Downstream:
     return target
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_every_sink_is_as_its_target_has_recorded_it(
     lab: Lab, topic: Make, database: Make, tmp_path: Path
 ) -> None:
@@ -214,7 +214,7 @@ class Filled:
         self.lab.finish(self.source, *self.sinks.values())
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: Path) -> None:
     shop, disk = database(), {"type": "files", "path": str(tmp_path)}
     lab.execute(
@@ -281,7 +281,7 @@ def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: 
         assert numbers(found) == (2, 1, 1), (kind, found)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_the_content_of_files(lab: Lab, topic: Make, tmp_path: Path) -> None:
     orders = Filled(lab, topic())
     source, disk = orders.source, {"type": "files", "path": str(tmp_path)}
@@ -341,7 +341,7 @@ def damage(file: Path, kind: str) -> None:
     file.write_text("\n".join(lines) + "\n")
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_the_content_of_topics(lab: Lab, topic: Make) -> None:
     orders = Filled(lab, topic(partitions=2))
     source, broker = orders.source, {"type": "kafka", "brokers": [lab.kafka.bootstrap]}
@@ -393,7 +393,7 @@ def produce_record(lab: Lab, name: str, value: str | None, key: str | None = Non
     assert producer.flush(30) == 0
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_the_content_of_a_keyed_collection(lab: Lab, topic: Make, database: Make) -> None:
     shop, name = database(), topic()
     lab.execute(shop, "CREATE TABLE kept (id bigint PRIMARY KEY, customer text)")
@@ -426,7 +426,7 @@ def test_what_can_not_be_compared_says_so(lab: Lab, topic: Make) -> None:
     assert "type console" in refused.value.diagnostics[0].detail
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_values_that_postgres_keeps_in_a_form_of_its_own(lab: Lab, topic: Make, database: Make) -> None:
     shop, name = database(), topic()
     lab.execute(

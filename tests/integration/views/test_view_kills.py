@@ -77,7 +77,7 @@ def computed(tmp_path: Path) -> Iterator[Computed]:
     computed.close()
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.timeout(1500)
 def test_killed_while_views_compute(computed: Computed) -> None:
     chance = random.Random(7)

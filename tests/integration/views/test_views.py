@@ -172,7 +172,7 @@ def test_sql_between_a_source_and_a_sink_is_changed_while_it_runs(shop: Shop) ->
     assert [row[:3] for row in shop.rows()] == [(i, f"C{i % 3}", Decimal(i * 2)) for i in range(5, 60)]
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_view_of_a_keyed_collection_follows_updates_and_deletes(
     tmp_path: Path, postgres: PostgresServer, database: Callable[..., str]
 ) -> None:
@@ -233,7 +233,7 @@ def test_a_view_of_a_keyed_collection_follows_updates_and_deletes(
         project.down()
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_view_goes_on_behind_the_rows_that_its_source_begins_with(tmp_path: Path) -> None:
     project, lake = Project(tmp_path / "p", "carried"), tmp_path / "lake"
 

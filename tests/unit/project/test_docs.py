@@ -118,6 +118,12 @@ def test_links_in_the_repository_lead_somewhere() -> None:
     assert not broken
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    pages = [f": {page.relative_to(DOCS)}\n" for page in DOCS.rglob("*.md")]
+    assert [page for page in pages if page not in f"{navigation}\n"] == []
+
+
 def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     broken = []
     for page in site.rglob("*.html"):

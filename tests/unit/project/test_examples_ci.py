@@ -89,6 +89,7 @@ def merge(remote: Path, branch: str) -> None:
     git(folder, "push", "-q", "origin", "main")
 
 
+@pytest.mark.smoke
 @pytest.mark.programs
 def test_from_a_pull_request_to_production(remote: Path) -> None:
     out = remote.parent / "out"

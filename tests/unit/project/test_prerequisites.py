@@ -44,33 +44,33 @@ def run(
 
 
 def test_all_that_is_missing_is_said_at_once(path: Path) -> None:
-    code, said = run(path, "programs")
+    code, said = run(path, "nightly")
     assert code == 1
     for what in ("Java 17 or 21", "a browser, chromium", "npm", "git", "sshd", "prometheus and promtool"):
         assert f"  - {what}" in said
-    assert "sudo apt-get install openjdk-17-jre-headless chromium npm git openssh-server prometheus\n" in said
-    assert "brew install openjdk@17 chromium node git prometheus\n" in said
+    assert "sudo apt-get install openjdk-17-jre-headless chromium git npm openssh-server prometheus\n" in said
+    assert "brew install openjdk@17 chromium git node prometheus\n" in said
 
 
 def test_the_packages_are_those_of_the_system(path: Path) -> None:
     def packages(system: str) -> tuple[int, str]:
-        return run(path, "programs", "--packages", system=system)
+        return run(path, "nightly", "--packages", system=system)
 
     assert packages("ID=debian\nVERSION_ID=13\n") == (
         0,
-        "openjdk-21-jre-headless chromium npm git openssh-server prometheus\n",
+        "openjdk-21-jre-headless chromium git npm openssh-server prometheus\n",
     )
     assert packages('ID=ubuntu\nVERSION_ID="24.04"\n') == (
         0,
-        "openjdk-17-jre-headless chromium-browser npm git openssh-server prometheus\n",
+        "openjdk-17-jre-headless chromium-browser git npm openssh-server prometheus\n",
     )
 
 
 def test_nothing_is_missing(path: Path) -> None:
     for name, text in PROGRAMS.items():
         program(path, name, text)
-    assert run(path, "programs") == (0, "")
-    assert run(path, "programs", "--packages") == (0, "\n")
+    assert run(path, "nightly") == (0, "")
+    assert run(path, "nightly", "--packages") == (0, "\n")
 
 
 def test_running_needs_java_alone(path: Path) -> None:
@@ -94,13 +94,13 @@ def test_sshd_may_be_where_only_root_looks(path: Path, tmp_path: Path) -> None:
         folder = tmp_path / "sbin" if name == "sshd" else path
         folder.mkdir(exist_ok=True)
         program(folder, name, text)
-    assert run(path, "programs", SBIN=str(tmp_path / "sbin")) == (0, "")
+    assert run(path, "nightly", SBIN=str(tmp_path / "sbin")) == (0, "")
 
 
 def test_prometheus_without_promtool_does_not_do(path: Path) -> None:
     for name in PROGRAMS.keys() - {"promtool"}:
         program(path, name, PROGRAMS[name])
-    assert run(path, "programs", "--packages") == (0, "prometheus\n")
+    assert run(path, "nightly", "--packages") == (0, "prometheus\n")
 
 
 def test_python(path: Path) -> None:

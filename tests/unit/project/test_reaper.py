@@ -14,7 +14,10 @@ from tests.machines import command_line, environment_of
 from tests.support import eventually
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nobody looks there")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(sys.platform != "linux", reason="the reaper reads /proc"),
+]
 # As a server, or a runner that `apply` has started: in a session of its own, tied to nobody, and deaf.
 STARTS = """
 import subprocess, sys, time
@@ -39,8 +42,7 @@ def of_run(folder: Path) -> set[int]:
 
 
 def run(folder: Path, *tests: Path | str) -> subprocess.Popen[str]:
-    # Where these tests run in the background of a shell, an interrupt is ignored, and children inherit that.
-    command = ("env", "--default-signal=INT", sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
+    command = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
     return subprocess.Popen(
         [*command, "--basetemp", folder / "temporary", *tests],
         cwd=ROOT,
@@ -74,7 +76,7 @@ FEW, MANY = (), ("-n", "2")
     ("number", "workers"),
     [
         (signal.SIGINT, FEW),
-        pytest.param(signal.SIGINT, MANY, marks=pytest.mark.faults),  # which takes pytest-xdist ten seconds
+        (signal.SIGINT, MANY),
         (signal.SIGTERM, MANY),
         (signal.SIGKILL, MANY),
     ],
@@ -96,7 +98,6 @@ def test_a_run_that_is_ended_takes_all_along(
         running.kill()
 
 
-@pytest.mark.faults
 def test_servers_runners_and_their_jvms_are_taken_along(tmp_path: Path) -> None:
     running = run(tmp_path, "tests/integration/test_pipeline.py", "-n", "1", "--dist", "loadfile")
 

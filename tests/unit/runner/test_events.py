@@ -201,6 +201,21 @@ def test_without_a_log_the_status_says_why(world: World) -> None:
     assert explain(world.store, ORDERS, at=1.0).event is None
 
 
+def test_why_knows_a_run_before_the_log_has_it(world: World) -> None:
+    """The runner writes its log after its Status, which already shows the new run."""
+    world.commit(committed(1))
+    world.settle()
+    log = {key: world.store.backend.read(key) for key in world.store.backend.list("events/")}
+    world.commit(committed(2, "brokers[0] a:1 → b:1", broker="b:1"))
+    world.settle()
+    for key in world.store.backend.list("events/"):
+        world.store.backend.delete(key)
+    for key, blob in log.items():
+        world.store.backend.write(key, blob.data)
+    found = explain(world.store, ORDERS)
+    assert found.cause is not None and found.cause.serial == 2
+
+
 def test_the_next_runner_says_that_the_one_before_was_killed_and_no_earlier_event_is_lost(
     world: World,
 ) -> None:
