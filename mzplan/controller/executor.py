@@ -122,6 +122,13 @@ class Executor(Protocol):
     def is_open(self) -> bool:
         """Whether `start` may be called."""
 
+    def why_dead(self) -> str | None:
+        """Why the engine can't run queries any more, as a sentence for people; None while it can, or was not
+        opened. Called once a second, and returns at once, even if the engine hangs."""
+
+    def kill(self) -> None:
+        """End the engine without stopping its queries: calls that hang in it return. No error if it ended."""
+
     def versions(self) -> Versions | None:
         """What writes the checkpoints; None before `open`, and where nothing does."""
 

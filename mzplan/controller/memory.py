@@ -37,8 +37,8 @@ class InMemoryExecutor:
     """Queries that only exist as reports. A query's id belongs to its checkpoint (address and generation)
     and survives a restart; a run has its own id, as with Spark.
 
-    Tests set `check_result`, `fail_start`, `gone`, `strangers`, `measured`, `unreached`, `counters` and
-    `compacted`, and call `end` and `progress`, to play what happens.
+    Tests set `check_result`, `fail_start`, `gone`, `dead`, `strangers`, `measured`, `unreached`, `counters`
+    and `compacted`, and call `end` and `progress`, to play what happens.
     """
 
     def __init__(self, project: str, known: Status | None = None):
@@ -48,6 +48,7 @@ class InMemoryExecutor:
         self.triggers_at_once = True
         self.log: list[tuple[str, str]] = []
         self.gone: Callable[[Description], tuple[Diagnostic, ...]] = lambda description: ()
+        self.dead: str | None = None
         self.strangers: list[str] = []
         self.replaced_by: str | None = None
         self.measured: Callable[[Description], Measured] = lambda description: Measured()
@@ -83,6 +84,12 @@ class InMemoryExecutor:
 
     def is_open(self) -> bool:
         return True
+
+    def why_dead(self) -> str | None:
+        return self.dead
+
+    def kill(self) -> None:
+        self.log.append(("kill", ""))
 
     def versions(self) -> Versions | None:
         return None

@@ -238,7 +238,8 @@ class Status:
     commands have handed to this runner, and that it uses. `opening_since`: since when its Spark starts
     (seconds since the epoch), None once it runs; `opened_in`: how many seconds that has taken. `versions`:
     of the runner, None until its Spark runs, and of one that has none. `replaced`: the release that was
-    installed in the place of that while it runs; "" for none."""
+    installed in the place of that while it runs; "" for none. `ended`: why this runner has ended, as a
+    sentence; "" while it runs, and if it was stopped."""
 
     instance: InstanceName
     epoch: int
@@ -254,6 +255,7 @@ class Status:
     opened_in: float | None = field(default=None, metadata=SPARSE)
     versions: Versions | None = field(default=None, metadata=SPARSE)
     replaced: str = field(default="", metadata=SPARSE)
+    ended: str = field(default="", metadata=SPARSE)
 
     def awaits(self, address: Address) -> Awaited:
         """What a query that is starting has come to."""

@@ -258,7 +258,8 @@ class State:
 class InstanceStatus:
     """One instance for `status`: its lease and the serial its runner has taken in. `is_dry`: its queries are
     only said to run. `is_embedded`: its runner is started by `up`. `starts`: its runner leads, and is not
-    ready. `opening_since`, `opened_in`, `versions`, `replaced`: see Status."""
+    ready. `opening_since`, `opened_in`, `versions`, `replaced`: see Status. `ended`: why no runner is alive,
+    where that is known."""
 
     name: str
     epoch: int
@@ -272,6 +273,7 @@ class InstanceStatus:
     opened_in: float | None = None
     versions: Versions | None = None
     replaced: str = ""
+    ended: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.observed import Condition, Status
+from mzplan.model.observed import Condition, Lease, Status
 from mzplan.model.plan import DriftItem
 from mzplan.model.state import (
     DroppedStorage,
@@ -41,6 +41,18 @@ def select(project: Project, state: State, selection: Selection) -> list[Resourc
         state,
         lambda: _conditions(status_of_project(project, state, project.store.read_statuses())),
     )
+
+
+def _ended(lease: Lease | None, status: Status | None) -> str:
+    """Return why the runner that held the lease has ended; "" if it was stopped."""
+    if lease is None:
+        return ""
+    if status is not None and status.epoch == lease.epoch and status.ended:
+        return status.ended
+    if lease.released:
+        return ""
+    who = f"process {lease.pid} on {lease.host}"
+    return f"The last one ({who}) was killed, or lost touch with the store: it didn't release its lease."
 
 
 def _conditions(status: ProjectStatus) -> dict[Address, Condition]:
@@ -79,6 +91,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 opened_in=status.opened_in if status else None,
                 versions=status.versions if status else None,
                 replaced=status.replaced if status and alive[name] else "",
+                ended="" if alive[name] else _ended(lease, status),
             )
         )
     heartbeats = {instance.name: instance.heartbeat for instance in shown}

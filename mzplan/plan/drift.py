@@ -56,7 +56,7 @@ def drift_between(
         runs = alive.get(resource.instance, False) or (instance is not None and instance.type == "dry")
         status = statuses.get(resource.instance)
         seen = status.observations.get(resource.address) if status else None
-        kind, detail = _departure(resource, seen) if runs else _without_runner(resource)
+        kind, detail = _departure(resource, seen) if runs else _without_runner(resource, status)
         if runs and not kind:
             kind, detail = _stalled(resource, seen, now)
         if runs and not kind and resource.address not in rotated:  # else an old value is why it is refused
@@ -119,10 +119,11 @@ def _foreign(state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem
             yield DriftItem(address=f"instance.{status.instance}", kind="foreign-query", detail=detail)
 
 
-def _without_runner(resource: ResourceState) -> tuple[str, str]:
+def _without_runner(resource: ResourceState, status: Status | None) -> tuple[str, str]:
     if resource.paused:
         return "", ""
-    return "missing-query", f"no runner of instance {resource.instance} is alive"
+    why = f": {status.ended}" if status is not None and status.ended else ""
+    return "missing-query", f"no runner of instance {resource.instance} is alive{why}"
 
 
 def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, str]:

@@ -83,6 +83,7 @@ def status_to_json(status: ProjectStatus, by: str = "name") -> dict[str, Any]:
                 "alive": instance.alive,
                 "heartbeat": instance.heartbeat,
                 **({"replaced": instance.replaced} if instance.replaced else {}),
+                **({"ended": instance.ended} if instance.ended else {}),
                 "serial": instance.serial,
                 "opening_since": instance.opening_since,
                 "versions": encode(instance.versions) if instance.versions else None,
@@ -258,6 +259,8 @@ def render_status(
             lines.append(
                 f"Instance {instance.name}: no runner is alive (start one with `mzplan{which} {run}`)"
             )
+            if instance.ended:
+                lines.append(f"  {paragraph(instance.ended)}")
     if not status.queries and not status.dropped:
         return "\n".join([*lines, "", "No query is committed: mzplan plan, then apply."]) + "\n"
     queries = in_order(status.queries, by)

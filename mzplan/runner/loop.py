@@ -89,6 +89,7 @@ class Runner:
         self.serial = -1
         self.state: State | None = None  # of that serial
         self.round_seconds = 0.0  # that the last look at everything took
+        self.round_ended_at = clock()  # when a round ended last, in success or in failure
         self._seen_state: str | None = None
         self.overview = InstanceOverview()
 
@@ -176,6 +177,7 @@ class Runner:
                 if str(defect) != logged:
                     log.exception("a round has failed unexpectedly: %s", type(defect).__name__)
                 logged = str(defect)
+            self.round_ended_at = self.clock()
             await self.controller.ready()
 
     # --- what is wanted

@@ -31,13 +31,15 @@ from mzplan.model.observed import Lease
 from mzplan.model.resources import MetricsPlace, ProjectSettings, RunnerSettings
 from mzplan.model.state import State
 from mzplan.model.words import one_line
-from mzplan.runner.beside import LAST_SECONDS, Beside, RunEvents, run_events_of
+from mzplan.runner.beside import Beside, RunEvents, run_events_of
 from mzplan.runner.embedded import end_with_trial, forget_failure, leave_failure, packages_needed
+from mzplan.runner.ending import end, ended_error, leave
 from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.logs import rotate
 from mzplan.runner.loop import RoundsFailedError, Runner
 from mzplan.runner.metrics import FindDrift, serve_metrics
 from mzplan.runner.wake import HandedValues, WakeListener, runtime_folder
+from mzplan.runner.watchdog import Watchdog
 from mzplan.secrets.digests import own_key
 from mzplan.secrets.policy import Committed, Guard, Policy
 from mzplan.secrets.references import Secrets
@@ -45,8 +47,6 @@ from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.store import Store, open_store
 
 log = logging.getLogger("mzplan.runner")
-WORK_SECONDS = 20.0  # that a runner which stops gives to looks that are under way: `down` waits 45
-
 STANDBY = 1.0  # seconds between looks at a lease that somebody else holds
 
 
@@ -199,24 +199,24 @@ def _serve(
     problem: list[MzplanError] = []
     opener = threading.Thread(target=_open, args=(controller, problem, stopping), name="open", daemon=True)
     opener.start()
+
+    def fail(why: str) -> None:
+        problem.append(ended_error(runner, why))
+        stopping.set()
+
+    watchdog = Watchdog(runner, fail, runner.status.end)
+    watchdog.start()
     lost = None
     try:
         lost = _lost(runner, _either(stopping, controller), problem)
     finally:
-        log.info("stopping")
-        beside.close_server()
+        watchdog.close()
         unwatch()
-        pool.shutdown(wait=False, cancel_futures=True)
-        runner.answering.close()
-        if controller.is_open():  # else nothing runs, and Java, which still starts, ends with this process
-            controller.close_engine()  # first the queries: a slow check must not delay them
-        left = _end_work(pool, listener)
-        _let_go(runner, f"its runner has ended: {problem[0] if problem else lost or 'it was stopped'}")
-        beside.close(lost=lost is not None)
-        _leave(left)
-    if problem:
-        if is_private:
+        left = end(runner, pool, listener, beside, problem, lost)
+        if problem and is_private:
             leave_failure(problem[0], settings, lease.instance)
+        leave(left)
+    if problem:
         raise problem[0]
     return ExitCode.ERROR if lost else ExitCode.OK
 
@@ -230,43 +230,8 @@ def _lost(runner: Runner, stopping: threading.Event, problem: list[MzplanError])
         log.error("%s Every query is stopped.", why)
         return str(why)
     except (ExecutorGoneError, RoundsFailedError) as why:
-        ended = error(
-            "MZ060",
-            f"The runner of instance {runner.instance} has ended",
-            f"{why} It gives its lease back: a standby, or whoever supervises it, goes on.",
-            "if nobody does, start it again: mzplan up.",
-        )
-        problem.append(ended)
+        problem.append(ended_error(runner, str(why)))
     return None
-
-
-def _end_work(pool: WorkPool, listener: WakeListener) -> threading.Thread:
-    """Wait for looks that are under way, but not for ever: what others have left may keep one busy. Then
-    nobody is listened to any more."""
-    ending = threading.Thread(target=pool.shutdown, daemon=True)
-    ending.start()
-    ending.join(WORK_SECONDS)
-    listener.close()
-    return ending
-
-
-def _leave(work: threading.Thread) -> None:
-    """Python would wait for its threads as long as they like."""
-    if work.is_alive():
-        log.error("work that changes nothing does not end: this process ends without it")
-        logging.shutdown()
-        os._exit(ExitCode.ERROR)
-
-
-def _let_go(runner: Runner, why: str) -> None:
-    """Write the last event, with all that is not written yet, and give the lease back. A store that hangs is
-    not waited for."""
-    cause = Cause(cause="runner", detail=why)
-    runner.controller.notes.note("runner-ended", cause=cause, detail=why)
-    writing = threading.Thread(target=runner.write_events, kwargs={"at_once": True}, daemon=True)
-    writing.start()
-    writing.join(LAST_SECONDS)
-    runner.controller.release()
 
 
 def _committed(

@@ -127,6 +127,7 @@ class StatusWriter:
         self._written_at = float("-inf")
         self._counted: frozenset[str] = frozenset()  # runs of which it says how many rows they have read
         self._retries: dict[Address, tuple[float, float]] = {}  # by the clock, and by the calendar
+        self._is_ended = False
         self._recorded_at = clock()
         self._recent: Recent | None = None
 
@@ -155,6 +156,16 @@ class StatusWriter:
         self._store.write_status(replace(status, heartbeat=time.time()), durable=decided is not None)
         self._written, self._written_at = status, now
         self._counted = counted | (self._counted & {o.run_id for o in observations if o.run_id})
+
+    def end(self, why: str) -> None:
+        """Write down why the runner ends, beside what it observed last. Does nothing the second time."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        last = self._written or self._store.read_status(self._instance)
+        last = last or Status(instance=self._instance, epoch=self._epoch, heartbeat=0.0, serial=-1)
+        ended = replace(last, epoch=self._epoch, heartbeat=time.time(), ended=why)
+        self._problems.attempt("the last status", lambda: self._store.write_status(ended), None)
 
     def record(self) -> None:
         """A sample of each query in each minute, beside the Status: for people, nothing depends on it."""

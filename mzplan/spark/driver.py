@@ -13,8 +13,9 @@ from mzplan.controller.executor import ExecutorContext
 from mzplan.host.spark_lines import Installation, line_of
 from mzplan.model.diagnostics import error
 from mzplan.model.observed import Versions
+from mzplan.spark.liveness import Liveness
 from mzplan.spark.progress import ProgressListener
-from mzplan.spark.session import current_line, has_ended, open_session
+from mzplan.spark.session import current_line, open_session
 from mzplan.spark.versions import delta_features
 from mzplan.warehouse.paths import absolute, local_path
 
@@ -35,6 +36,7 @@ class SparkDriver:
         self._progress = listener
         self._opening = threading.Lock()
         self._spark: SparkSession | None = None
+        self._liveness: Liveness | None = None
         self._delta_features: frozenset[str] | None = None
         self._versions: Versions | None = None
         self._installation: Installation | None = None
@@ -58,10 +60,18 @@ class SparkDriver:
             self._versions = Versions(
                 mzplan=__version__, spark=spark.version, delta=line.delta, kafka=line.connector
             )
+            self._liveness = Liveness(spark)
             self._spark = spark
 
     def is_open(self) -> bool:
         return self._spark is not None
+
+    def why_dead(self) -> str | None:
+        return self._liveness.why_dead() if self._liveness is not None else None
+
+    def kill(self) -> None:
+        if self._liveness is not None:
+            self._liveness.kill()
 
     def versions(self) -> Versions | None:
         return self._versions
@@ -89,9 +99,16 @@ class SparkDriver:
     def _close_session(self) -> None:
         with self._opening:
             unlisten, self._unlisten = self._unlisten, None
+            spark, self._spark = self._spark, None
+            if self._has_ended():
+                return
+            if self._liveness is not None:
+                self._liveness.close()
             if unlisten is not None:
                 with suppress(Exception):  # the session may have ended
                     unlisten()
-            spark, self._spark = self._spark, None
-            if spark is not None and not has_ended(spark):
+            if spark is not None:
                 spark.stop()
+
+    def _has_ended(self) -> bool:
+        return self._liveness is not None and self._liveness.why_ended() is not None

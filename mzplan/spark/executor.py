@@ -44,7 +44,6 @@ from mzplan.spark.maintenance import compact_target, measured, vacuum
 from mzplan.spark.progress import Progress, ProgressListener
 from mzplan.spark.projection import analysed_outputs, ensure_columns
 from mzplan.spark.query import Running
-from mzplan.spark.session import has_ended
 from mzplan.spark.start import QueryStart, StartContext, collection_of
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.unfinished import UnfinishedSteps
@@ -87,7 +86,7 @@ class SparkExecutor(SparkDriver):
     def close(self) -> None:
         self._unfinished.close()
         with self._lock:
-            names = list(self._running)
+            names = [] if self._has_ended() else list(self._running)  # what has ended needs no stop
         if names:
             with ThreadPoolExecutor(_CLOSE_THREADS) as pool:
                 list(pool.map(self._stop_whatever_happens, names))
@@ -322,8 +321,8 @@ class SparkExecutor(SparkDriver):
         return self._steps.counted()
 
     def reports(self) -> list[QueryReport]:
-        if self._spark is not None and has_ended(self._spark):
-            raise ExecutorGoneError("Spark's Java process has ended: was it killed, or out of memory?")
+        if self._liveness is not None and (why := self._liveness.why_ended()) is not None:
+            raise ExecutorGoneError(why)
         with self._lock:
             running = list(self._running.values())
         progress = {query.run_id: self._progress.get(query.run_id) for query in running}

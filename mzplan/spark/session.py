@@ -119,14 +119,9 @@ def _require_packages(session: SparkSession, line: SparkLine) -> None:
             "MZ062",
             "Spark was submitted without the jars that mzplan needs",
             f"They are {' and '.join(line.packages)}.",
-            f"spark-submit --packages {','.join(line.packages)} --driver-java-options -Xss8m …",
+            f"spark-submit --packages {','.join(line.packages)} "
+            '--driver-java-options "-Xss8m -XX:+ExitOnOutOfMemoryError" …',
         ) from None
-
-
-def has_ended(session: SparkSession) -> bool:
-    """Whether the session's Java process is gone (one that spark-submit started takes us along)."""
-    process = getattr(session.sparkContext._gateway, "proc", None)
-    return process is not None and process.poll() is not None
 
 
 def _keep_jars_from_python(session: SparkSession) -> None:

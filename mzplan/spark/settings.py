@@ -44,7 +44,8 @@ def _defaults(application: str) -> dict[str, str]:
         "spark.driver.memory": _driver_memory(),
         # Without the larger stack, stopping a query in the middle of a foreachBatch dies of a
         # StackOverflowError in a regular expression.
-        JAVA_OPTIONS: f"-Xss8m -Dlog4j2.configurationFile={log4j.as_uri()}",
+        # A JVM that ran out of memory may have lost any of its threads: it ends, and is started again.
+        JAVA_OPTIONS: f"-Xss8m -XX:+ExitOnOutOfMemoryError -Dlog4j2.configurationFile={log4j.as_uri()}",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",

@@ -144,8 +144,9 @@ def test_java_options_come_after_our_own() -> None:
         return settings.configuration_of("a", {}, given, line=OLDEST).get(name) or ""
 
     options = options_with({name: "-XX:+UseSerialGC"})
-    assert options.startswith("-Xss8m -Dlog4j2.configurationFile=") and options.endswith(" -XX:+UseSerialGC")
+    assert options.startswith("-Xss8m -XX:+ExitOnOutOfMemoryError -Dlog4j2.configurationFile=")
+    assert options.endswith(" -XX:+UseSerialGC")
     own = "-Dlog4j.configurationFile=/own.xml"
-    assert options_with({name: own}) == f"-Xss8m {own}"
+    assert options_with({name: own}) == f"-Xss8m -XX:+ExitOnOutOfMemoryError {own}"
     options = options_with({})
     assert options.count("-Xss8m") == 1

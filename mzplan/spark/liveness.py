@@ -1,0 +1,88 @@
+"""Whether Spark can still run queries: its Java process lives, answers Python, and has its context."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SILENT = 60  # looks, one a second, that a question may stay unanswered: collecting garbage takes its time
+FAILED = 2  # questions in a row that Java didn't take
+_OUT_OF_MEMORY = 3  # Java's exit code under ExitOnOutOfMemoryError
+
+
+class Liveness:
+    """Asks Spark on a thread of its own, because a question to a process that hangs never returns."""
+
+    def __init__(self, spark: SparkSession):
+        self._process: Any = getattr(spark.sparkContext._gateway, "proc", None)  # none under spark-submit
+        self._context: Any = spark.sparkContext._jsc.sc()
+        self._due = threading.Event()
+        self._closed = False
+        self._stopped = False
+        self._failed = 0
+        self._silent = 0
+        threading.Thread(target=self._ask, name="spark-liveness", daemon=True).start()
+
+    def why_dead(self) -> str | None:
+        """Return why Spark can't run queries any more, as a sentence; None while it can.
+
+        Call it once a second. It returns at once, with what the last question found.
+        """
+        if (ended := self.why_ended()) is not None:
+            return ended
+        if self._closed:
+            return None
+        if self._stopped:
+            return "Spark's context was stopped, and this process can't have another one."
+        if self._failed >= FAILED:
+            return "Spark's Java process takes no calls from Python any more (Py4J's gateway has ended)."
+        if self._silent >= SILENT:
+            return f"Spark's Java process hasn't answered for {SILENT} s."
+        self._silent += 1  # counts looks and not time, which also passes while this process is suspended
+        self._due.set()
+        return None
+
+    def why_ended(self) -> str | None:
+        """Return how Spark's Java process has ended, as a sentence; None while it lives."""
+        code = self._process.poll() if self._process is not None else None
+        return None if code is None else f"Spark's Java process has ended: {_how(code)}."
+
+    def kill(self) -> None:
+        """Kill Spark's Java process, so that calls that hang in it return. A parent process is left alone."""
+        if self._process is not None:
+            self._process.kill()
+            with suppress(Exception):
+                self._process.wait(2.0)
+
+    def close(self) -> None:
+        """Stop asking: the session is about to be closed."""
+        self._closed = True
+        self._due.set()
+
+    def _ask(self) -> None:
+        while True:
+            self._due.wait()
+            self._due.clear()
+            if self._closed:
+                return
+            try:
+                self._stopped = bool(self._context.isStopped())
+                self._failed = 0
+            except Exception:  # Py4J: nobody listens, or the connection broke
+                self._failed += 1
+            self._silent = 0
+
+
+def _how(code: int) -> str:
+    if code == _OUT_OF_MEMORY:
+        return "it ran out of memory (raise spark.driver.memory, or spread the queries over instances)"
+    if code == -signal.SIGKILL:
+        return "it was killed (SIGKILL), perhaps because the machine ran out of memory"
+    if code < 0:
+        return f"it was ended by signal {-code}"
+    return f"its exit code is {code}"

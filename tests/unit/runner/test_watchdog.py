@@ -1,0 +1,121 @@
+"""A runner that can't go on ends by itself, whatever hangs in it, and says why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mzplan.model.observed import Status
+from mzplan.plan.drift import drift_between
+from mzplan.runner import ending, watchdog
+from mzplan.runner.watchdog import Watchdog
+from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
+
+HANGS = """
+import threading, time, sys
+from mzplan.runner.ending import end_within
+threading.Thread(target=time.sleep, args=(60,)).start()  # Python waits for it
+end_within(0.2, lambda: print("why", flush=True))
+sys.exit(0)
+"""
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Looks follow each other at once, and no process ends: when it would have."""
+    ends: list[float] = []
+    monkeypatch.setattr(watchdog, "LOOK", 0.001)
+    monkeypatch.setattr(watchdog, "end_within", lambda seconds, last: ends.append(seconds))
+    return ends
+
+
+def reason(world: World, at_once: list[float], when: Callable[[], None]) -> str:
+    """The reason why a watchdog ends the runner, once `when` has happened."""
+    reasons: list[str] = []
+    failed = threading.Event()
+
+    def fail(why: str) -> None:
+        reasons.append(why)
+        failed.set()
+
+    watching = Watchdog(world.runner, fail, lambda why: None)
+    watching.start()
+    assert not failed.wait(0.05)
+    when()
+    assert failed.wait(10)
+    watching.close()
+    assert at_once == [ending.GONE]
+    return reasons[0]
+
+
+def test_a_dead_engine_ends_the_runner_even_if_its_loop_hangs(world: World, at_once: list[float]) -> None:
+    world.commit(make_state(1))
+    world.settle()
+
+    def die() -> None:
+        world.executor.dead = "Java has ended."
+
+    assert reason(world, at_once, die) == "Java has ended."
+    assert ("kill", "") in world.executor.log  # calls that hang in it return
+
+
+def test_a_loop_without_rounds_ends_the_runner(
+    world: World, at_once: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "HUNG", 1_000_000)
+
+    def hang() -> None:
+        monkeypatch.setattr(watchdog, "HUNG", 20)
+
+    assert reason(world, at_once, hang).startswith("No round of the runner has ended for")
+
+
+def test_a_round_that_ends_begins_the_count_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "HUNG", 3)
+    watching = Watchdog(world.runner, lambda why: None, lambda why: None)
+    for number in range(1, 30):
+        world.now = world.runner.round_ended_at = world.now + 100.0 * (number % 3 == 0)
+        assert watching.look() is None
+    assert [watching.look() is None for _ in range(4)][-1] is False
+
+
+def test_a_process_ends_although_one_of_its_threads_hangs() -> None:
+    began = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=50)
+    assert (ended.returncode, ended.stdout) == (1, "why\n")
+    assert time.monotonic() - began < 40
+
+
+def test_status_and_drift_say_why_the_runner_has_ended(world: World) -> None:
+    state = make_state(1)
+    world.commit(state)
+    seen = world.settle().observations
+    world.runner.status.end("Java has ended.")
+    world.runner.status.end("another reason")  # the first one is the cause
+    status = world.store.read_status("local")
+    assert status is not None and status.ended == "Java has ended."
+    assert status.observations[SINK].step == seen[SINK].step  # what it observed last stays
+    drift = drift_between(state, {"local": status}, {"local": False})
+    why = "no runner of instance local is alive: Java has ended."
+    assert {(item.kind, item.detail) for item in drift} == {("missing-query", why)}
+    assert not any("Java" in item.detail for item in drift_between(state, {"local": status}, {"local": True}))
+
+
+def test_a_runner_that_has_reported_nothing_keeps_what_the_one_before_observed(
+    world: World, tmp_path: Path
+) -> None:
+    world.commit(make_state(1))
+    before = world.settle()
+    world.store.leases.renew(world.lease, released=True)
+    world.new_runner()
+    world.runner.status.end("Java is missing.")
+    status = world.store.read_status("local")
+    assert isinstance(status, Status) and status.epoch == world.lease.epoch > before.epoch
+    assert replace(status.observations[ORDERS]) == before.observations[ORDERS]
