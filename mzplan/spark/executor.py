@@ -41,6 +41,7 @@ from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.driver import SparkDriver
 from mzplan.spark.errands.dead_letters import check_conditions
 from mzplan.spark.maintenance import compact_target, measured, vacuum
+from mzplan.spark.pools import SchedulerPools, pool_count
 from mzplan.spark.progress import Progress, ProgressListener
 from mzplan.spark.projection import analysed_outputs, ensure_columns
 from mzplan.spark.query import Running
@@ -73,6 +74,7 @@ class SparkExecutor(SparkDriver):
         self._lock = threading.Lock()
         self._running: dict[QueryName, Running] = {}
         self._secrets: Secrets | None = None
+        self._pools = SchedulerPools(lambda: pool_count(self._session()))
         self._starts = StartContext(
             warehouse=self._warehouse,
             connectors=self._connectors,
@@ -267,7 +269,8 @@ class SparkExecutor(SparkDriver):
         self._secrets = secrets
         query = self._resolve(description, secrets)
         name = QueryName.of(self._context.project, description)
-        running = Running(name, self._connector(query).route(query))
+        pool = self._pools.of(description.address)
+        running = Running(name, self._connector(query).route(query), pool)
         checkpoint = Checkpoint.of(self._warehouse, *description.place)
         log = f"{collection_of(self._warehouse, description)}/_delta_log"
         require_plain(query.address, checkpoint.folder, log)
@@ -309,6 +312,8 @@ class SparkExecutor(SparkDriver):
             self._running.pop(name, None)
         self._progress.forget(running.run_id)
         self._steps.ended(str(name))
+        if not self._hosted(name.address):
+            self._pools.leave(name.address)
 
     def _stop_whatever_happens(self, name: QueryName) -> None:
         # The session is about to end, and the query with it; it may have ended already.

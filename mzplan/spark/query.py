@@ -14,6 +14,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.observed import LettersReplayed, Versions
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
+from mzplan.spark.pools import DEFAULT
 from mzplan.spark.progress import Progress
 from mzplan.spark.step_recorder import RecordedSteps
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -30,16 +31,18 @@ _NOTHING = RecordedSteps()
 
 @dataclass(slots=True)
 class Running:
-    """A query that was started and not stopped. `java` is Spark's StreamingQuery and `place` what it talks
-    to, for people. `failed` is what our own code raised in a batch, `warning` the last thing that it warned
-    of, `left_out` counts the records that it kept aside, and `interruptions` end a batch that waits for a
-    server. `resumed` is where it has gone on (see RunFacts). `step` is the last micro-batch before this
-    run: of one that finds nothing to do, Spark reports none. `was_idle`: it has finished a trigger.
-    `written_with`: what has written its checkpoint before, where that is another Spark or Delta.
-    `backfilled`, `letters`: see RunFacts. `asked_at`: when it was looked at last, in seconds, monotonic."""
+    """A query that was started and not stopped. `java` is Spark's StreamingQuery, and `place` what it talks
+    to, for people. `pool`: the scheduler pool where its jobs wait for a core. `failed` is what our own code
+    raised in a batch, `warning` the last thing that it warned of, `left_out` counts the records that it kept
+    aside, and `interruptions` end a batch that waits for a server. `resumed` is where it has gone on (see
+    RunFacts). `step` is the last micro-batch before this run: of one that finds nothing to do, Spark reports
+    none. `was_idle`: it has finished a trigger. `written_with`: what has written its checkpoint before, where
+    that is another Spark or Delta. `backfilled`, `letters`: see RunFacts. `asked_at`: when it was looked at
+    last, in seconds, monotonic."""
 
     name: QueryName
     place: str
+    pool: str = DEFAULT
     query_id: str = ""
     run_id: str = ""
     java: Any = None

@@ -50,7 +50,7 @@ def _defaults(application: str) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # One pool per query (see streams.py): a backlog of one query doesn't hold up the others.
+        # See pools.py.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
         # The defaults, 200 and 50, are for large tables: with them a micro-batch of ten rows takes seconds.

@@ -26,6 +26,7 @@ from mzplan.spark.errands.backfills import write_backfill
 from mzplan.spark.errands.dead_letters import LettersReplays
 from mzplan.spark.errands.replays import write_replays
 from mzplan.spark.errands.source_steps import newest_done, pass_over_begun, settle_steps
+from mzplan.spark.pools import PROPERTY
 from mzplan.spark.progress import ProgressListener
 from mzplan.spark.projection import analysed_outputs, ensure_columns, outputs_of, read_by
 from mzplan.spark.query import Running, resumed
@@ -245,8 +246,8 @@ class QueryStart:
         return writer.trigger(processingTime=trigger_interval(query)).start()
 
     def _use_scheduler_pool(self) -> None:
-        """A pool of the query's own: a backlog here doesn't hold up the other queries."""
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(self._query.address))
+        """Let the jobs of this thread, and of a query that it starts, wait for a core in the query's pool."""
+        self._spark.sparkContext.setLocalProperty(PROPERTY, self._running.pool)
 
     def _source_writer(self) -> DataStreamWriter:
         query = self._query

@@ -1,0 +1,66 @@
+"""In which of Spark's scheduler pools the jobs of each query wait for a core.
+
+Spark gives a free core to the pool that runs the fewest tasks, and of equal ones to the first by name. With
+more pools than cores, those at the end of the alphabet would never get one. So there are no more pools than
+cores, and each serves its jobs in the order in which they came. With a pool of its own, a query with a long
+job holds up only the queries that share it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mzplan.model.address import Address
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROPERTY = "spark.scheduler.pool"
+DEFAULT = "default"  # Spark's own, where the jobs of checks and of maintenance are
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
+
+
+class SchedulerPools:
+    """Spreads queries over `count()` pools. Methods may be called from several threads."""
+
+    def __init__(self, count: Callable[[], int]):
+        self._count = count
+        self._lock = threading.Lock()
+        self._by_query: dict[Address, str] = {}
+
+    def of(self, query: Address) -> str:
+        """Return the pool of a query: one with the fewest queries, when it is asked for first."""
+        with self._lock:
+            if query not in self._by_query:
+                names = (DEFAULT, *(f"queries-{number}" for number in range(1, self._count())))
+                members = Counter(self._by_query.values())
+                self._by_query[query] = min(names, key=lambda name: members[name])
+            return self._by_query[query]
+
+    def leave(self, query: Address) -> None:
+        """Forget a query that was stopped."""
+        with self._lock:
+            self._by_query.pop(query, None)
+
+
+def cores_of(spark: SparkSession) -> int:
+    """Return how many tasks run at once: on a cluster, on the executors that have come up by now."""
+    local = _LOCAL.fullmatch(spark.sparkContext.master or "")
+    if local is None:
+        return spark.sparkContext.defaultParallelism
+    java: Any = spark._jvm  # which knows the limit of a container
+    return int(local[1] or 1) if local[1] != "*" else int(java.Runtime.getRuntime().availableProcessors())
+
+
+def pool_count(spark: SparkSession) -> int:
+    """Return how many pools this session can have, so that each gets a core."""
+    context = spark.sparkContext
+    if _LOCAL.fullmatch(context.master or ""):
+        return cores_of(spark)
+    if context.getConf().contains("spark.default.parallelism"):
+        return 1  # it hides how many cores there are
+    return max(1, cores_of(spark) - 1)  # Spark says 2 for 1, and an executor may be lost
