@@ -181,6 +181,7 @@ class Controller(Hosting):
             rotated=rotated,
             foreign=tuple(self.executor.foreign()),
             reports=queries.reports,
+            cores=self.executor.short_of_cores(),
         )
 
     @property

@@ -129,6 +129,9 @@ class Executor(Protocol):
     def kill(self) -> None:
         """End the engine without stopping its queries: calls that hang in it return. No error if it ended."""
 
+    def short_of_cores(self) -> int:
+        """How many cores the engine has, if jobs of its queries wait seconds for one; 0 if they suffice."""
+
     def versions(self) -> Versions | None:
         """What writes the checkpoints; None before `open`, and where nothing does."""
 

@@ -37,8 +37,8 @@ class InMemoryExecutor:
     """Queries that only exist as reports. A query's id belongs to its checkpoint (address and generation)
     and survives a restart; a run has its own id, as with Spark.
 
-    Tests set `check_result`, `fail_start`, `gone`, `dead`, `strangers`, `measured`, `unreached`, `counters`
-    and `compacted`, and call `end` and `progress`, to play what happens.
+    Tests set `check_result`, `fail_start`, `gone`, `dead`, `cores`, `strangers`, `measured`, `unreached`,
+    `counters` and `compacted`, and call `end` and `progress`, to play what happens.
     """
 
     def __init__(self, project: str, known: Status | None = None):
@@ -49,6 +49,7 @@ class InMemoryExecutor:
         self.log: list[tuple[str, str]] = []
         self.gone: Callable[[Description], tuple[Diagnostic, ...]] = lambda description: ()
         self.dead: str | None = None
+        self.cores = 0
         self.strangers: list[str] = []
         self.replaced_by: str | None = None
         self.measured: Callable[[Description], Measured] = lambda description: Measured()
@@ -90,6 +91,9 @@ class InMemoryExecutor:
 
     def kill(self) -> None:
         self.log.append(("kill", ""))
+
+    def short_of_cores(self) -> int:
+        return self.cores
 
     def versions(self) -> Versions | None:
         return None

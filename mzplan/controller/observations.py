@@ -24,6 +24,8 @@ from mzplan.model.observed import (
     Verdict,
     facts_of,
 )
+from mzplan.model.times import seconds
+from mzplan.schema.kinds import resource_kind
 from mzplan.warehouse.step_record import StepRecord
 
 # What a backlog says, and in which unit that is a lag; the first that is there counts.
@@ -94,7 +96,8 @@ class InstanceOverview:
     """`busy`: something is under way that is worth another look at once. `maintained`: the source whose
     collection storage is writing, and the sink whose target is compacted. `secrets`: digests of the values
     in use, by reference; `rotated`: the references that have other values by now. `foreign`: what runs in
-    the engine and was not started here. `reports`: of every run, as the engine has them in this round."""
+    the engine and was not started here. `reports`: of every run, as the engine has them in this round.
+    `cores`: how many there are, if they don't suffice."""
 
     queries: Mapping[Address, QueryState] = field(default_factory=dict)
     busy: bool = False
@@ -103,6 +106,7 @@ class InstanceOverview:
     rotated: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     reports: tuple[QueryReport, ...] = ()
+    cores: int = 0
 
 
 def observe(address: Address, query: QueryState) -> Observation:
@@ -198,6 +202,18 @@ def is_fresh(shown: QueryReport | None, now: float) -> bool:
     return shown.heard_at is not None and now - shown.heard_at < FRESH
 
 
+def wait_of(query: QueryState, now: float) -> float:
+    """Return for how many seconds a running query keeps its rows waiting beyond its trigger interval."""
+    shown, wanted = query.shown, query.wanted
+    if query.condition != "running" or shown is None or shown.heard_at is None or wanted is None:
+        return 0.0
+    description = wanted.description
+    kind = resource_kind(description.address.kind, description.type)
+    trigger = kind.with_defaults(description.body).get("trigger", {})
+    longest = max(now - shown.heard_at, shown.batch_seconds or 0.0)
+    return max(0.0, longest - seconds(str(trigger.get("interval", ""))))
+
+
 def _in_words(problem: Diagnostic) -> str:
     return " ".join(f"{part.rstrip('.')}." for part in (problem.summary, problem.detail) if part)
 
@@ -216,7 +232,7 @@ def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
     if _beside(old) != _beside(new):
         return True
     if rates_too:
-        return old.observations != new.observations
+        return (old.observations, old.slowest) != (new.observations, new.slowest)
     return any(
         _essential(observation) != _essential(old.observations[address])
         for address, observation in new.observations.items()
@@ -224,7 +240,7 @@ def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
 
 
 def _beside(status: Status) -> tuple[Any, ...]:
-    opening = (status.opening_since, status.opened_in, status.versions, status.replaced)
+    opening = (status.opening_since, status.opened_in, status.versions, status.replaced, status.cores)
     return (status.secrets, status.rotated, status.canaries, status.foreign, status.handed, opening)
 
 

@@ -239,7 +239,8 @@ class Status:
     (seconds since the epoch), None once it runs; `opened_in`: how many seconds that has taken. `versions`:
     of the runner, None until its Spark runs, and of one that has none. `replaced`: the release that was
     installed in the place of that while it runs; "" for none. `ended`: why this runner has ended, as a
-    sentence; "" while it runs, and if it was stopped."""
+    sentence; "" while it runs, and if it was stopped. `cores`: how many the queries share, if these don't
+    suffice; then `slowest` says for how many seconds the slowest query keeps its rows waiting."""
 
     instance: InstanceName
     epoch: int
@@ -256,6 +257,8 @@ class Status:
     versions: Versions | None = field(default=None, metadata=SPARSE)
     replaced: str = field(default="", metadata=SPARSE)
     ended: str = field(default="", metadata=SPARSE)
+    cores: int = field(default=0, metadata=SPARSE)
+    slowest: float | None = field(default=None, metadata=SPARSE)
 
     def awaits(self, address: Address) -> Awaited:
         """What a query that is starting has come to."""

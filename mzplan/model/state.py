@@ -258,8 +258,8 @@ class State:
 class InstanceStatus:
     """One instance for `status`: its lease and the serial its runner has taken in. `is_dry`: its queries are
     only said to run. `is_embedded`: its runner is started by `up`. `starts`: its runner leads, and is not
-    ready. `opening_since`, `opened_in`, `versions`, `replaced`: see Status. `ended`: why no runner is alive,
-    where that is known."""
+    ready. `opening_since`, `opened_in`, `versions`, `replaced`, `cores`, `slowest`: see Status. `ended`: why
+    no runner is alive, where that is known."""
 
     name: str
     epoch: int
@@ -274,6 +274,8 @@ class InstanceStatus:
     versions: Versions | None = None
     replaced: str = ""
     ended: str = ""
+    cores: int = 0
+    slowest: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,8 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 versions=status.versions if status else None,
                 replaced=status.replaced if status and alive[name] else "",
                 ended="" if alive[name] else _ended(lease, status),
+                cores=status.cores if status and alive[name] else 0,
+                slowest=status.slowest if status and alive[name] else None,
             )
         )
     heartbeats = {instance.name: instance.heartbeat for instance in shown}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _STARTED = ("running", "degraded", "starting")
 MAX_DROPPED = 3  # listed
+SLOW = 15.0  # seconds that the slowest query waits, from which it is said
 MAX_NAMED = 8  # queries of which the same is said
 # What needs somebody first.
 _ORDER: tuple[Condition, ...] = (
@@ -84,6 +85,7 @@ def status_to_json(status: ProjectStatus, by: str = "name") -> dict[str, Any]:
                 "heartbeat": instance.heartbeat,
                 **({"replaced": instance.replaced} if instance.replaced else {}),
                 **({"ended": instance.ended} if instance.ended else {}),
+                **({"cores": instance.cores, "slowest": instance.slowest} if instance.cores else {}),
                 "serial": instance.serial,
                 "opening_since": instance.opening_since,
                 "versions": encode(instance.versions) if instance.versions else None,
@@ -253,6 +255,8 @@ def render_status(
                     "  warning[MZ243]: PySpark was replaced under its runner (now: "
                     f"{safe(instance.replaced)}): restart it, or tasks in Python fail"
                 )
+            if shortage := _shortage(instance, status):
+                lines.append(f"  {shortage}")
         else:
             named = f"run --instance {safe(shlex.quote(instance.name))}"
             run = "up` or `run" if instance.is_embedded else named
@@ -287,6 +291,19 @@ def _spark(instance: InstanceStatus, status: ProjectStatus, now: float) -> str:
         return f"; Spark has been starting for {span(now - instance.opening_since)}"
     starts = any(q.awaits is not None and q.resource.instance == instance.name for q in status.queries)
     return f"; Spark was ready after {span(instance.opened_in)}" if starts and instance.opened_in else ""
+
+
+def _shortage(instance: InstanceStatus, status: ProjectStatus) -> str:
+    """`33 queries share 2 cores; the slowest waits 40 s`, if that is long."""
+    if not instance.cores or (instance.slowest or 0.0) < SLOW:
+        return ""
+    own = [query for query in status.queries if query.resource.instance == instance.name]
+    sharing = count(sum(query.condition in _STARTED for query in own), "query", "queries")
+    cores, wait = count(instance.cores, "core"), span(instance.slowest or 0.0)
+    return (
+        f"{sharing} share {cores}; the slowest waits {wait}: "
+        "give the runner more cores, its queries longer trigger intervals, or some of them another instance"
+    )
 
 
 def _counts(queries: Sequence[QueryStatus]) -> str:

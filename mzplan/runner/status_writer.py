@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import Measured
-from mzplan.controller.observations import InstanceOverview, QueryState, differs, is_fresh, observe
+from mzplan.controller.observations import InstanceOverview, QueryState, differs, is_fresh, observe, wait_of
 from mzplan.controller.watches import FRESH_EVERY, MEASURED_EVERY, ConnectionWatch, Sampler, UpstreamWatch
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
@@ -207,6 +207,8 @@ class StatusWriter:
             opened_in=self._opened(),
             versions=self._controller.versions(),
             replaced=self._controller.replaced() or "",
+            cores=overview.cores,
+            slowest=_slowest(overview),
         )
 
     def _opened(self) -> float | None:
@@ -231,3 +233,11 @@ class StatusWriter:
         if self._retries.get(address, (None,))[0] != due:
             self._retries[address] = (due, round(time.time() + due - self._clock(), 1))
         return self._retries[address][1]
+
+
+def _slowest(overview: InstanceOverview) -> float | None:
+    """Return for how many seconds the slowest query keeps its rows waiting, if cores don't suffice."""
+    if not overview.cores:
+        return None
+    now = time.time()
+    return float(round(max((wait_of(query, now) for query in overview.queries.values()), default=0.0)))

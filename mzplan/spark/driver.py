@@ -13,6 +13,7 @@ from mzplan.controller.executor import ExecutorContext
 from mzplan.host.spark_lines import Installation, line_of
 from mzplan.model.diagnostics import error
 from mzplan.model.observed import Versions
+from mzplan.spark.cores import CoreWatch
 from mzplan.spark.liveness import Liveness
 from mzplan.spark.progress import ProgressListener
 from mzplan.spark.session import current_line, open_session
@@ -37,6 +38,7 @@ class SparkDriver:
         self._opening = threading.Lock()
         self._spark: SparkSession | None = None
         self._liveness: Liveness | None = None
+        self._cores: CoreWatch | None = None
         self._delta_features: frozenset[str] | None = None
         self._versions: Versions | None = None
         self._installation: Installation | None = None
@@ -60,7 +62,8 @@ class SparkDriver:
             self._versions = Versions(
                 mzplan=__version__, spark=spark.version, delta=line.delta, kafka=line.connector
             )
-            self._liveness = Liveness(spark)
+            self._cores = CoreWatch(spark)
+            self._liveness = Liveness(spark, self._cores.look)
             self._spark = spark
 
     def is_open(self) -> bool:
@@ -72,6 +75,9 @@ class SparkDriver:
     def kill(self) -> None:
         if self._liveness is not None:
             self._liveness.kill()
+
+    def short_of_cores(self) -> int:
+        return self._cores.short_of() if self._cores is not None else 0
 
     def versions(self) -> Versions | None:
         return self._versions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,9 @@ _OUT_OF_MEMORY = 3  # Java's exit code under ExitOnOutOfMemoryError
 class Liveness:
     """Asks Spark on a thread of its own, because a question to a process that hangs never returns."""
 
-    def __init__(self, spark: SparkSession):
+    def __init__(self, spark: SparkSession, also: Callable[[], None] = lambda: None):
+        """`also` is called after each answer, to ask Spark more."""
+        self._also = also
         self._process: Any = getattr(spark.sparkContext._gateway, "proc", None)  # none under spark-submit
         self._context: Any = spark.sparkContext._jsc.sc()
         self._due = threading.Event()
@@ -73,6 +76,8 @@ class Liveness:
             try:
                 self._stopped = bool(self._context.isStopped())
                 self._failed = 0
+                with suppress(Exception):
+                    self._also()
             except Exception:  # Py4J: nobody listens, or the connection broke
                 self._failed += 1
             self._silent = 0

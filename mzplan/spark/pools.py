@@ -52,8 +52,10 @@ def cores_of(spark: SparkSession) -> int:
     local = _LOCAL.fullmatch(spark.sparkContext.master or "")
     if local is None:
         return spark.sparkContext.defaultParallelism
+    if local[1] != "*":
+        return int(local[1] or 1)
     java: Any = spark._jvm  # which knows the limit of a container
-    return int(local[1] or 1) if local[1] != "*" else int(java.Runtime.getRuntime().availableProcessors())
+    return int(java.Runtime.getRuntime().availableProcessors())
 
 
 def pool_count(spark: SparkSession) -> int:

@@ -1,0 +1,51 @@
+"""Whether Spark has enough cores: jobs that wait for seconds before their first task starts say no."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mzplan.spark.pools import cores_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WAITS = 2.0  # seconds that a stage may wait for its first task
+KEPT = 60.0  # seconds that a wait is remembered: jobs come and go
+EVERY = 5  # looks, one a second
+
+
+class CoreWatch:
+    """Looks at the stages that Spark has submitted. `clock` gives seconds since the epoch, as Spark's do."""
+
+    def __init__(self, spark: SparkSession, clock: Callable[[], float] = time.time):
+        self._spark = spark
+        self._clock = clock
+        self._looks = 0
+        self._cores = 0
+        self._waited_at = float("-inf")
+
+    def look(self) -> None:
+        """Ask Spark, in one of EVERY calls: each question is a few calls into Java."""
+        self._looks += 1
+        if self._looks % EVERY:
+            return
+        java: Any = self._spark.sparkContext._jsc
+        tracker = java.sc().statusTracker()
+        cores = cores_of(self._spark)
+        # A pool serves its oldest job first, so those that wait for longest are behind those that run.
+        oldest = sorted(tracker.getActiveStageIds())[: 2 * cores + 2]
+        if any(self._waits(tracker.getStageInfo(stage)) for stage in oldest):
+            self._cores, self._waited_at = cores, self._clock()
+
+    def short_of(self) -> int:
+        """Return how many cores there are, if they don't suffice; 0 if they do."""
+        return self._cores if self._clock() - self._waited_at < KEPT else 0
+
+    def _waits(self, found: Any) -> bool:
+        if found.isEmpty():
+            return False
+        stage = found.get()
+        began = stage.numActiveTasks() or stage.numCompletedTasks() or stage.numFailedTasks()
+        return not began and self._clock() - stage.submissionTime() / 1000 > WAITS

@@ -1,0 +1,71 @@
+"""How a runner knows that its cores don't suffice."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mzplan.spark.cores import EVERY, KEPT, CoreWatch
+
+NOW = 1000.0
+
+
+class Stages:
+    """Spark's status tracker: by stage, its running and finished tasks, and when it was submitted."""
+
+    def __init__(self, **stages: tuple[int, int, float]):
+        self.stages = {int(name[1:]): stage for name, stage in stages.items()}
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802
+        return list(self.stages)
+
+    def getStageInfo(self, stage: int) -> Any:  # noqa: N802
+        running, finished, since = self.stages[stage]
+        info = SimpleNamespace(
+            numActiveTasks=lambda: running,
+            numCompletedTasks=lambda: finished,
+            numFailedTasks=lambda: 0,
+            submissionTime=lambda: since * 1000,
+        )
+        return SimpleNamespace(isEmpty=lambda: False, get=lambda: info)
+
+
+def watch(stages: Stages, now: list[float]) -> CoreWatch:
+    java = SimpleNamespace(sc=lambda: SimpleNamespace(statusTracker=lambda: stages))
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]", _jsc=java))
+    return CoreWatch(spark, lambda: now[0])
+
+
+@pytest.mark.parametrize(
+    ("stages", "cores"),
+    [
+        (Stages(), 0),
+        (Stages(s1=(1, 0, NOW - 60), s2=(1, 3, NOW - 60)), 0),  # long, but they run
+        (Stages(s1=(1, 0, NOW - 60), s2=(0, 0, NOW - 1)), 0),
+        (Stages(s1=(1, 0, NOW - 60), s2=(0, 3, NOW - 60)), 0),  # it has had its turn
+        (Stages(s1=(1, 0, NOW - 60), s2=(1, 0, NOW - 60), s3=(0, 0, NOW - 9)), 2),
+        (Stages(s100=(0, 0, NOW - 1), s99=(0, 0, NOW - 9)), 2),
+    ],
+)
+def test_a_stage_that_waits_for_its_first_task(stages: Stages, cores: int) -> None:
+    watching = watch(stages, [NOW])
+    for _ in range(EVERY):
+        assert watching.short_of() == 0
+        watching.look()
+    assert watching.short_of() == cores
+
+
+def test_a_wait_is_remembered_for_a_while() -> None:
+    stages, now = Stages(s1=(0, 0, NOW - 9)), [NOW]
+    watching = watch(stages, now)
+    for _ in range(EVERY):
+        watching.look()
+    stages.stages.clear()
+    now[0] += KEPT - 1
+    for _ in range(EVERY):
+        watching.look()
+    assert watching.short_of() == 2
+    now[0] += 2
+    assert watching.short_of() == 0
