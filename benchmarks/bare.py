@@ -99,6 +99,7 @@ class BareLoop:
                 fail=lambda problem: say(f"{description.address}: {problem}"),
                 rewriting=self.collections.rewriting(collection),
                 left_out=lambda records: None,
+                guard=None,
             )
         else:
             begins = not checkpoint.log.has_begun()

@@ -266,6 +266,7 @@ class QueryStart:
             fail=self._running.fail,
             rewriting=self._context.collections.rewriting(self._collection),
             left_out=self._running.leave_out,
+            guard=connector.guard(query),
         )
 
     def _sink_writer(self) -> DataStreamWriter:

@@ -46,15 +46,17 @@ def source_writer(
     fail: Callable[[BaseException], None],
     rewriting: AbstractContextManager[Any],
     left_out: Callable[[int], None],
+    guard: Callable[[int], None] | None,
 ) -> DataStreamWriter:
     """The rows of a source or view into its collection. Those that are only added go by Spark's own Delta
-    sink, and each step reports its hash; the changes of a keyed collection are merged, one commit a step,
-    while `rewriting` keeps others from rewriting its files. Malformed records that are kept aside (dead
-    letters) are so before the others are written. `fail` takes the error of a batch, `left_out` how many were
-    kept aside."""
+    sink unless a step is guarded, and each step reports its hash; the changes of a keyed collection are
+    merged, one commit a step, while `rewriting` keeps others from rewriting its files. Malformed records that
+    are kept aside (dead letters) are so before the others are written. `fail` takes the error of a batch,
+    `left_out` how many were kept aside. `guard`: see SourceConnector.guard."""
     letters = letters_of(connector, query, left_out)
-    if not query.keys and letters is None:
-        seen = observed(rows, *oldest(rows))
+    is_read_once = not query.keys and letters is None
+    seen = observed(rows, *oldest(rows)) if is_read_once else with_time(rows)
+    if is_read_once and guard is None:
         return seen.writeStream.format("delta").outputMode("append").option("path", collection)
 
     def write_rows(batch: DataFrame, step: int) -> None:
@@ -71,6 +73,8 @@ def source_writer(
 
     def write_batch(batch: DataFrame, step: int) -> None:
         try:
+            if guard is not None:
+                guard(step)
             if letters is None:
                 return write_rows(batch, step)
             with letters.apart(batch, step) as good:
@@ -79,7 +83,7 @@ def source_writer(
             fail(problem)
             raise
 
-    return with_time(rows).writeStream.foreachBatch(write_batch)
+    return seen.writeStream.foreachBatch(write_batch)
 
 
 def letters_of(

@@ -73,6 +73,12 @@ class SourceConnector(Side, Protocol):
         log. None if it does, or if that is unknown. Never raises for what a server did."""
         return None
 
+    def guard(self, query: ResolvedQuery) -> Callable[[int], None] | None:
+        """Return a check that runs on each planned step before its rows are read, or None if the stream
+        itself notices another upstream. The check raises MzplanError if the upstream is no longer the
+        recorded one, and for what a server did. Raises OSError."""
+        return None
+
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
         """What a generation that begins now, as `query` says, could not read again of what the one with the
         checkpoint `former` has read; None for nothing. Raises MzplanError for what a server did, OSError."""

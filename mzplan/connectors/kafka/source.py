@@ -21,9 +21,9 @@ from mzplan.connectors.formats.registry import ROLE, check_source
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.kafka.options import client_body, consumer_options, route, writer_options
 from mzplan.connectors.kafka.positions import KafkaPositions
-from mzplan.connectors.kafka.probe import compare_upstreams
+from mzplan.connectors.kafka.probe import compare_upstreams, identify
 from mzplan.connectors.network.aws_spark import require_packages
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.times import instant
 from mzplan.schema.columns import Column
 from mzplan.schema.source_columns import included_columns, record_columns
@@ -66,6 +66,20 @@ class KafkaSource(KafkaPositions, SourceConnector):
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
     ) -> Diagnostic | None:
         return compare_upstreams(query, recorded, found)
+
+    def guard(self, query: ResolvedQuery) -> Callable[[int], None] | None:
+        """Compare cluster and topic id. Spark's offsets carry neither, so a topic that is recreated while the
+        query runs looks like one that has grown."""
+        recorded = query.checkpoint.upstream() if query.checkpoint is not None else None
+        if recorded is None:
+            return None
+
+        def check(_step: int) -> None:
+            found = identify(self._probe.client_of(query), query, False)
+            if (other := self.compare(query, recorded, found)) is not None:
+                raise MzplanError(other)
+
+        return check
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         body, type_ = query.body, query.description.type

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from examples.servers import KafkaBroker, create_topic
+from examples.servers import KafkaBroker, create_topic, delete_topic
 from mzplan.connectors.local.endpoint import LocalSteps
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -106,6 +107,31 @@ def test_where_a_source_goes_on(lab: Lab, topic: Make, own_kafka: KafkaBroker) -
         until("it goes on", lambda a=after: lab.report(a).triggered)  # type: ignore[misc]
         assert ids(lab, after) == [*expected, 90]
         lab.stop(after)
+
+
+def test_a_topic_that_is_recreated_while_its_source_runs(lab: Lab, topic: Make) -> None:
+    """The new topic soon has more records than the old one had: Spark's offsets look valid."""
+    name, interval = topic(partitions=1), 8
+    source = lab.kafka_source(name, schema="id BIGINT", trigger={"interval": f"{interval}s"})
+    send(lab.kafka.bootstrap, name, 1, 2, 3)
+    lab.start(source)
+    until("the rows are there", lambda: ids(lab, source) == [1, 2, 3] and lab.checkpoint_done(source))
+    until("a trigger has just begun", lambda: time.time() % interval < 1)
+    delete_topic(lab.kafka.bootstrap, name)
+    create_topic(lab.kafka.bootstrap, name, 1)
+    send(lab.kafka.bootstrap, name, 11, 12, 13, 14, 15)
+    ended = lab.ended(source)
+    assert ended.error_code == "MZ043" and "deleted and created again" in str(ended.error)
+    assert ids(lab, source) == [1, 2, 3]
+    lab.stop(source)
+    with pytest.raises(MzplanError, match="another upstream"):
+        lab.start(source)
+
+    anew = lab.retried(source)
+    anew.body["on_upstream_change"] = "reset-earliest"  # type: ignore[index]
+    lab.start(anew)
+    until("all records are read", lambda: ids(lab, anew) == [1, 2, 3, 11, 12, 13, 14, 15])
+    lab.finish(anew)
 
 
 def test_a_move_that_is_killed_is_done_again_and_one_that_is_taken_back_goes_back(
