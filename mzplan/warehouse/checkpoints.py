@@ -11,6 +11,7 @@
     <warehouse>/checkpoints/<id>/g<n>/replays.json
     <warehouse>/checkpoints/<id>/g<n>/versions.json
     <warehouse>/checkpoints/<id>/g<n>/carried.json
+    <warehouse>/checkpoints/<id>/g<n>/read.json
 
 `collection.json` has the id of the source's table: a query that runs makes a table anew that somebody has
 removed under it, and nobody would miss the rows. `upstream.json` is written before the very first start,
@@ -26,7 +27,8 @@ kill writes the same ones; it is kept, for Spark's log says of such a step only 
 time, they change nothing there.
 `versions.json`: which Spark and Delta have written here last, recorded before they do. `carried.json`: of a
 source that begins with the rows of its earlier generation, which rows these are, and where it goes on; it is
-written before they are.
+written before they are. `read.json`: of a source that reads a Delta table, the last version that it has read
+or is about to read, and the digest of that commit: another copy of the table may have the same version.
 """
 
 from __future__ import annotations
@@ -271,6 +273,17 @@ class Checkpoint:
         recorded = self._fact("departure")
         with decoding(f"{self.folder}/departure.json"):
             return recorded is not None and bool(recorded["upstream"])
+
+    def last_read(self) -> tuple[int, str] | None:
+        """The last version of an upstream Delta table that was read, and the digest of its commit; None if
+        none was recorded. Raises OSError, also for a file that holds something else."""
+        recorded = self._fact("read")
+        with decoding(f"{self.folder}/read.json"):
+            return (int(recorded["version"]), str(recorded["commit"])) if recorded is not None else None
+
+    def record_last_read(self, version: int, commit: str) -> None:
+        """Record, durably and whole, which version is read next at the latest."""
+        self._record("read", {"version": version, "commit": commit})
 
     def collection(self) -> str | None:
         """The id of the Delta table that the source writes, None if it was not recorded. Raises OSError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -54,6 +55,11 @@ class CollectionLog:
             with decoding(f"{self.collection}/_delta_log/{version:020}.json"):
                 self._kept[version] = decode_commit(self.collection, version, data)
         return self._kept[version]
+
+    def digest(self, version: int) -> str | None:
+        """The SHA-256 of a commit's file; None if it is missing. Another table has another one."""
+        data = self._folder.read(f"{version:020}.json")
+        return hashlib.sha256(data).hexdigest() if data is not None else None
 
     def after(self, version: int) -> Iterator[Commit]:
         """The versions after one (-1: all), in order, as far as the log reaches back."""

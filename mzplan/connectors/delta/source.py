@@ -8,7 +8,7 @@ the log, and refuses another table itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SourceConnector
@@ -25,9 +25,10 @@ from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import uri_of, use_s3
 from mzplan.connectors.network.folders import folder_of, folder_problems, route
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.columns import canonical_type, spark_type
 from mzplan.schema.source_columns import record_columns
+from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, require_inside
 from mzplan.warehouse.folder import decoding
 from mzplan.warehouse.log_entries import OutsideError
@@ -82,9 +83,13 @@ class DeltaSource(SourceConnector):
         try:
             with decoding("an offset"):
                 version, has_begun = _next_version(json.loads(position))
-            versions = CollectionLog(folder).versions()
+            log = CollectionLog(folder)
+            versions = log.versions()
+            other = _another_history(query, log)
         except OSError:  # the start says what is wrong with it
             return None
+        if other is not None:
+            return other
         if not versions or version is None:
             return None
         if versions[-1] + (0 if has_begun else 1) < version:
@@ -102,6 +107,27 @@ class DeltaSource(SourceConnector):
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query)
+
+    def guard(self, query: ResolvedQuery) -> Callable[[int], None] | None:
+        """Compare the last version that was read, then remember the one that this step reads up to."""
+        checkpoint = query.checkpoint
+        if checkpoint is None or AWS in query.link.connections:  # only Spark can read that log
+            return None
+        log = CollectionLog(folder_of(query))
+
+        def check(step: int) -> None:
+            if (other := _another_history(query, log)) is not None:
+                raise MzplanError(other)
+            version = _last_version(checkpoint.log.offset(step)[0])
+            if (commit := log.digest(version)) is not None and checkpoint.last_read() != (version, commit):
+                checkpoint.record_last_read(version, commit)
+
+        return check
+
+    def carry_over(self, earlier: Checkpoint, later: Checkpoint) -> None:
+        """Copy which version was read last."""
+        if (read := earlier.last_read()) is not None:
+            later.record_last_read(*read)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         body, folder = query.body, folder_of(query)
@@ -157,6 +183,30 @@ def _next_version(position: Any) -> tuple[int | None, bool]:
     if position.get("isStartingVersion"):
         return None, False
     return int(position["reservoirVersion"]), int(position.get("index", -1)) >= 0
+
+
+def _last_version(position: Any) -> int:
+    """Return the last version that a step reads which ends at this offset of Delta. Raises OSError."""
+    with decoding("an offset"):
+        version = int(position["reservoirVersion"])
+        begins = position.get("isStartingVersion") or int(position.get("index", -1)) >= 0
+        return version if begins else version - 1
+
+
+def _another_history(query: ResolvedQuery, log: CollectionLog) -> Diagnostic | None:
+    """MZ043 if the table no longer has the commit that was read last: it is another copy of the table, which
+    others may have written since. None if it has, or if that can't be known. Raises OSError."""
+    read = query.checkpoint.last_read() if query.checkpoint is not None else None
+    if read is None:
+        return None
+    version, commit = read
+    found = log.digest(version)
+    newest = max(log.versions(), default=version)
+    if found == commit or (found is None and newest >= version):  # Delta removes old entries of its log
+        return None
+    what = f"the newest is {newest}" if found is None else "that version is now another commit"
+    why = f"{route(query)}: version {version} was read, and {what}"
+    return another_upstream(query, "table", f"{why}: an older copy was put in its place")
 
 
 def _without_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:

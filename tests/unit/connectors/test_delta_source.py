@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from deltalake import DeltaTable, write_deltalake
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.delta.source import DeltaSource
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.collection_log import CollectionLog
 from tests.unit.cli_runs import mzplan
 from tests.unit.connectors.lake_queries import on_table
 
@@ -92,6 +96,58 @@ def test_whether_the_log_has_what_comes_next(
     (table / "_delta_log" / f"{0:020}.json").unlink()
     said = DeltaSource().check_position(query(table), json.dumps({"sourceVersion": 1, **offset}))
     assert (said.code if said is not None else None) == code
+
+
+def begun(table: Path, tmp_path: Path, *versions: int, **body: Any) -> ResolvedQuery:
+    """A source that has planned a step up to each of these versions."""
+    checkpoint = Checkpoint(str(tmp_path / "checkpoint"))
+    for step, version in enumerate(versions):
+        plan(checkpoint, step, version)
+    return replace(query(table, schema="id BIGINT", **body), checkpoint=checkpoint)
+
+
+def plan(checkpoint: Checkpoint, step: int, version: int) -> None:
+    offsets = Path(checkpoint.spark) / "offsets"
+    offsets.mkdir(parents=True, exist_ok=True)
+    offset = {"reservoirVersion": version, "index": 0, "isStartingVersion": step == 0}
+    (offsets / str(step)).write_text(f'v1\n{{"batchTimestampMs":1}}\n{json.dumps(offset)}')
+
+
+def write(table: Path, *ids: int, mode: Any = "append") -> None:
+    write_deltalake(table, pa.table({"id": pa.array(ids, pa.int64())}), mode=mode)
+
+
+def test_an_older_copy_that_was_written_on_is_another_table(tmp_path: Path) -> None:
+    table, copy = tmp_path / "orders", tmp_path / "copy"
+    write(table, 1)
+    write(table, 2)
+    source, of = DeltaSource(), begun(table, tmp_path, 1)
+    guard = source.guard(of)
+    assert guard is not None and of.checkpoint is not None
+    guard(0)
+    assert of.checkpoint.last_read() == (1, CollectionLog(str(table)).digest(1))
+    shutil.copytree(table, copy)
+    write(table, 3)
+    write(table, 4)
+    plan(of.checkpoint, 1, 3)
+    guard(1)
+    guard(1)  # a step that runs once more
+    shutil.rmtree(table)
+    shutil.copytree(copy, table)
+    position = of.checkpoint.log.entry(1)
+    assert position is not None
+    for _ in range(3):
+        refused = source.check_position(of, position)
+        assert refused is not None and refused.code == "MZ043" and "older copy" in refused.detail
+        with pytest.raises(MzplanError, match="would read another table"):
+            guard(1)
+        write(table, 5)
+    later = Checkpoint(str(tmp_path / "later"))
+    source.carry_over(of.checkpoint, later)
+    assert later.last_read() == of.checkpoint.last_read()
+    # An entry that Delta has removed from its log says nothing.
+    (table / "_delta_log" / f"{3:020}.json").unlink()
+    assert source.check_position(of, position) is None
 
 
 LAKE = """
