@@ -24,6 +24,8 @@ _COMPUTING = (
 )
 _CONSTRAINTS = "delta.constraints."
 _ONCE = ("protocol", "metaData")
+# What Delta and delta-rs call the number of rows that a commit deleted.
+_DELETED = ("numDeletedRows", "num_deleted_rows", "numTargetRowsDeleted", "num_target_rows_deleted")
 _ENCODED_ID = 20  # characters of the UUID in the name of a deletion vector, behind its folder
 
 
@@ -56,13 +58,14 @@ class OutsideError(MzplanError, OSError):
 class Add:
     """A file: its name in the log, its path or URI, when it was made (milliseconds), and whether its rows are
     new to the table (False: they were in other files before). `partition`: the values, as text, that all its
-    rows have in the table's partition columns."""
+    rows have in the table's partition columns. `rows`: how many it has; None if the log doesn't say."""
 
     name: str
     place: str
     modified: int
     has_new_rows: bool
     partition: Mapping[str, str | None]
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +86,9 @@ class Commit:
     feed: with none of them, its rows are those of `adds`, all new. `features`: what the table asks for from
     here on; None where that is as before. `computing`: likewise, what Delta is to compute with each write
     (generated columns, constraints, defaults), and types that name a class. `partitions`: likewise, the
-    table's partition columns with their types, by Delta's names."""
+    table's partition columns with their types, by Delta's names. `operation`: what was done, by Delta's name.
+    `deletes`: whether it took rows away, and not only files whose rows are in others now; `deleted`: how many
+    rows it says that it deleted, None if it doesn't say."""
 
     version: int
     step: int | None
@@ -99,6 +104,9 @@ class Commit:
     features: Features | None = None
     computing: tuple[str, ...] | None = None
     partitions: Mapping[str, str] | None = None
+    operation: str = ""
+    deletes: bool = False
+    deleted: int | None = None
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -114,7 +122,7 @@ def decode_commit(collection: str, version: int, data: bytes) -> Commit:
     """Raises ValueError and its like for what is no commit, OutsideError for one that names other files."""
     info: dict[str, Any] = {}
     adds: list[dict[str, Any]] = []
-    removes: list[str] = []
+    removes: list[dict[str, Any]] = []
     changes: list[dict[str, Any]] = []
     transaction: tuple[str, int] | None = None
     features: Features | None = None
@@ -132,7 +140,7 @@ def decode_commit(collection: str, version: int, data: bytes) -> Commit:
         elif "cdc" in action:
             changes.append(action["cdc"])
         elif "remove" in action:
-            removes.append(action["remove"]["path"])
+            removes.append(action["remove"])
         elif "txn" in action:
             transaction = str(action["txn"]["appId"]), int(action["txn"]["version"])
         elif "protocol" in action:
@@ -154,10 +162,11 @@ def decode_commit(collection: str, version: int, data: bytes) -> Commit:
                 modified=int(add.get("modificationTime", 0)),
                 has_new_rows=bool(add.get("dataChange", True)),
                 partition=add.get("partitionValues") or {},
+                rows=_rows_of(add),
             )
             for add in adds
         ),
-        removes=tuple(removes),
+        removes=tuple(remove["path"] for remove in removes),
         transaction=transaction,
         merged=int(metrics["numSourceRows"]) if "numSourceRows" in metrics else None,
         is_vacuum=str(info.get("operation", "")).startswith("VACUUM"),
@@ -165,6 +174,9 @@ def decode_commit(collection: str, version: int, data: bytes) -> Commit:
         features=features,
         computing=computing,
         partitions=partitions,
+        operation=str(info.get("operation", "")),
+        deletes=any(remove.get("dataChange", True) for remove in removes),
+        deleted=next((int(metrics[name]) for name in _DELETED if metrics.get(name) is not None), None),
     )
 
 
@@ -217,6 +229,16 @@ def _rows(info: dict[str, Any], metrics: dict[str, Any]) -> int | None:
         counted = [metrics.get(f"numTargetRows{change}") for change in ("Inserted", "Updated", "Deleted")]
         return sum(int(number) for number in counted if number is not None) if any(counted) else None
     return int(metrics["numOutputRows"]) if "numOutputRows" in metrics else None
+
+
+def _rows_of(add: Mapping[str, Any]) -> int | None:
+    """The rows of a file, without those that its deletion vector hides; None if its statistics don't say."""
+    try:
+        counted = json.loads(add.get("stats") or "{}").get("numRecords")
+    except (ValueError, AttributeError):
+        return None
+    hidden = (add.get("deletionVector") or {}).get("cardinality", 0)
+    return counted - hidden if isinstance(counted, int) and isinstance(hidden, int) else None
 
 
 def place_of(collection: str, name: str) -> str:

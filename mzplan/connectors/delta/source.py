@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SourceConnector
+from mzplan.connectors.api.losses import listed
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream, begin_anew
 from mzplan.connectors.delta.column_types import column_types, holds
+from mzplan.connectors.delta.losses import rows_gone
 from mzplan.connectors.delta.table import open_table
 from mzplan.connectors.formats.parsers import already_columns
 from mzplan.connectors.formats.records import MARK, Records, checked
@@ -26,12 +29,14 @@ from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import uri_of, use_s3
 from mzplan.connectors.network.folders import folder_of, folder_problems, route
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.losses import Loss
 from mzplan.schema.columns import canonical_type, spark_type
 from mzplan.schema.source_columns import record_columns
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, require_inside
 from mzplan.warehouse.folder import decoding
 from mzplan.warehouse.log_entries import OutsideError
+from mzplan.warehouse.step_index import StepIndex
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -107,6 +112,29 @@ class DeltaSource(SourceConnector):
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query)
+
+    def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
+        """Rows that others have deleted. With a key, the collection has lost these rows as well."""
+        end, _ = former.log.offset(former.log.newest())
+        if query.keys or AWS in query.link.connections or end is None:
+            return None
+        log = CollectionLog(folder_of(query))
+        if _another_history(replace(query, checkpoint=former), log) is not None:
+            where = f"{route(query)}: the table was put back to an older copy"
+            return Loss(lost=None, read=None, unit="rows", where=where)
+        begin, newest = _begin(former), StepIndex(former).last()
+        gone = rows_gone(log, _last_version(begin) if begin is not None else 0, _last_version(end))
+        lost, read = gone.lost, gone.read
+        if newest is not None and newest.total is not None and read is not None and newest.total > read:
+            # The log begins later than the source did.
+            lost, read = lost + newest.total - read if lost is not None else None, newest.total
+        if lost == 0:
+            return None
+        versions = [f"{version:,}" for version in gone.versions]
+        where = f"{route(query)}: rows were deleted by versions {listed(versions, 'versions')}"
+        if not versions:
+            where = f"{route(query)}: rows were deleted before version {log.oldest():,}, where its log begins"
+        return Loss(lost=lost, read=read if lost is not None else None, unit="rows", where=where)
 
     def guard(self, query: ResolvedQuery) -> Callable[[int], None] | None:
         """Compare the last version that was read, then remember the one that this step reads up to."""
@@ -191,6 +219,14 @@ def _last_version(position: Any) -> int:
         version = int(position["reservoirVersion"])
         begins = position.get("isStartingVersion") or int(position.get("index", -1)) >= 0
         return version if begins else version - 1
+
+
+def _begin(former: Checkpoint) -> Any:
+    """The offset after the first step; None if it isn't known. Raises OSError."""
+    if former.carried() is not None:  # the rows that it begins with were read by an earlier generation
+        return None
+    first = StepIndex(former).find(0)
+    return first.end if first is not None else former.log.offset(0)[0]
 
 
 def _another_history(query: ResolvedQuery, log: CollectionLog) -> Diagnostic | None:

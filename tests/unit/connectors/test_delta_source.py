@@ -18,6 +18,8 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.step_index import StepIndex
+from mzplan.warehouse.step_record import StepRecord
 from tests.unit.cli_runs import mzplan
 from tests.unit.connectors.lake_queries import on_table
 
@@ -148,6 +150,53 @@ def test_an_older_copy_that_was_written_on_is_another_table(tmp_path: Path) -> N
     # An entry that Delta has removed from its log says nothing.
     (table / "_delta_log" / f"{3:020}.json").unlink()
     assert source.check_position(of, position) is None
+
+
+def loss(table: Path, tmp_path: Path, *versions: int, **body: Any) -> tuple[int | None, int | None] | None:
+    of = begun(table, tmp_path / "-".join(map(str, versions)), *versions)
+    assert of.checkpoint is not None
+    anew = replace(query(table, schema="id BIGINT", **body), checkpoint=Checkpoint(str(tmp_path / "anew")))
+    found = DeltaSource().loss(anew, of.checkpoint)
+    return (found.lost, found.read) if found is not None else None
+
+
+def test_rows_that_were_read_and_deleted_are_a_loss(tmp_path: Path) -> None:
+    table = tmp_path / "orders"
+    write(table, 1, 2, 3)  # version 0
+    assert loss(table, tmp_path, 0) is None
+    write(table, 4, 5)
+    DeltaTable(table).delete("id = 1")  # 2
+    write(table, 6, 7)  # 3: not read
+    assert loss(table, tmp_path, 0, 1) == (1, 5)
+    DeltaTable(table).delete("id = 6")
+    assert loss(table, tmp_path, 0, 1) == (1, 5)
+    DeltaTable(table).optimize.compact()
+    assert loss(table, tmp_path, 0, 1) == (1, 5)
+    assert loss(table, tmp_path, 0, 1, key=["id"]) is None
+    assert loss(table, tmp_path, 2) is None, "it has begun after the delete"
+    write(table, 8, 9, mode="overwrite")
+    assert loss(table, tmp_path, 2, 3) == (6, 6)
+    DeltaTable(table).restore(3)
+    assert loss(table, tmp_path, 2, 3) is None
+    DeltaTable(table).delete("id = 3")
+    write(table, 10, 11)
+    newest = DeltaTable(table).version()
+    DeltaTable(table).delete("id = 10")
+    DeltaTable(table).restore(newest)
+    assert loss(table, tmp_path, 2, 3) == (1, 6), "what was never read is none of it"
+
+
+def test_a_loss_that_the_log_no_longer_tells_is_found_by_the_number_of_rows(tmp_path: Path) -> None:
+    table = tmp_path / "orders"
+    write(table, 1, 2, 3)
+    DeltaTable(table).delete("id < 3")
+    write(table, 4)
+    DeltaTable(table).create_checkpoint()
+    for version in (0, 1):
+        (table / "_delta_log" / f"{version:020}.json").unlink()
+    index = StepIndex(Checkpoint(str(tmp_path / "0-2/checkpoint")))
+    index.append([StepRecord(step=0, rows=3, total=3), StepRecord(step=1, rows=1, total=4)])
+    assert loss(table, tmp_path, 0, 2) == (2, 4)
 
 
 LAKE = """

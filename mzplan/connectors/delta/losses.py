@@ -1,0 +1,83 @@
+"""How many rows a Delta source has read that its table no longer holds, by the table's log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.delta_rs import open_delta
+from mzplan.warehouse.log_entries import Commit
+
+_RESTORE = "RESTORE"
+_REWRITES = ("DELETE", "UPDATE", "MERGE", _RESTORE)  # the rows that these keep are in the files that they add
+
+
+class RowsGone(NamedTuple):
+    """Numbers of rows; None if the log doesn't say. `lost`: of the `read` rows, those that are gone.
+    `versions`: the commits that took rows away which were read."""
+
+    lost: int | None
+    read: int | None
+    versions: tuple[int, ...]
+
+
+def rows_gone(log: CollectionLog, first: int, last: int) -> RowsGone:
+    """Follow the rows that a source has read: those of the snapshot `first`, then those that commits added up
+    to version `last`. A log that begins after `first` is followed from its oldest version on. Raises OSError.
+    """
+    oldest = log.oldest() or 0
+    files = _files_at(log, oldest) if oldest else {}
+    first, read, lost = max(first, oldest), _sum(files.values()), _sum(())
+    versions: list[int] = []
+    gone: dict[str, int | None] = {}
+    for commit in log.after(oldest if oldest else -1):
+        taken = {name: files.pop(name) for name in commit.removes if name in files}
+        gone |= taken
+        added = {add.name: add.rows for add in commit.adds}
+        restores = commit.operation == _RESTORE
+        if restores:
+            added = {name: rows for name, rows in added.items() if name in gone}
+        if commit.version > first and commit.deletes:
+            if taken or restores:
+                lost = _sum((lost, _lost(commit, _sum(taken.values()), _sum(added.values()))))
+                versions += [commit.version] if taken else []
+            are_read = restores or (bool(taken) and commit.operation in _REWRITES)
+        else:
+            are_read = commit.version <= last or bool(taken)
+        if are_read:
+            files |= added
+        if commit.version <= first:
+            read = _sum(files.values())
+        elif commit.version <= last and not commit.deletes:
+            read = _sum((read, *(add.rows for add in commit.adds if add.has_new_rows)))
+    return RowsGone(max(0, lost) if lost is not None else None, read, tuple(versions))
+
+
+def _lost(commit: Commit, taken: int | None, added: int | None) -> int | None:
+    """How many rows a commit took away; less than none if it brought some back."""
+    if taken is None or (commit.operation in _REWRITES and added is None):
+        return None
+    if commit.operation not in _REWRITES:
+        return taken
+    left = taken - (added or 0)
+    return left if commit.operation == _RESTORE else max(left, commit.deleted or 0, 0)
+
+
+def _files_at(log: CollectionLog, version: int) -> dict[str, int | None]:
+    """The rows of each file of a version, by its name in the log."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        actions = open_delta(log.collection, version).get_add_actions(flatten=True)
+    except DeltaError as problem:
+        raise OSError(str(problem)) from None
+    columns = {name: actions.column(name).to_pylist() for name in actions.schema.names}
+    counts = columns.get("num_records") or [None] * len(columns["path"])
+    return dict(zip(columns["path"], counts, strict=True))
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    """None if one is not known."""
+    known = list(numbers)
+    return None if None in known else sum(number for number in known if number is not None)
