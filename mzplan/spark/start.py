@@ -309,13 +309,16 @@ class QueryStart:
         self._context.collections.is_written_with(self._collection, self._query.columns)
 
     def _end_if_restored(self) -> None:
-        """End a source whose collection was restored to an older copy: its sinks would read past what comes
-        in the place of the lost steps. (Of one whose table was made anew there is nothing left to save: it is
-        drift, and its next start is refused.)"""
+        """End a query whose table was restored to an older copy. A source's sinks would read past what comes
+        in the place of the lost steps, and a sink's target lacks rows. (Of a source whose table was made anew
+        there is nothing left to save: it is drift, and its next start is refused.)"""
         try:
-            ensure_collection(self._checkpoint, self._query.address, self._collection)
+            if self._query.address.has_collection:
+                ensure_collection(self._checkpoint, self._query.address, self._collection)
+            else:
+                self._context.connectors.sink(self._query.description.type).ensure_whole(self._query)
         except MzplanError as problem:
-            if problem.diagnostics[0].code != "MZ291":
+            if problem.diagnostics[0].code not in ("MZ291", "MZ069"):
                 return
             self._running.fail(problem)
             with suppress(MzplanError):  # it is busy: its next start is refused

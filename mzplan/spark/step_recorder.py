@@ -91,7 +91,7 @@ class StepRecorder:
     def begins(self, name: str, history: StepHistory, lost: Callable[[], None] = lambda: None) -> None:
         """A query is about to start: record what it did before, and does from now on. `lost` is called, on a
         thread of its own, when a source has done a step that its collection does not hold behind the step
-        before: somebody has restored the table under it."""
+        before (somebody has restored the table under it), and after each look at new steps of a sink."""
         try:
             finished = history.log.committed()
         except OSError as problem:
@@ -207,7 +207,8 @@ class StepRecorder:
             return
         query.problem = ""
         recorded = max((record.step for record in query.recent), default=-1)
-        if query.history.is_source and any(step > recorded for step in reported):
+        # A sink's steps are read from its checkpoint: whether its target holds them is asked each time.
+        if any(step > recorded for step in reported) or (records and not query.history.is_source):
             threading.Thread(target=query.lost, name="lost steps", daemon=True).start()
         with self._lock:
             query.latency = latency if latency is not None else query.latency

@@ -164,6 +164,11 @@ class SinkConnector(Side, Protocol):
         """What is recorded of its steps. Raises MzplanError MZ100 for a target that keeps nothing, and for
         what a server did."""
 
+    def ensure_whole(self, query: ResolvedQuery) -> None:
+        """Check, after steps of a running query, that the target holds all steps that the checkpoint says are
+        written. Raises MzplanError MZ069 if it doesn't."""
+        return
+
     def prepare(self, query: ResolvedQuery, outputs: Sequence[Output]) -> None:
         """Make what the target lacks, where the description says so (`Probe.makes`), all or nothing; nothing
         where nothing is missing (any more), or a type is not known. Nothing that is there is dropped or

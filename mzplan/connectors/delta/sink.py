@@ -88,12 +88,13 @@ class DeltaSink(SinkConnector):
             return []
         return [lacking_steps(query, table, *missing)] if missing is not None else []
 
+    def ensure_whole(self, query: ResolvedQuery) -> None:
+        if refused := [found for found in self._restored(query) if found.severity == "error"]:
+            raise MzplanError(refused)
+
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         path = folder_of(run.query)
-        if refused := [
-            diagnostic for diagnostic in self._restored(run.query) if diagnostic.severity == "error"
-        ]:
-            raise MzplanError(refused)
+        self.ensure_whole(run.query)
         use_s3(rows.sparkSession, run.query, path)
         partitions = run.query.body.get("partition_by", ())
         if run.begins and empties_target(run.query):

@@ -98,6 +98,31 @@ def test_a_restored_table_is_refused(lab: Lab, tmp_path: Path) -> None:
     assert refusal(lab, source)[0] == "MZ291"
 
 
+def test_a_table_that_is_restored_under_its_sink(lab: Lab, tmp_path: Path) -> None:
+    """The next step takes the version of the lost one, and the sink ends."""
+    orders = tmp_path / "orders"
+    orders.mkdir()
+    source = lab.files_source(orders)
+    folder = {"type": "files", "path": str(tmp_path)}
+    append = lab.sink(source, "delta", folder, path="all")
+    upsert = lab.sink(source, "delta", folder, path="latest", mode="upsert", key=["id"])
+    lab.start(source)
+    for number in range(3):
+        drop(orders, number, 10)
+        until("the row is read", lambda n=number: lab.count(source) == n + 1)  # type: ignore[misc]
+        if number == 0:
+            lab.start(append, upsert)
+        until("it is written", lambda n=number: min(map(lab.last_step, (append, upsert))) >= n)  # type: ignore[misc]
+    assert lab.report(append).active and lab.report(upsert).active
+    for name in ("all", "latest"):
+        restore(tmp_path / name)
+    drop(orders, 3, 10)
+    for sink in (append, upsert):
+        ended = lab.ended(sink)
+        assert ended.error_code == "MZ069" and "lacks step 2," in str(ended.error)
+    lab.stop(source, append, upsert)
+
+
 def test_a_step_that_only_moves_the_checkpoint_is_no_loss(lab: Lab, tmp_path: Path) -> None:
     orders = tmp_path / "orders"
     orders.mkdir()
