@@ -735,6 +735,52 @@ def test_a_column_that_gets_another_type(dsn: str, tmp_path: Path, monkeypatch: 
         again.close()
 
 
+@pytest.mark.parametrize(
+    ("statement", "column", "why"),
+    [
+        (
+            "BEGIN; ALTER TABLE t RENAME name TO old; ALTER TABLE t RENAME later TO name; COMMIT",
+            "name",
+            "it was column 2 of the table, and is column 3",
+        ),
+        (
+            "ALTER TABLE t DROP COLUMN name, ADD COLUMN name text DEFAULT 'x'",
+            "name",
+            "it was column 2 of the table, and is column 6",
+        ),
+        ("ALTER TYPE mood RENAME VALUE 'sad' TO 'low'", "m", "it no longer has sad"),
+        ("ALTER TYPE mood RENAME VALUE 'sad' TO 'low'", "ms", "it no longer has sad"),
+    ],
+)
+def test_values_that_change_without_a_row(
+    dsn: str, tmp_path: Path, statement: str, column: str, why: str
+) -> None:
+    """PostgreSQL sends nothing of such a change: the source stops before it reads a later row."""
+    run(
+        dsn,
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "CREATE TABLE t (id bigint PRIMARY KEY, name text, later text, m mood, ms mood[])",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t VALUES (1, 'a', 'x', 'sad', '{sad}')",
+    )
+    enum = "ms ARRAY<STRING>" if column == "ms" else "m STRING"
+    query = source(dsn, tmp_path, schema=f"id BIGINT, name STRING, {enum}")
+    input_, collection = endpoint(query), Collection("id")
+    collection.follow(input_)
+    run(dsn, "ALTER TYPE mood ADD VALUE 'good'", "INSERT INTO t (id, name, m) VALUES (2, 'b', 'good')")
+    collection.follow(input_)
+    assert names(collection) == {1: "a", 2: "b"}
+    run(dsn, statement, "INSERT INTO t (id, name) VALUES (3, 'c')")
+    for again in (input_, endpoint(query)):
+        with pytest.raises(MzplanError, match=rf"MZ230.*olumn {column} of table public\.t") as told:
+            collection.follow(again)
+        assert why in told.value.diagnostics[0].detail
+        again.close()
+    assert names(collection) == {1: "a", 2: "b"}
+    found = PostgresSource().check_position(query, json.dumps({"step": input_.steps().stop}))
+    assert found is not None and found.code == "MZ230" and "--replace" in found.hint
+
+
 def test_a_column_that_is_declared_while_changes_from_before_it_are_unread(dsn: str, tmp_path: Path) -> None:
     """They have NULL there, also in a step that was durable before. One that is dropped later is told."""
     run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(9))", "INSERT INTO t VALUES (1, 'a')")

@@ -19,7 +19,11 @@ SELECT a.attname AS name, b.typname AS type, n.nspname AS type_schema, b.typcate
        a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AS required,
        a.attgenerated = '' AND a.attidentity <> 'a' AS writable,
        EXISTS (SELECT FROM pg_index i
-               WHERE i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY(i.indkey)) AS in_key
+               WHERE i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY(i.indkey)) AS in_key,
+       a.attnum AS number,
+       array(SELECT ARRAY[e.oid::text, e.enumlabel::text] FROM pg_enum e
+             WHERE e.enumtypid IN (b.oid, CASE WHEN b.typcategory = 'A' THEN b.typelem END) ORDER BY e.oid)
+         AS labels
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
 JOIN pg_namespace n ON n.oid = b.typnamespace

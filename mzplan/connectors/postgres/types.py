@@ -64,7 +64,9 @@ _TEXT_CATEGORIES = {"S", "E", "I", "U", "G"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetColumn:
     """A column of a PostgreSQL table, from its catalogue. `type` is the underlying one of a domain;
-    `in_key`: of the primary key; `delimiter` stands between the elements of an array of them."""
+    `in_key`: of the primary key; `delimiter` stands between the elements of an array of them. `number` stays
+    when the column is renamed; `labels`: of an enum, or of an array of them, each label with its oid, which
+    stays when the label is renamed."""
 
     name: str
     type: str
@@ -76,6 +78,8 @@ class TargetColumn:
     writable: bool
     in_key: bool = False
     delimiter: str = ","
+    number: int = 0
+    labels: Sequence[tuple[str, str]] = ()
 
     @property
     def is_array(self) -> bool:

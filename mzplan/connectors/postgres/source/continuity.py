@@ -1,6 +1,6 @@
 """Is it still what was read? A PostgreSQL source records with each step, beside its bounds, which tables they
-were (by oid: a name can come to mean another table), what their columns and their partitions were, and on
-which timeline of the server they lie.
+were (by oid: a name can come to mean another table), what their columns and their partitions were (a column
+by its number, an enum's label by its oid), and on which timeline of the server they lie.
 
 What a step of an earlier version did not record is not checked.
 """
@@ -26,7 +26,14 @@ from mzplan.connectors.postgres.source.slots import (
     published,
     session,
 )
-from mzplan.connectors.postgres.source.upstream_problems import ANOTHER_TABLE, RETYPED, SLOT_GONE, SLOT_MOVED
+from mzplan.connectors.postgres.source.upstream_problems import (
+    ANOTHER_COLUMN,
+    ANOTHER_TABLE,
+    RELABELLED,
+    RETYPED,
+    SLOT_GONE,
+    SLOT_MOVED,
+)
 from mzplan.connectors.postgres.source.values import is_text
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import numeric_size, quoted
@@ -53,7 +60,7 @@ _BEFORE = "WHERE ctid < '(8,0)' AND xmin = %s::xid AND cmin::text::bigint < %s"
 
 Types = Mapping[str, Mapping[str, Sequence[Any]]]
 """By the source's name of a table, by declared column: type and typmod, as the catalogue has them, and as
-people know them."""
+people know them; then its number, and an enum's labels by their oids."""
 
 _INTEGERS = ("int2", "int4", "int8")
 _TIMES = ("timestamp", "timestamptz", "time", "timetz")
@@ -191,13 +198,24 @@ class Shapes:
                     if column.name in before:
                         known[column.name] = before[column.name]
                     continue
-                known[column.name] = now = [current.type, current.typmod, current.shown]
+                labels = dict(current.labels)
+                now = [current.type, current.typmod, current.shown, current.number, labels]
+                known[column.name] = now
                 was = before.get(column.name, now)
+                self._ensure_same(name, column.name, was, now)
                 if not keeps_values(was, now, as_text=is_text(column.type)):
                     raise RETYPED.error(
                         self._query, table=name, column=column.name, was=was[2], now=current.shown
                     )
             self.known[name] = known
+
+    def _ensure_same(self, table: str, column: str, was: Sequence[Any], now: Sequence[Any]) -> None:
+        """Raise MzplanError MZ230 for what changes values and sends no row."""
+        if was[3] != now[3]:
+            raise ANOTHER_COLUMN.error(self._query, table=table, column=column, was=was[3], now=now[3])
+        renamed = [label for oid, label in was[4].items() if now[4].get(oid) != label]
+        if renamed:
+            raise RELABELLED.error(self._query, table=table, column=column, labels=", ".join(renamed))
 
     def added(self, recorded: Types) -> dict[str, list[str]]:
         """By table, the columns that are declared only since a step: rows from before may lack them."""

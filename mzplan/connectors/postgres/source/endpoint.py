@@ -217,14 +217,16 @@ class PostgresInput:
             if timeline != self._timeline:  # promoted meanwhile
                 check_timeline(self._query, self._names, info, timeline, recorded, after)
                 self._timeline = timeline
-            # Now and then, also while there are changes of other tables: one that was made anew has none.
-            if time.monotonic() - self._tables_seen_at >= _TABLES_EVERY_S:
-                self._check_tables(connection, newest)
             oids = self._oids_of(connection, newest)
             to = self._end.read(connection)
+            found = to > after and self._watch.finds(after, to, self._ours(oids))
+            # Before each step of changes, which may come from after a change of the table itself. And now and
+            # then while only other tables change: a table that was made anew has no changes.
+            if found or time.monotonic() - self._tables_seen_at >= _TABLES_EVERY_S:
+                self._check_tables(connection, newest)
         if to <= after:
             return None
-        if self._watch.finds(after, to, self._ours(oids)):
+        if found:
             types = newest.get("types", {})
             return {
                 "kind": "changes",

@@ -127,6 +127,23 @@ RETYPED = Problem(
     "{begin_anew}.",
     refused=True,
 )
+ANOTHER_COLUMN = Problem(
+    "MZ230",
+    "Column {column} of table {table} is not the one that {address} has read",
+    "it was column {was} of the table, and is column {now}: it was dropped and added again, or another "
+    "column was given its name. PostgreSQL sends no changes of that: what was read before would keep the "
+    "former column's values.",
+    "{begin_anew}.",
+    refused=True,
+)
+RELABELLED = Problem(
+    "MZ230",
+    "The enum of column {column} of table {table} has other labels than when it was read",
+    "it no longer has {labels}: the label was renamed, or the column has another enum. PostgreSQL sends no "
+    "changes of that: what was read before would keep the former label.",
+    "{begin_anew}.",
+    refused=True,
+)
 TRUNCATED = Problem(
     "MZ231",
     "{tables} was truncated",
