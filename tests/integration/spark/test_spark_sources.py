@@ -254,6 +254,31 @@ def test_a_delta_table_is_read_as_it_grows(lab: Lab, tmp_path: Path) -> None:
     lab.stop(skips)
 
 
+def test_a_renamed_column_of_a_delta_table_ends_its_source(lab: Lab, tmp_path: Path) -> None:
+    """Delta doesn't stream across it, whether the column is declared or not; a new generation reads on."""
+    spark, table = lab.executor._spark, f"delta.`{tmp_path}/lake/orders`"
+    assert spark is not None
+    spark.sql(
+        f"CREATE TABLE {table} (id BIGINT, note STRING) USING DELTA "
+        "TBLPROPERTIES (delta.columnMapping.mode = 'name')"
+    )
+    spark.sql(f"INSERT INTO {table} VALUES (1, 'a')")
+    source = lab.source(
+        "delta", {"type": "files", "path": str(tmp_path / "lake")}, path="orders", schema="id BIGINT"
+    )
+    lab.start(source)
+    until("what it holds is read", lambda: lab.count(source) == 1)
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN note TO remark")
+    spark.sql(f"INSERT INTO {table} VALUES (2, 'b')")
+    ended = lab.ended(source)
+    assert ended.error_code == "MZ285" and "--replace" in str(ended.error)
+    lab.stop(source)
+    anew = replace(source, generation=2)
+    lab.start(anew)
+    until("it reads all", lambda: sorted(row["id"] for row in lab.read(anew)) == [1, 2])
+    lab.stop(anew)
+
+
 @pytest.mark.parametrize("key", [(), pytest.param(("id",), marks=pytest.mark.nightly)])
 def test_no_row_comes_of_a_file_outside_the_table(lab: Lab, tmp_path: Path, key: tuple[str, ...]) -> None:
     """Also where the log leads out of it while the query runs; whatever the folder's name has."""

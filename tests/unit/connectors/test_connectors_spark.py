@@ -307,6 +307,18 @@ def test_a_collection_that_was_never_written(tmp_path: Path) -> None:
             "connection.k (a:1): records were deleted from the topic before they were read: "
             "[KAFKA_DATA_LOSS.X] offsets are gone",
         ),
+        (
+            [
+                ("x", "failed"),
+                (
+                    "org.apache.spark.sql.delta.DeltaStreamingNonAdditiveSchemaIncompatibleException",
+                    "[DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG] no",
+                ),
+            ],
+            "MZ285",
+            "connection.k (a:1): a column of the table was renamed, dropped or retyped, and Delta doesn't "
+            "stream across that: [DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG] no",
+        ),
         ([("a.B", ""), ("c.D", "the cause\n\tat e.F(G.java:1)")], "MZ064", "the cause"),
         (
             [
