@@ -60,10 +60,17 @@ class FileEdit:
 class Edits:
     """Edits of a project's files, one after the other. Writes nothing."""
 
-    def __init__(self, directory: str, templates: Mapping[Address, str] = MappingProxyType({})):
-        """`templates`: by address, `Resource.template` of those that have one."""
+    def __init__(
+        self,
+        directory: str,
+        templates: Mapping[Address, str] = MappingProxyType({}),
+        environment: str = "",
+    ):
+        """`templates`: `Resource.template` by address, of the resources that have one. `environment`: the
+        one that the edits are meant for, in a project that declares some."""
         self._directory = directory
         self._templates = templates
+        self._environment = environment
         self._made: dict[str, FileEdit] = {}  # by location
 
     @property
@@ -79,9 +86,9 @@ class Edits:
     def edit(self, address: Address, edits: Sequence[PropertyEdit], body: Body = _NOTHING) -> None:
         """Edit the body of a resource; `body` is what it means now, variables filled in. Raises MzplanError
         MZ075 where the file is written in a way that this can't be done in place, MZ253 where it would
-        change other resources too."""
+        change other resources too, MZ077 where it would change other environments too."""
         self._check_written_out(address)
-        self._add(edit_resource(self._directory, address, edits, self.contents, body))
+        self._add(edit_resource(self._directory, address, edits, self.contents, body, self._environment))
 
     def rename(self, address: Address, name: str) -> None:
         """Give a resource another name, where it is declared. Raises as `edit`."""
@@ -105,10 +112,10 @@ def edit_resource(
     edits: Sequence[PropertyEdit],
     edited: Mapping[str, bytes] = _AS_WRITTEN,
     body: Body = _NOTHING,
+    environment: str = "",
 ) -> FileEdit:
     """The file that declares a resource, with edits of its body. `edited`: contents, by real path, that stand
-    for what is on the disk. Writes nothing. Raises MzplanError MZ075 where the file is written in a way that
-    they can't be made in place."""
+    for what is on the disk. Writes nothing. Raises as Edits.edit."""
     section = SECTION_OF[address.kind]
     file, text = _declaring(directory, address, edited)
     written = body_of(text, section, address.name)
@@ -125,8 +132,10 @@ def edit_resource(
         return rewrite(text, section, address.name, edits)
 
     after = _rewritten(directory, address, file, rewriting)
-    notices = tuple(_notices(directory, file, text, address, edits))
-    return _file_edit(file, after, notices)
+    replaced = _replaced_variables(directory, file, written, address, edits, environment)
+    if environment and replaced:
+        raise MzplanError(replaced)
+    return _file_edit(file, after, tuple(replaced))
 
 
 def _with_variables(edit: PropertyEdit, written: Any, now: Any) -> PropertyEdit:
@@ -265,35 +274,48 @@ def _declaring(directory: str, address: Address, edited: Mapping[str, bytes]) ->
     raise MzplanError(diagnostic)
 
 
-def _notices(
-    directory: str, file: SourceFile, text: str, address: Address, edits: Sequence[PropertyEdit]
+def _variables(value: Any) -> set[str]:
+    return set(VARIABLE.findall(str(value)))
+
+
+def _replaced_variables(
+    directory: str,
+    file: SourceFile,
+    written: Any,
+    address: Address,
+    edits: Sequence[PropertyEdit],
+    environment: str,
 ) -> list[Diagnostic]:
-    """MZ077 for each value that came from a variable, and is written out (or gone) now."""
-    whole = {edit.path: (SECTION_OF[address.kind], address.name, *edit.path) for edit in edits}
-    places = find(text, whole.values())
-    lines = LINE_BREAK.split(text)
-    notices = []
+    """Return MZ077 for each edit that puts a value in place of a variable: an error if the project has
+    environments, because the edit would change all of them."""
+    found = []
     for edit in edits:
-        place = places.get(whole[edit.path])
-        if place is None:
-            continue
-        span = place.value
-        last = span.end_line if place.text is not None else span.line
-        written = place.text if place.text is not None else "\n".join(lines[span.line : last + 1])
-        names = sorted(set(VARIABLE.findall(written)) - set(VARIABLE.findall(str(edit.value))))
+        names = sorted(_variables(value_at(written, edit.path)) - _variables(edit.value))
         if not names:
             continue
-        words = ", ".join(f"${{var.{name}}}" for name in names)
-        notice = Diagnostic(
-            severity="notice",
-            code="MZ077",
-            summary=f"{'.'.join(edit.path)} of {address} no longer comes from a variable",
-            detail=f"{file.path} said {words}; this edit writes the value out for every environment.",
-            hint="to change it for one environment only, set the variable instead (--var, --var-file).",
-            address=address,
-        )
-        notices.append(locate(directory, notice, edit.path))
-    return notices
+        words, name = ", ".join(f"${{var.{name}}}" for name in names), ".".join(edit.path)
+        if environment:
+            diagnostic = Diagnostic(
+                code="MZ077",
+                summary=f"{name} of {address} comes from a variable, which every environment fills in",
+                detail=f"{file.path} says {words}. This edit would write the value of environment "
+                f"{environment} into the file, for all of them. Nothing was changed.",
+                hint=f"set {', '.join(names)} under `environments: {{{environment}: {{variables: …}}}}` in "
+                f"mzplan.yaml, then run `mzplan --env {environment} apply`.",
+                address=address,
+            )
+        else:
+            diagnostic = Diagnostic(
+                severity="notice",
+                code="MZ077",
+                summary=f"{name} of {address} no longer comes from a variable",
+                detail=f"{file.path} said {words}; this edit puts a value in its place.",
+                hint="to keep the variable, give it another value instead (--var, --var-file, or its default "
+                "in mzplan.yaml).",
+                address=address,
+            )
+        found.append(locate(directory, diagnostic, edit.path))
+    return found
 
 
 def _lines(data: bytes) -> list[str]:

@@ -97,7 +97,7 @@ class _Reading:
             for address, resource in self.files.resources.items()
             if resource.template
         }
-        self.edits: Edits = Edits(self.directory, templates)
+        self.edits: Edits = Edits(self.directory, templates, project.settings.environment)
         self.named: dict[Address, Resource] = {
             address: resource
             for address, resource in self.committed.items()

@@ -317,6 +317,34 @@ def test_a_value_from_a_variable_is_told(tmp_path: Path) -> None:
     assert [(d["code"], d["severity"], d["range"]["line"]) for d in found] == [("MZ077", "notice", 2)]
 
 
+def test_a_variable_that_environments_share_is_not_replaced(tmp_path: Path) -> None:
+    write(tmp_path)
+    settings = tmp_path / "mzplan.yaml"
+    settings.write_text(
+        settings.read_text() + "variables: {broker: {}, text: {default: x}}\nenvironments:\n"
+        "  dev: {variables: {broker: 'v:9092'}, state: {path: state/dev}, warehouse: ./dev}\n"
+        "  prod: {variables: {broker: 'p:9092'}, state: {path: state/prod}, warehouse: ./prod}\n"
+    )
+    pipeline = tmp_path / "pipeline.yaml"
+    connection = '{type: kafka, description: "${var.text}", brokers: ["${var.broker}"]}'
+    pipeline.write_text(pipeline.read_text().replace('{type: kafka, brokers: ["a:9092"]}', connection))
+    for environment in ("dev", "prod"):
+        assert run("-C", str(tmp_path), "--env", environment, "apply", "--auto-approve").code == 0
+    files = (settings, pipeline, tmp_path / "state" / "dev" / "mzplan.state.json")
+    before = [file.read_bytes() for file in files]
+    for statement, name in ((SET, "broker"), ("ALTER CONNECTION k DROP DESCRIPTION", "text")):
+        for more in (("--auto-approve",), ("--no-apply",), ("--dry-run",)):
+            found = alter(tmp_path, statement, *more, "--env", "dev", "--json")
+            assert found.code == 1 and found.error()["code"] == "MZ077", found
+            assert found.error()["hint"].startswith(f"set {name} under `environments: {{dev:")
+            assert [file.read_bytes() for file in files] == before
+    # An item that stays is still written as the variable.
+    added = alter(
+        tmp_path, "ALTER CONNECTION k SET BROKERS = ('v:9092', 'b:9092')", "--auto-approve", "--env", "dev"
+    )
+    assert added.code == 0 and '["${var.broker}", "b:9092"]' in pipeline.read_text()
+
+
 @pytest.mark.parametrize("statement", [SET, REPOINT, f"{SET}; {REPOINT}"])
 def test_a_disk_that_fails_at_any_read_of_a_file(tmp_path: Path, statement: str) -> None:
     """The error says so, and nothing has changed; or it is committed, and written by the next apply."""
