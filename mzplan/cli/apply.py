@@ -197,7 +197,12 @@ def _override(name: str, text: str) -> click.Command:
     @message_option
     @wait_option
     def called(
-        invocation: Invocation, selection: Selection, auto_approve: bool, message: str | None, wait: float
+        invocation: Invocation,
+        selection: Selection,
+        auto_approve: bool,
+        message: str | None,
+        wait: float,
+        live: bool | None = None,
     ) -> int:
         from mzplan.operations.status import select
         from mzplan.plan.manual_changes import OVERRIDES
@@ -215,9 +220,9 @@ def _override(name: str, text: str) -> click.Command:
             return plan
 
         why = message if message is not None else f"{name} {selection}"
-        return carry_out_plan(invocation, name, planned, True, wait, why, asked_for=chosen)
+        return carry_out_plan(invocation, name, planned, True, wait, why, live, asked_for=chosen)
 
-    return called
+    return called if name == "pause" else live_option(called)  # a pause starts nothing
 
 
 command_pause = _override("pause", "Stop queries and keep their checkpoints, until they are resumed.")

@@ -61,9 +61,9 @@ class ApplyOptions:
 class CommitRequest:
     """What a command wants to commit. `planned`: makes its plan of the state, under the lock. `approve`:
     raises where the plan is not approved. `around`: surrounds the commit of a state with what must be done
-    together with it, or not at all. `redefines`: queries may be defined in another way than they are
-    committed, so that somebody has to validate that first. Where they can't, only what the plan touches is
-    followed and judged, and what a command is `asked_for`, though it may be so already."""
+    together with it, or not at all. `redefines`: the plan may change how queries are defined, so every query
+    is followed. Without it, the command follows only the queries that the plan touches, and those that it was
+    `asked_for`, even if the plan leaves them as they are."""
 
     command: str
     planned: Callable[[State], Plan]
@@ -227,7 +227,7 @@ def _commit(
     needed, touched, handed = _instances_used(new), _touched(plan, new), _handed(new)
     for name in sorted(needed, key=natural):  # also those that `_follow` starts after the commit
         work.runners.require(_instance(new, name))
-    if not options.live and request.redefines:
+    if not options.live:
         ensure_validated(work, plan, new, refuses=options.live is None)
     # No Spark is started just to find nothing to stop.
     with _started(work, new, sorted(needed & touched, key=natural)) as started:

@@ -159,3 +159,44 @@ def test_values_that_nobody_has_validated_are_not_used(shop: Project, postgres: 
     edit("schema: id BIGINT, trigger: {interval: 500ms}", "schema: id BIGINT, trigger: {interval: 400ms}")
     refused("apply", "--target", "source.made")
     assert is_down(shop)
+
+
+@pytest.mark.faults
+def test_every_command_that_starts_a_query_validates_it_first(
+    shop: Project, postgres: PostgresServer
+) -> None:
+    pipeline = shop.folder / "pipeline.yaml"
+    found = re.search(r"database: (\w+)", pipeline.read_text())
+    assert found is not None
+    target = postgres.dsn(found[1])
+    sink = "{from: made, connection: pg, table: public.rows, mode: append, trigger: {interval: 500ms}}"
+    with pipeline.open("a") as text:
+        text.writelines(f"  {name}: {sink}\n" for name in ("paused", "forgotten"))
+    shop.write("other", "connections:\n" + postgres_connection("other", postgres, found[1]))
+    shop.apply()
+    commands = [
+        ("apply",),  # it creates the forgotten sink
+        ("alter", "ALTER SINK out SET CONNECTION other"),
+        ("resume", "sink.paused"),
+        ("restart", "sink.out"),
+        ("replay", "sink.out", "--missing"),
+        ("import", "sink.forgotten"),
+        ("state", "rollback", "1"),
+    ]
+    assert shop.run("pause", "sink.paused").returncode == 0
+    assert shop.run("state", "rm", "sink.forgotten").returncode == 0
+
+    def refused(code: str, environment: dict[str, str]) -> None:
+        for command in commands:
+            ran = shop.json(*command, "--auto-approve", code=1, environment=environment)
+            assert {one["code"] for one in ran["diagnostics"]} == {code}, command
+            assert shop.state_bytes() == state, command
+
+    for alive in (True, False):
+        state = shop.state_bytes()
+        refused("MZ051", WRONG)
+        execute(target, "ALTER TABLE rows RENAME TO away")
+        refused("MZ052", {})
+        execute(target, "ALTER TABLE away RENAME TO rows")
+        assert is_down(shop) is not alive
+        shop.down()

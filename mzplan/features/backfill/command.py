@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mzplan.cli.apply import auto_option, carry_out_plan, message_option, wait_option
+from mzplan.cli.apply import auto_option, carry_out_plan, live_option, message_option, wait_option
 from mzplan.cli.arguments import QUERY, TIME
 from mzplan.cli.context import Invocation, command
 from mzplan.model.address import Address
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--to", "end", type=TIME, metavar="T", help="The time before which it ends.")
 @click.option("--cancel", is_flag=True, help="Give up what was asked for and is not done.")
 @auto_option
+@live_option
 @message_option
 @wait_option
 def command_backfill(
@@ -34,6 +35,7 @@ def command_backfill(
     end: int | None,
     cancel: bool,
     auto_approve: bool,
+    live: bool | None,
     message: str | None,
     wait: float,
 ) -> int:
@@ -57,5 +59,5 @@ def command_backfill(
         why = f"Backfill of {address} from {instant_text(start)} to {instant_text(end)}"
     why = why if why is not None else f"Gave up the backfill of {address}"
     # What gives up must not wait for servers that what is given up may be failing of.
-    live = False if cancel else None
+    live = False if cancel else live
     return carry_out_plan(invocation, "backfill", planned, auto_approve, wait, why, live)

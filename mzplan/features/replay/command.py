@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mzplan.cli.apply import auto_option, carry_out_plan, message_option, wait_option
+from mzplan.cli.apply import auto_option, carry_out_plan, live_option, message_option, wait_option
 from mzplan.cli.arguments import QUERY, STEPS
 from mzplan.cli.context import Invocation, command
 from mzplan.model.address import Address
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--where", metavar="EXPR", help="Only those: a condition over the columns of their table.")
 @click.option("--cancel", is_flag=True, help="Give up what was asked for and is not done.")
 @auto_option
+@live_option
 @message_option
 @wait_option
 def command_replay(
@@ -41,6 +42,7 @@ def command_replay(
     where: str | None,
     cancel: bool,
     auto_approve: bool,
+    live: bool | None,
     message: str | None,
     wait: float,
 ) -> int:
@@ -79,7 +81,7 @@ def command_replay(
     replayed = f"the dead letters of {address}" if dead_letters else str(address)
     why = f"Gave up the replay of {address}" if cancel else f"Replay of {replayed}"
     # What gives up must not wait for servers that what is given up may be failing of.
-    live = False if cancel else None
+    live = False if cancel else live
     return carry_out_plan(
         invocation, "replay", planned, auto_approve, wait, message if message is not None else why, live
     )

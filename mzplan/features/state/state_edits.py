@@ -122,7 +122,8 @@ def _edit(
     *,
     finish: Callable[[Plan, State], State] | None = None,
 ) -> Plan:
-    """Plan, refuse, commit, wake. Nothing is started or waited for: runners follow by themselves."""
+    """Plan, have live runners validate, commit, wake. Starts no runner and waits for no query."""
+    from mzplan.operations.validation import reach_changed
     from mzplan.plan import apply_changes
 
     store = work.store
@@ -134,6 +135,9 @@ def _edit(
             return plan
         new = apply_changes(state, plan, record=record_of(work.project, command, plan, message))
         new = finish(plan, new) if finish is not None else new
+        findings = reach_changed(work, plan, new, here=None)
+        if any(finding.severity == "error" for finding in findings):
+            raise MzplanError(findings)
         with committing(work.reporter, new.serial):
             store.commit(new, state)
         record_outcome(store, work.reporter, new, None)

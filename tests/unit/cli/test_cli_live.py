@@ -68,7 +68,7 @@ def codes(ran: Ran) -> dict[str, str]:
 
 def files_of(folder: Path) -> dict[str, bytes]:
     """The store without what a runner writes by itself."""
-    own = ("status", "leases", "events")
+    own = ("status", "leases", "events", "journal")
     kept = [p for p in (folder / "state").rglob("*") if p.is_file() and p.parent.name not in own]
     return {str(p): p.read_bytes() for p in kept if p.name not in (".mutex", "lock")}
 
@@ -275,11 +275,92 @@ def test_a_rollback_commits_nothing_that_nobody_validates(servers: Path) -> None
     ran = mzplan(servers, *back, "--live", "--json")
     assert ran.code == 1 and ran.error()["code"] == "MZ056"  # validated from here: its secret is not here
     assert files_of(servers) == before
-    # The same definition once more is nothing that anybody has to look at first.
-    ran = mzplan(servers, "restart", "sink.orders_pg", *committing)
-    assert ran.code == 8 and unvalidated(ran) == []
     ran = mzplan(servers, *back, "--no-live")
     assert ran.code == 8 and unvalidated(ran) == ["connection.pg, for sink.orders_pg"]
+
+
+_STARTING: dict[str, tuple[str, ...]] = {
+    "apply": ("apply",),
+    "apply PLANFILE": ("apply", "saved.plan"),
+    "alter": ("alter", "ALTER CONNECTION pg SET PORT = 1"),
+    "resume": ("resume", "sink.orders_pg"),
+    "restart": ("restart", "sink.orders_pg"),
+    "state rollback": ("state", "rollback"),
+    "import": ("import", "sink.orders_pg", "--id", "given"),
+    "replay": ("replay", "sink.orders_pg", "--missing"),
+    "replay --dead-letters": ("replay", "source.orders", "--dead-letters"),
+    "backfill": (
+        "backfill",
+        "source.orders",
+        "--from",
+        "2026-01-01T00:00:00Z",
+        "--to",
+        "2026-01-02T00:00:00Z",
+    ),
+}
+_BEFORE = {
+    "resume": ("pause", "sink.orders_pg"),
+    "state rollback": ("alter", "ALTER CONNECTION pg SET PORT = 1"),
+}
+
+
+def starting(folder: Path, name: str) -> tuple[str, ...]:
+    """A command that starts a query, on a project that is prepared for it."""
+    dead = "on_error: dead-letter, dead_letter: {path: dead}, format"
+    pipeline = folder / "pipeline.yaml"
+    pipeline.write_text(pipeline.read_text().replace("topic: orders, format", f"topic: orders, {dead}"))
+    committing = ("--auto-approve", "--wait", "0s", "--no-live")
+    assert mzplan(folder, "apply", *committing).code == 8
+    if name in _BEFORE:
+        more = committing[:-1] if name == "resume" else committing
+        assert mzplan(folder, *_BEFORE[name], *more).code == 8
+    if name == "import":
+        for kind in ("checkpoints", "collections"):
+            (folder / "warehouse" / kind / "given" / "g1").mkdir(parents=True)
+        assert mzplan(folder, "state", "rm", "sink.orders_pg").code == 0
+    if name.startswith("apply"):
+        pipeline.write_text(pipeline.read_text().replace("user: a", "user: b"))
+        assert mzplan(folder, "plan", "--out", str(folder / "saved.plan")).code == 0
+    return tuple(str(folder / "saved.plan") if one == "saved.plan" else one for one in _STARTING[name])
+
+
+@pytest.mark.parametrize("name", _STARTING)
+def test_a_command_that_starts_a_query_validates_it_before_the_commit(servers: Path, name: str) -> None:
+    command = (*starting(servers, name), *(() if name == "apply PLANFILE" else ("--auto-approve",)))
+    before = files_of(servers)
+
+    # No runner is alive, and none of a cluster can be started from here.
+    ran = mzplan(servers, *command, "--wait", "0s", "--json")
+    assert ran.code == 7 and {d["code"] for d in ran.json()["diagnostics"]} == {"MZ149"}, ran
+    assert files_of(servers) == before
+
+    # --live validates from here, where nothing listens and the secret is missing.
+    ran = mzplan(servers, *command, "--live", "--wait", "0s", "--json")
+    assert ran.code == 1 and set(codes(ran).values()) <= {"MZ050", "MZ056"}, ran
+    assert files_of(servers) == before
+
+    # The runner refuses it.
+    with following(servers) as executor:
+        executor.check_result, asked = rejecting("sink.orders_pg", "source.orders", code="MZ051")
+        ran = mzplan(servers, *command, "--wait", "0s", "--json")
+    assert ran.code == 1 and set(codes(ran).values()) == {"MZ051"}, ran
+    assert asked and files_of(servers) == before
+
+    # --no-live commits all the same, and lists what was not validated.
+    ran = mzplan(servers, *command, "--no-live", "--wait", "0s")
+    assert ran.code == 8 and unvalidated(ran), ran
+
+
+def test_a_rename_is_validated_by_a_live_runner(servers: Path) -> None:
+    assert mzplan(servers, "apply", "--auto-approve", "--no-live", "--wait", "0s").code == 8
+    before = files_of(servers)
+    renamed = ("state", "mv", "sink.orders_pg", "sink.renamed", "--json")
+    with following(servers) as executor:
+        executor.check_result, _ = rejecting("sink.renamed", code="MZ051")
+        ran = mzplan(servers, *renamed)
+    assert ran.code == 1 and codes(ran) == {"sink.renamed": "MZ051"}
+    assert files_of(servers) == before
+    assert mzplan(servers, *renamed).code == 0  # no runner is alive, so this starts nothing
 
 
 def test_a_dry_instance_reaches_nothing(tmp_path: Path) -> None:
