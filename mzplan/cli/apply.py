@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Callable, Collection
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from mzplan.cli.exit import Declined
 from mzplan.cli.progress import named_first
 from mzplan.cli.streams import is_interactive
 from mzplan.model.address import Address, natural_item
+from mzplan.model.resources import start_command
 from mzplan.model.state import DEFAULT_WAIT
 from mzplan.model.words import count
 from mzplan.render.text import paragraph, safe
@@ -280,10 +280,7 @@ def finish(invocation: Invocation, applied: Applied) -> int:
         number = count(len(bad), "query has", "queries have")
         goes_on = "the runner goes on trying"
         if applied.lost:
-            starts = [
-                "mzplan up" if lost.type == "embedded" else f"mzplan run --instance {shlex.quote(lost.name)}"
-                for lost in applied.lost
-            ]
+            starts = [start_command(lost, applied.plan.environment) for lost in applied.lost]
             goes_on = f"is taken in once a runner is alive ({' and '.join(dict.fromkeys(starts))})"
         invocation.out(f"{number} not converged; what is committed stays, and {goes_on}:")
         for address, outcome in sorted(bad.items(), key=natural_item):

@@ -11,7 +11,7 @@ from mzplan.cli.context import Invocation, command
 from mzplan.host.extras import RUNNER, require_extra
 from mzplan.host.processes import LOG_FORMAT_VARIABLE
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
-from mzplan.model.resources import MetricsPlace, ProjectSettings
+from mzplan.model.resources import MetricsPlace, ProjectSettings, start_command
 
 if TYPE_CHECKING:
     from mzplan.runner.logs import LogFormat
@@ -92,8 +92,11 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
     project = work.project
     if policy:
         read_policy(policy)  # what is wrong with it is said here, not in the runner's log
+    names = _embedded(project.settings, instance)
+    for name in names:
+        _ensure_embedded(project.settings, name)
     shown = []
-    for name in _embedded(project.settings, instance):
+    for name in names:
         before = project.store.leases.leader(name)
         work.runners.ensure(project.settings.instances[name])
         lease = project.store.leases.leader(name)
@@ -104,6 +107,12 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
             word = "leads" if before is None else "already leads"
             opens = " Spark starts now; mzplan status shows when it is ready." if before is None else ""
             invocation.out(f"A runner {word} instance {name} (pid {pid}, log .mzplan/{log}).{opens}")
+    if not shown and not invocation.json:
+        clusters = [i for i in project.settings.instances.values() if i.type == "cluster"]
+        starts = " and ".join(start_command(one, project.settings.environment) for one in clusters)
+        also = f" Start a runner with {starts}." if starts else ""
+        invocation.out(f"`mzplan up` starts embedded instances only, and this project has none.{also}")
+        return
     _summary(invocation, shown)
 
 
@@ -152,6 +161,19 @@ def _declared(settings: ProjectSettings, name: str) -> None:
         f"There is no instance {name!r}",
         f"mzplan.yaml declares: {', '.join(sorted(settings.instances))}.",
         "declare it under `instances`, or name one of those.",
+        exit_code=ExitCode.USAGE,
+    )
+
+
+def _ensure_embedded(settings: ProjectSettings, name: str) -> None:
+    instance = settings.instances[name]
+    if instance.type == "embedded":
+        return
+    starts = f"start its runner: {start_command(instance, settings.environment)}."
+    raise error(
+        "MZ070",
+        f"Instance {name} is of type {instance.type}, and `mzplan up` starts embedded ones only",
+        hint=starts if instance.type == "cluster" else "a dry instance needs no runner.",
         exit_code=ExitCode.USAGE,
     )
 

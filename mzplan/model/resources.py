@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,13 @@ class Resource:
     @property
     def paused(self) -> bool:
         return bool(self.body.get("paused", False))
+
+
+def start_command(instance: Instance, environment: str = "") -> str:
+    """Return the command that starts a runner of an instance: `mzplan --env prod run --instance big`."""
+    which = f" --env {shlex.quote(environment)}" if environment else ""
+    run = "up" if instance.type == "embedded" else f"run --instance {shlex.quote(instance.name)}"
+    return f"mzplan{which} {run}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

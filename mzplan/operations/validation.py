@@ -6,7 +6,6 @@ A live runner of the instance validates: it has the network, the secrets and the
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Plan
-from mzplan.model.resources import Instance
+from mzplan.model.resources import Instance, start_command
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
 from mzplan.operations.checks_here import by_cause, check_here
@@ -76,7 +75,10 @@ def ensure_validated(work: Workbench, plan: Plan, new: State, *, refuses: bool) 
     committed all the same, say what that is."""
     unvalidated = _without_validation(work.store, plan, new)
     if unvalidated and refuses:
-        raise MzplanError([_unvalidated(name, connections) for name, connections in unvalidated])
+        environment = work.project.settings.environment
+        raise MzplanError(
+            [_unvalidated(new.instances[name], connections, environment) for name, connections in unvalidated]
+        )
     for name, connections in unvalidated:
         work.reporter.stage(
             f"notice: Not validated before it is committed, as no runner of instance {name} is alive: "
@@ -91,12 +93,12 @@ def _with_queries(connections: Sequence[Reach]) -> list[str]:
     ]
 
 
-def _unvalidated(instance: str, connections: Sequence[Reach]) -> Diagnostic:
+def _unvalidated(instance: Instance, connections: Sequence[Reach], environment: str) -> Diagnostic:
     return Diagnostic(
         code="MZ149",
-        summary=f"No runner of instance {instance} is alive to validate this before it is committed",
+        summary=f"No runner of instance {instance.name} is alive to validate this before it is committed",
         detail="\n".join(["Nothing was changed. What is not validated:", *_with_queries(connections)]),
-        hint=f"start the runner (mzplan run --instance {shlex.quote(instance)}) and run this again; --live "
+        hint=f"start the runner ({start_command(instance, environment)}) and run this again; --live "
         "validates from here; with --no-live the runner does once it is there, before it stops anything.",
         exit_code=ExitCode.REFUSED,
     )

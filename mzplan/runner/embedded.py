@@ -21,7 +21,7 @@ from mzplan.host.processes import is_alive, send, started_at
 from mzplan.model.codec import decode, parse_json
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.observed import Lease
-from mzplan.model.resources import STATE_CONFIG_VARIABLE, ProjectSettings
+from mzplan.model.resources import STATE_CONFIG_VARIABLE, Instance, ProjectSettings, start_command
 from mzplan.runner.wake import listening, runtime_folder
 from mzplan.schema.description import packages_of
 from mzplan.secrets.policy import POLICY_VARIABLE
@@ -217,7 +217,7 @@ def ended(settings: ProjectSettings, instance: str) -> MzplanError:
         f"The runner of instance {instance} has ended",
         "It gave no reason, as a process that is killed or runs out of memory. The end of its log:\n"
         f"{_tail(runtime_file(settings, instance, 'log'))}",
-        "start it again: mzplan up.",
+        f"start it again: {start_command(Instance(name=instance, type='embedded'), settings.environment)}.",
     )
 
 

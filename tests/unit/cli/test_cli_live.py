@@ -351,6 +351,21 @@ def test_a_command_that_starts_a_query_validates_it_before_the_commit(servers: P
     assert ran.code == 8 and unvalidated(ran), ran
 
 
+def test_messages_name_one_command_that_starts_the_runner(servers: Path) -> None:
+    settings = servers / "mzplan.yaml"
+    entry = "{instances: {big: {type: cluster}}, state: {path: state}, warehouse: ./warehouse}"
+    settings.write_text(f"version: 1\nproject: shop\nenvironments: {{prod: {entry}}}\n")
+    starts, prod = "mzplan --env prod run --instance big", ("--env", "prod")
+    assert f"start one with `{starts}`" in mzplan(servers, *prod, "status").out
+    assert f"Start a runner with {starts}" in mzplan(servers, *prod, "up").out
+    ran = mzplan(servers, *prod, "up", "--instance", "big", "--json")
+    assert ran.code == 64 and starts in ran.error()["hint"]
+    ran = mzplan(servers, *prod, "apply", "--auto-approve", "--json")
+    assert ran.code == 7 and f"({starts})" in ran.error()["hint"]
+    ran = mzplan(servers, *prod, "apply", "--auto-approve", "--no-live", "--wait", "0s")
+    assert ran.code == 8 and f"once a runner is alive ({starts})" in ran.out
+
+
 def test_a_rename_is_validated_by_a_live_runner(servers: Path) -> None:
     assert mzplan(servers, "apply", "--auto-approve", "--no-live", "--wait", "0s").code == 8
     before = files_of(servers)
