@@ -172,7 +172,8 @@ class Explanation:
     serial, and it has this cause; `is_checked`: whether the history or the Status of its runner bears the
     cause out, else it is the log's word alone. `ran`: for how many seconds the query had run before; None
     where that is not recorded; `was_killed`: at most so long, until its killed runner's successor began.
-    `after`: what has happened since. `left_out`: segments of the log that can't be read.
+    `after`: what has happened since. `has_runner`: False if the query last started, and no runner of that
+    instance is alive now. `left_out`: segments of the log that can't be read.
     """
 
     address: Address
@@ -185,6 +186,7 @@ class Explanation:
     ran: float | None = None
     was_killed: bool = False
     after: tuple[LoggedEvent, ...] = ()
+    has_runner: bool = True
     left_out: tuple[str, ...] = ()
 
 
@@ -216,8 +218,14 @@ def explain(store: Store, address: Address, at: float | None = None) -> Explanat
         ran=ran,
         was_killed=was_killed,
         after=tuple(logged for logged in past[last + 1 :] if logged.event.address == address),
+        has_runner=at is not None or event.kind != "started" or _has_runner(store, past[last].instance),
         left_out=left_out,
     )
+
+
+def _has_runner(store: Store, name: str) -> bool:
+    instance = store.read_state().instances.get(name)
+    return store.leases.leader(name) is not None or (instance is not None and instance.type == "dry")
 
 
 def _around(reader: EventReader, address: Address, at: float | None) -> list[LoggedEvent]:

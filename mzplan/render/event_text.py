@@ -115,7 +115,8 @@ def render_done(found: EventList) -> str:
 def explanation_to_json(found: Explanation) -> dict[str, Any]:
     """The document of `why --json`. `cause` is as the history has it, `in_history` whether it bears the event
     out; `checked`: whether the history or the runner's Status does, else the cause is the log's word alone;
-    `ran_seconds`: for how long the query had run before."""
+    `ran_seconds`: for how long the query had run before; `has_runner`: false if it last started and no
+    runner of that instance is alive now."""
     recorded = found.event
     event = event_to_json(recorded) if recorded is not None else {}
     for name in ("address", "cause", "in_history"):
@@ -128,6 +129,7 @@ def explanation_to_json(found: Explanation) -> dict[str, Any]:
         "checked": found.is_checked if found.cause else None,
         "commit": encode(found.commit) if found.commit else None,
         "ran_seconds": found.ran,
+        "has_runner": found.has_runner,
         "since": [event_to_json(logged) for logged in found.after],
     }
 
@@ -142,6 +144,8 @@ def render_explanation(found: Explanation, color: bool = False) -> str:
     event, paint = found.event.event, Paint(color)
     verb = "started" if found.is_first else _VERBS.get(event.kind, "stopped")
     lines = [f"{paint(str(found.address), 'bold')} {verb} {_when(event)} UTC, {reason(found)}."]
+    if not found.has_runner:
+        lines.insert(0, f"It isn't running now: no runner of instance {found.event.instance} is alive.")
     if event.kind == "started" and event.step is not None:
         lines.append(f"It went on after step {event.step}.")
     elif event.kind in ("stopped", "failed") and event.step is not None:

@@ -14,12 +14,15 @@ import pytest
 from mzplan.config import load_project
 from mzplan.features.ui.event_table import event_table
 from mzplan.model.address import Address
+from mzplan.model.event import Event
+from mzplan.model.times import instant_text
 from mzplan.operations.events import EventFilter, explain, follow_events, latest_events
 from mzplan.render.event_text import render_events
 from mzplan.render.html import element
 from mzplan.store.event_log import MAX_LINE, MAX_SEGMENT, EventLog
 from mzplan.store.store import Store, open_store
 from tests.contract.test_store import happened
+from tests.unit.cli_runner import following
 from tests.unit.cli_runs import apply, mzplan, write
 
 ORDERS = Address("source", "orders")
@@ -40,6 +43,21 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def store(told: Path) -> Store:
     return open_store(load_project(str(told)))
+
+
+def test_why_says_that_no_runner_is_alive(tmp_path: Path) -> None:
+    write(tmp_path, "cluster")
+    with following(tmp_path):
+        apply(tmp_path)
+        alive = mzplan(tmp_path, "why", "source.orders")
+        assert "started " in alive.out and "isn't running" not in alive.out
+    # As a runner leaves it that was killed: the last event of the query is its start.
+    log = EventLog(open_store(load_project(str(tmp_path))).backend, "local", 9)
+    log.add([Event(at=instant_text(int(time.time() * 1000)), kind="started", address=ORDERS)], 1)
+    log.flush()
+    gone = mzplan(tmp_path, "why", "source.orders")
+    assert gone.out.startswith("It isn't running now: no runner of instance local is alive.\n"), gone.out
+    assert mzplan(tmp_path, "why", "source.orders", "--json").json()["has_runner"] is False
 
 
 def test_why(told: Path) -> None:
