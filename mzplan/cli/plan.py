@@ -22,7 +22,6 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan
 from mzplan.model.words import count
-from mzplan.render.text import brief, safe
 
 if TYPE_CHECKING:
     from mzplan.operations.selection import Selection
@@ -236,8 +235,9 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
     elif not drift:
         invocation.out("No drift: what runs is what the state says.")
     else:
-        for item in drift:
-            invocation.out(f"{safe(item.address)}: {item.kind}: {brief(item.detail, 600)}")
+        from mzplan.render.drift_text import drift_lines
+
+        invocation.out("\n".join(drift_lines(drift, 600)))
     return ExitCode.DRIFT if drift and detailed_exitcode else ExitCode.OK
 
 

@@ -16,6 +16,7 @@ from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.leads import changed_settings, restarting_elsewhere
 from mzplan.render.diagnostics import once, render_diagnostics
+from mzplan.render.drift_text import drift_lines
 from mzplan.render.impact import impact_graph
 from mzplan.render.markup import (
     LIMIT,
@@ -334,10 +335,9 @@ def _sections_after(plan: Plan) -> Iterator[str]:
 
 def _drift_lines(drift: Sequence[DriftItem], most: int) -> list[str]:
     lines: list[str] = []
-    for item in drift:
-        line = f"{safe(item.address)}: {item.kind}: {brief(item.detail, 300)}"
+    for line in (found := drift_lines(drift, 300)):
         most -= length(line) + 1
         if most < 60:
-            return [*lines, f"… and {len(drift) - len(lines):,} more: `mzplan drift` lists them"]
+            return [*lines, f"… and {len(found) - len(lines):,} more: `mzplan drift` lists them"]
         lines.append(line)
     return lines

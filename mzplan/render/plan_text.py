@@ -11,6 +11,7 @@ from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.leads import changed_settings, restarting_elsewhere
 from mzplan.render.diagnostics import once, render_diagnostics
+from mzplan.render.drift_text import drift_lines
 from mzplan.render.plan_groups import common_fields, consequence, grouped, names, noun, shapes
 from mzplan.render.text import Paint, brief, cut, edit_of, lines_changed, lines_of, safe, value, whole
 from mzplan.render.warnings import LISTED, warnings_of
@@ -168,10 +169,10 @@ class _Renderer:
         if self.plan.canaries:
             yield f"First: {turns(self.plan)}"
         yield from self._pending()
-        for item in self.plan.drift[:MAX_LISTED]:
-            yield f"Drift: {safe(item.address)} {item.kind}: {brief(item.detail, 200)}"
-        if len(self.plan.drift) > MAX_LISTED:
-            yield f"Drift of {len(self.plan.drift) - MAX_LISTED} more: `mzplan drift` lists them"
+        drift = drift_lines(self.plan.drift, 200)
+        yield from (f"Drift: {line}" for line in drift[:MAX_LISTED])
+        if len(drift) > MAX_LISTED:
+            yield f"Drift of {len(drift) - MAX_LISTED} more: `mzplan drift` lists them"
         if self.plan.diagnostics:
             diagnostics = self.plan.diagnostics if self.full else once(self.plan.diagnostics)
             yield render_diagnostics(diagnostics, self.colour)

@@ -67,7 +67,9 @@ def test_what_decides_is_dropped_last() -> None:
 
 
 def test_drift_of_any_size_fits() -> None:
-    items = [DriftItem(address=f"sink.s{n}", kind="failed-query", detail="😀" * 400) for n in range(10_000)]
+    items = [
+        DriftItem(address=f"sink.s{n}", kind="failed-query", detail=f"{n}{'😀' * 400}") for n in range(10_000)
+    ]
     text = render_drift_markdown("shop", 7, items)
     assert length(text) < LIMIT and "| `failed-query` | 10,000 |" in text and "more: `mzplan drift`" in text
     plan = dataclasses.replace(plan_of(3), drift=tuple(items))

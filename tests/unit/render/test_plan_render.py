@@ -13,8 +13,9 @@ from mzplan.model.resources import Configuration, Instance
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.plan.file import digest_of_plan
+from mzplan.render.drift_text import drift_lines
 from mzplan.render.graph import render_graph
-from mzplan.render.markdown import render_plan_markdown
+from mzplan.render.markdown import render_drift_markdown, render_plan_markdown
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_page import render_plan_page
 from mzplan.render.plan_text import render_plan, verdict
@@ -90,6 +91,22 @@ def test_the_json_of_the_contract() -> None:
         "fates": {"update": 1, "restart": 1, "elsewhere": 1},
     }
     assert json.dumps(plan_to_json(plan)) == json.dumps(expected)
+
+
+def test_one_dead_runner_is_one_line_of_drift(state: State) -> None:
+    dead = "no runner of instance local is alive"
+    drift = [DriftItem(address=f"sink.s{n}", kind="missing-query", detail=dead) for n in range(14)]
+    other = DriftItem(address="source.a", kind="failed-query", detail="no")
+    lines = drift_lines([*drift, other], 600)
+    assert lines == [
+        f"sink.s0, sink.s1, sink.s2, sink.s3, sink.s4 and 9 more: missing-query: {dead}",
+        "source.a: failed-query: no",
+    ]
+    plan = dataclasses.replace(build_plan(shop(), state), drift=(*drift, other))
+    assert [line for line in render_plan(plan).splitlines() if line.startswith("Drift")] == [
+        f"Drift: {line}" for line in lines
+    ]
+    assert "\n".join(lines) in render_drift_markdown("shop", 1, [*drift, other])
 
 
 def test_pending_drift_and_diagnostics_in_json(state: State) -> None:
