@@ -10,7 +10,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from mzplan.host.network import is_loopback
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error
 from mzplan.model.losses import as_warning
 from mzplan.model.observed import Status
@@ -22,6 +22,7 @@ from mzplan.schema.kinds import resource_kind
 _SEEN_LAST = "So its runner saw it last: plan --live says what each source has lost by now."
 
 EXACTLY_ONCE = "exactly-once"
+_MAX_NAMED = 5  # queries that a notice lists
 
 
 def check_project(configuration: Configuration, state: State) -> Iterator[Diagnostic]:
@@ -212,8 +213,6 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
                 summary=f"{name} of {change.address} {notice}",
                 address=change.address,
             )
-        if name == "paused" and change.after.override is not None:
-            yield _overridden(change.after)
 
 
 def _announced(change: Change) -> Iterator[Diagnostic]:
@@ -261,16 +260,24 @@ def _other_upstream(change: Change) -> Iterator[Diagnostic]:
             )
 
 
-def _overridden(resource: ResourceState) -> Diagnostic:
-    undo = "resume" if resource.override == "paused" else "pause"
-    return Diagnostic(
-        severity="notice",
-        code="MZ046",
-        summary=f"{resource.address} was {resource.override} by hand, and stays so",
-        detail="What is done by hand holds until it is undone by hand, whatever the configuration says.",
-        hint=f"mzplan {undo} {resource.address}",
-        address=resource.address,
-    )
+def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
+    """MZ046, a notice: the queries that were paused by hand, and those that were resumed by hand."""
+    held = [resource for resource in resources if resource.override is not None]
+    for override, undo in (("paused", "resume"), ("resumed", "pause")):
+        named = sorted((str(r.address) for r in held if r.override == override), key=natural)
+        if not named:
+            continue
+        shown, more = named[:_MAX_NAMED], f" and {len(named) - _MAX_NAMED} more" * (len(named) > _MAX_NAMED)
+        subject = f"{named[0]} was" if len(named) == 1 else f"{len(named)} queries were"
+        yield Diagnostic(
+            severity="notice",
+            code="MZ046",
+            summary=f"{subject} {override} by hand, and {'stays' if len(named) == 1 else 'stay'} so",
+            detail=(f"{', '.join(shown)}{more}. " if len(named) > 1 else "")
+            + "What is done by hand holds until it is undone by hand, whatever the configuration says.",
+            hint=f"mzplan {undo} {' '.join(shown)}",
+            address=Address.parse(named[0]) if len(named) == 1 else None,
+        )
 
 
 def check_delivery(

@@ -518,6 +518,18 @@ def test_a_notice_that_what_was_done_by_hand_holds(state: State) -> None:
     assert found.code == "MZ046" and found.hint == "mzplan pause source.orders"
 
 
+def test_every_plan_lists_what_is_paused_by_hand(state: State) -> None:
+    queries = [address for address, record in state.resources.items() if record.digest]
+    held = {a: dataclasses.replace(state.resources[a], override="paused") for a in queries}
+    for number in (1, len(queries)):
+        paused = dict(sorted(held.items())[:number])
+        plan = build_plan(shop(), dataclasses.replace(state, resources={**state.resources, **paused}))
+        (found,) = plan.diagnostics
+        assert plan.is_empty and (found.severity, found.code) == ("notice", "MZ046")
+        assert found.hint == f"mzplan resume {' '.join(map(str, paused))}"
+        assert all(str(address) in f"{found.summary} {found.detail}" for address in paused)
+
+
 # --- pending
 
 
