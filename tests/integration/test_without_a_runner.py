@@ -172,7 +172,8 @@ def test_every_command_that_starts_a_query_validates_it_first(
     sink = "{from: made, connection: pg, table: public.rows, mode: append, trigger: {interval: 500ms}}"
     with pipeline.open("a") as text:
         text.writelines(f"  {name}: {sink}\n" for name in ("paused", "forgotten"))
-    shop.write("other", "connections:\n" + postgres_connection("other", postgres, found[1]))
+    other = postgres_connection("other", postgres, found[1]).replace("127.0.0.1", "localhost")
+    shop.write("other", f"connections:\n{other}")
     shop.apply()
     commands = [
         ("apply",),  # it creates the forgotten sink
