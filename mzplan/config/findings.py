@@ -157,6 +157,8 @@ class Findings:
         self.secrets: set[str] = set()  # literal secrets met: never to be shown, whatever the message
         # Values with a reference that can't be filled in: no more is reported of them (location, path).
         self.unusable: set[tuple[str, Path]] = set()
+        # Numbers that are written in another way than Python would, 010: their text (location, path).
+        self.written: dict[tuple[str, Path], str] = {}
         self.broken: set[str] = set()  # locations of files that could be read but not parsed
         self.unread = False  # a file could not be read or parsed: what it declares is not known
         self.bytes = 0  # read so far

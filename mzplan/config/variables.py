@@ -14,7 +14,7 @@ from yaml.events import DocumentStartEvent, ScalarEvent
 
 from mzplan.config.declared import Document
 from mzplan.config.findings import Findings, Location, Path, SourceFile, kind_of, listed, shown
-from mzplan.config.yaml.events import ScalarError, events, resolve
+from mzplan.config.yaml.events import ScalarError, events, loses_digits, resolve
 from mzplan.config.yaml.parser import load
 from mzplan.model.diagnostics import ExitCode, error
 
@@ -155,7 +155,8 @@ def refuse_others(variables: Variables) -> None:
 
 
 def scalar(text: str) -> Any:
-    """Text from outside as a YAML scalar: `5` is a number, `"5"` is text. What is not a scalar stays text."""
+    """Text from outside as a YAML scalar: `5` is a number, `"5"` is text, and so is `010`, which would lose a
+    digit as a number. What is not a scalar stays text."""
     stripped = text.strip()
     if stripped[:1] in ("'", '"'):
         try:
@@ -171,7 +172,7 @@ def scalar(text: str) -> Any:
         value = resolve(stripped)
     except ScalarError:
         return text
-    return text if value is None or isinstance(value, str) else value
+    return text if value is None or isinstance(value, str) or loses_digits(value, stripped) else value
 
 
 def _from_environment(name: str) -> Any:
@@ -217,7 +218,7 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]
                 conceal=True,
             )
         else:
-            variables.values[name] = value
+            variables.values[name] = findings.written.get((document.file.full_path, (name,)), value)
             taken.append(name)
     return taken
 

@@ -140,12 +140,12 @@ def value_hint(rule: str, inner: Json, value: Any) -> str:
             return "write a value that fits."
 
 
-def type_hint(types: list[str], value: Any, secret: bool) -> str:
-    """How to write a value of these types instead of this one."""
+def type_hint(types: list[str], value: Any, text: str, secret: bool) -> str:
+    """How to write a value of these types instead of this one; `text`: as it is written, for messages."""
     if secret:
         return "write a secret reference: ${env:NAME} or ${file:PATH}."
     if "string" in types and isinstance(value, bool | int | float):
-        return f'put it in quotes: "{shown(value)}".'
+        return f'put it in quotes: "{text}".'
     if types == ["array"] and isinstance(value, str | int | float):
         return f"write a list: [{shown(value, quote=False)}]."
     if is_reference(value):

@@ -125,17 +125,19 @@ class BodyCheck:
     def _type(self, types: list[str], inner: Json, value: Any, path: Path) -> None:
         expected = type_words(types)
         secret = self.sensitive(path)
+        location = self.location(path, False)
+        text = self.findings.written.get((location.file.full_path, location.path), shown(value))
         actual = (
             kind_of(value)
             if secret or isinstance(value, dict | list | None)
-            else f"{kind_of(value)} ({shown(value)})"
+            else f"{kind_of(value)} ({text})"
         )
         self.findings.add(
             "MZ005",
             f"Wrong type for {shown(_key(path))}",
             f"Expected {expected}, found {actual}. {inner.get('description', '')}".strip(),
-            type_hint(types, value, secret),
-            location=self.location(path, False),
+            type_hint(types, value, text, secret),
+            location=location,
             conceal=secret,
         )
 

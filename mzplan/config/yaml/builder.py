@@ -20,13 +20,14 @@ from yaml.events import (
 )
 
 from mzplan.config.declared import MAX_NODES, Document
-from mzplan.config.findings import HERE, Findings, Location, SourceFile, shown
+from mzplan.config.findings import HERE, Findings, Location, Path, SourceFile, shown
 from mzplan.config.project_files import SECTIONS
 from mzplan.config.yaml.events import (
     SPECIAL_START,
     TAGS,
     ScalarError,
     events,
+    loses_digits,
     resolve,
     resolve_tagged,
     span_of,
@@ -57,6 +58,16 @@ class _Frame:
 _NONE_YET, _MERGE, _TWICE = None, object(), object()
 
 
+def _fills_text(path: Path) -> bool:
+    """Whether a value is a variable's, or of a `for_each`: it may become a part of a name."""
+    section, inner = path[:1], path[2:3]
+    return (
+        section == ("variables",)
+        or (section == ("environments",) and inner == ("variables",))
+        or inner == ("for_each",)
+    )
+
+
 class Builder:
     def __init__(self, file: SourceFile, findings: Findings):
         self.file = file
@@ -81,9 +92,9 @@ class Builder:
                     continue
                 value = event.value
                 if event.anchor is not None or event.tag is not None or not value.isprintable():
-                    value = self._scalar(event)
+                    value = self._scalar(event, frames, key)
                 elif event.implicit[0] and (not value or value[0] in SPECIAL_START):
-                    value = self._resolved(event, "")
+                    value = self._resolved(event, "", frames, key)
             elif cls is MappingStartEvent or cls is SequenceStartEvent:
                 frames.append(_Frame(container, key, event.anchor, self.nodes + self.repeated))
                 container, key = self._start(event, key, len(frames))
@@ -176,7 +187,7 @@ class Builder:
             related=Location(self.file, path, at_key=True),
         )
 
-    def _scalar(self, event: Any) -> Any:
+    def _scalar(self, event: Any, frames: list[_Frame], key: Any) -> Any:
         """A scalar with an anchor, a tag or unprintable characters."""
         value = event.value
         kind = TAGS.get(event.tag or "", "")
@@ -186,17 +197,24 @@ class Builder:
             self._bad(event, f"The text holds the control character U+{ord(bad):04X}.", "remove the escape.")
             value = ""
         elif kind or (event.implicit[0] and event.tag is None):
-            value = self._resolved(event, kind)
+            value = self._resolved(event, kind, frames, key)
         if event.anchor is not None:
             self.anchors[event.anchor] = (value, 1)
         return value
 
-    def _resolved(self, event: Any, kind: str) -> Any:
+    def _resolved(self, event: Any, kind: str, frames: list[_Frame], key: Any) -> Any:
         try:
-            return resolve_tagged(event.value, kind) if kind else resolve(event.value)
+            if kind:
+                return resolve_tagged(event.value, kind)
+            value = resolve(event.value)
         except ScalarError as failure:
             self._bad(event, f"This is {failure}.", "write another value, or quote it.")
             return 0
+        if not loses_digits(value, event.value):
+            return value
+        path = (*(frame.key for frame in frames[1:]), key)
+        self.findings.written[self.file.full_path, path] = event.value
+        return event.value if _fills_text(path) else value
 
     def _alias(self, event: Any, key: Any) -> Any:
         if key is _NONE_YET:

@@ -139,6 +139,12 @@ def resolve(text: str) -> Any:
     return text
 
 
+def loses_digits(value: Any, text: str) -> bool:
+    """Whether a text that `resolve` takes for this number would be another one if it was made of the number:
+    010, 1.10, 1e3."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and str(value) != text
+
+
 def resolve_tagged(text: str, kind: str) -> Any:
     """The value of a scalar with a core tag, as `!!int "5"`. Raises ScalarError when it is none."""
     if kind == "str":

@@ -238,10 +238,40 @@ def test_variables_and_their_precedence(tmp_path: Path, monkeypatch: pytest.Monk
     assert values(folder, variable_files=[str(first)], variables={"env": "given"})[0] == "db.given.example"
 
 
+PARTS = """\
+connections: {k: {type: kafka, brokers: ["b:9092"]}}
+sources:
+  s: {connection: k, topic: "t-${var.build}", format: {type: text}}
+"""
+PROJECT_WITH = "version: 1\nproject: p\nwarehouse: w\nvariables: {build: {default: %s}}\n"
+
+
+def test_a_variable_keeps_its_digits_wherever_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def topic(default: str, **options: object) -> object:
+        write(tmp_path, {"mzplan.yaml": PROJECT_WITH % default, "c.yaml": PARTS})
+        return resource(load_configuration(str(tmp_path), **options), "source.s").body["topic"]  # type: ignore[arg-type]
+
+    assert topic("010") == "t-010"
+    assert topic("x", variables={"build": "1.10"}) == "t-1.10"
+    (tmp_path / "v.vars.yaml").write_text("build: 01443e5\n")
+    assert topic("x", variable_files=[tmp_path / "v.vars.yaml"]) == "t-01443e5"
+    monkeypatch.setenv("MZPLAN_VAR_BUILD", "007")
+    assert topic("x") == "t-007"
+
+
+def test_the_hint_shows_a_number_as_it_is_written(tmp_path: Path) -> None:
+    text = PARTS.replace('"t-${var.build}"', "010")
+    (mistake,) = errors(tmp_path, {"mzplan.yaml": PROJECT_WITH % "x", "c.yaml": text})
+    assert "(010)" in mistake.detail and 'put it in quotes: "010"' in str(mistake.hint)
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("5", 5), ("true", True), ("'5'", "5"), ('"a b"', "a b"), ("", ""), ("null", "null"), ("a: b", "a: b"),
-     ("1.5", 1.5), ("'open", "'open"), ("9" * 30, "9" * 30), ("${env:X}", "${env:X}")],
+     ("1.5", 1.5), ("'open", "'open"), ("9" * 30, "9" * 30), ("${env:X}", "${env:X}"),
+     ("010", "010"), ("01443e5", "01443e5"), ("1.10", "1.10"), ("0x1F", "0x1F"), ("+5", "+5")],
 )  # fmt: skip
 def test_text_from_outside_is_a_yaml_scalar(text: str, value: object) -> None:
     from mzplan.config.variables import scalar

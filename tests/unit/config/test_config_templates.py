@@ -579,3 +579,19 @@ def test_schemas_for_editors_have_it(tmp_path: Path) -> None:
         assert {"for_each", "name"} <= run("schema", kind).json()["properties"].keys()
     assert "defaults" in run("schema", "connection.kafka").json()["properties"]
     assert "defaults" in run("schema", "project").json()["properties"]
+
+
+def test_an_item_keeps_its_digits(tmp_path: Path) -> None:
+    text = """\
+    sources:
+      s:
+        for_each: %s
+        name: "s_${each.key}"
+        connection: k
+        topic: "orders-${each.value}"
+        format: {type: text}
+    """
+    for keys, topic in (("[010]", "orders-010"), ("{a: 1.10}", "orders-1.10"), ("{a: 0x1F}", "orders-0x1F")):
+        made = load(tmp_path, files(text % keys)).resources.values()
+        (source,) = [one for one in made if one.address.kind == "source"]
+        assert source.body["topic"] == topic
