@@ -239,6 +239,38 @@ def test_each_record_by_the_schema_that_it_was_written_with() -> None:
     assert [row["more"] for row in rows] == [9, 3, None, 9]
 
 
+@pytest.mark.parametrize(
+    ("name", "latest", "aliases", "is_read"),
+    [
+        ("shop.Created", "shop.Created", [], True),
+        ("old.Created", "shop.Created", [], True),
+        ("shop.Cancelled", "shop.Created", [], False),
+        ("shop.Cancelled", "shop.Created", ["Cancelled"], True),
+        ("old.Cancelled", "shop.Created", ["old.Cancelled"], True),
+        ("old.Cancelled", "shop.Created", ["Cancelled"], False),
+    ],
+)
+def test_a_record_of_another_name_is_malformed(
+    name: str, latest: str, aliases: list[str], is_read: bool
+) -> None:
+    """Avro's specification: names without namespaces are the same, or the reader's alias is the full name."""
+    other = record(name, reason="string")
+    own = record(latest, id="long")
+    own["fields"][0]["default"] = 0
+    own["aliases"] = aliases
+    rows, (reason,) = decode("id BIGINT", Known(other), wire(other, {"reason": "late"}), latest=own)
+    said = f"schema 1: it is the record {name}, and the latest schema's is {latest}"
+    assert (rows, reason) == ([{"id": 0}], None) if is_read else (rows, reason) == ([None], said)
+    # So for a record within another.
+    rows, (reason,) = decode(
+        "x STRUCT<id: BIGINT>",
+        Known(record(x=other)),
+        wire(record(x=other), {"x": {"reason": "late"}}),
+        latest=record(x=own),
+    )
+    assert rows == [{"x": {"id": 0}} if is_read else None] and (reason is None) == is_read
+
+
 def test_defaults_of_nested_fields() -> None:
     old = record(who=record("who", name="string"))
     new = record(

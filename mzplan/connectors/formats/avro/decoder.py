@@ -14,7 +14,14 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mzplan.connectors.formats.avro.schema import AvroNode, AvroSchema, SchemaError, parse_avro
-from mzplan.connectors.formats.avro.values import Read, UnfitSchemaError, ddl_of, missing, reader
+from mzplan.connectors.formats.avro.values import (
+    Read,
+    UnfitSchemaError,
+    ddl_of,
+    missing,
+    reader,
+    require_name,
+)
 from mzplan.model.words import one_line
 
 if TYPE_CHECKING:
@@ -212,6 +219,7 @@ def column_readers(root: AvroNode, wanted: DataType, latest: AvroNode | None) ->
     """The reader of each wanted field. Raises UnfitSchemaError that names all fields without one."""
     if root.type != "record":
         raise UnfitSchemaError(f"its schema is {root.type}, and no record")
+    require_name(root, latest, "it")
     fields, known = root.fields, latest.fields if latest is not None else {}
     readers: list[tuple[str, Read]] = []
     wrong: list[str] = []

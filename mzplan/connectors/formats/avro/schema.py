@@ -95,6 +95,21 @@ class AvroNode:
             return {}
         return {field["name"]: Field(field, self.names) for field in branches[0].definition["fields"]}
 
+    @property
+    def name(self) -> str:
+        """The full name of a record."""
+        return str(self.definition["name"])
+
+    def reads(self, written: AvroNode) -> bool:
+        """Whether this schema reads records of another one by their names, as the specification of Avro has
+        it: the names without namespaces are the same, or an alias of this one is the other's full name."""
+        namespace, _, own = self.name.rpartition(".")
+        if own == written.name.rpartition(".")[2]:
+            return True
+        given = self.definition.get("aliases", ())
+        aliases = {str(one) if "." in str(one) else f"{namespace}.{one}".lstrip(".") for one in given}
+        return written.name in aliases
+
     def inner(self, key: str) -> AvroNode:
         """The `items` of an array, the `values` of a map."""
         return AvroNode(self.definition[key], self.names)

@@ -140,6 +140,7 @@ def _single(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None
 
     match node.type:
         case "record" if types.is_struct(wanted):
+            require_name(node, latest, f"its field {name}")
             return _struct(node, wanted, name, latest)
         case "array" if types.is_list(wanted):
             inner = _inner_of(latest, "array", "items")
@@ -151,6 +152,14 @@ def _single(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None
     if scalar is None:
         raise _unfit(node, wanted, name)
     return scalar
+
+
+def require_name(node: AvroNode, latest: AvroNode | None, what: str) -> None:
+    """Raise UnfitSchemaError for a record that the `latest` schema doesn't read, as it is another one's."""
+    known = [branch for branch in latest.branches if branch.type == "record"] if latest is not None else []
+    if known and not any(branch.reads(node) for branch in known):
+        names = " or ".join(branch.name for branch in known)
+        raise UnfitSchemaError(f"{what} is the record {node.name}, and the latest schema's is {names}")
 
 
 def _unfit(node: AvroNode, wanted: DataType, name: str) -> UnfitSchemaError:
