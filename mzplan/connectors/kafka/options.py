@@ -24,6 +24,8 @@ _CONSUMER_DEFAULTS = {
     # Spark requests only records that are there; the default, 500, would delay every micro-batch whose
     # consumer still has a request of the previous one under way.
     "fetch.max.wait.ms": "50",
+    # Kafka's default would also read the records of transactions that were given up.
+    "isolation.level": "read_committed",
 }
 _PRODUCER_DEFAULTS = {
     "max.block.ms": "15000",

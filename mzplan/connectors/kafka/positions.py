@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from mzplan.connectors.api.connector import LastTimes
@@ -53,7 +53,7 @@ class KafkaPositions:
             partitions = identify(client, query, False)["partitions"]
             present = [partition for partition in wanted if partition < partitions]
             first = _offsets(client, query, topic, present, "earliest")
-            end = _offsets(client, query, topic, present, "latest")
+            end = _offsets(client, query, topic, present, "latest", dirty=True)
         except ClusterError as problem:
             return problem.diagnostics[0]
         gone = []
@@ -217,10 +217,18 @@ def _offsets(
     topic: str,
     partitions: Iterable[int],
     which: Literal["earliest", "latest"],
+    *,
+    dirty: bool = False,
 ) -> dict[int, int]:
+    """The first or last offsets that the source may read; `dirty`: also behind the first open transaction."""
     spec: OffsetSpec = getattr(OffsetSpec, which)()
     wanted = {TopicPartition(topic, partition): spec for partition in partitions}
-    futures = client.admin.list_offsets(wanted, request_timeout=PROBE_TIMEOUT_S)
+    dirty = dirty or query.link.body["options"].get("isolation.level") == "read_uncommitted"
+    futures = client.admin.list_offsets(
+        wanted,
+        isolation_level=IsolationLevel.READ_UNCOMMITTED if dirty else IsolationLevel.READ_COMMITTED,
+        request_timeout=PROBE_TIMEOUT_S,
+    )
     return {place.partition: answer(client, query, future).offset for place, future in futures.items()}
 
 

@@ -350,3 +350,28 @@ def test_a_delta_table_with_a_key_is_followed(lab: Lab, tmp_path: Path, database
     shutil.rmtree(tmp_path / "lake" / "customers")
     spark.sql(f"CREATE TABLE {table} (id BIGINT, name STRING) {feed}")
     assert lab.codes(source) == ["MZ043"]
+
+
+def test_records_of_an_aborted_transaction_are_no_rows(lab: Lab, topic: Make) -> None:
+    name = topic(partitions=1)
+    source, dirty = lab.kafka_source(name, "id BIGINT"), lab.kafka_source(name, "id BIGINT")
+    dirty.connections["connection"].body["options"] = {"isolation.level": "read_uncommitted"}  # type: ignore[index]
+    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap, "transactional.id": name})
+    producer.init_transactions(30)
+    for number, end in enumerate((producer.commit_transaction, producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce(name, json.dumps({"id": number}).encode(), partition=0)
+        producer.flush(30)
+        end(30)
+    producer.begin_transaction()
+    producer.produce(name, json.dumps({"id": 2}).encode(), partition=0)
+    producer.flush(30)
+    lab.start(source, dirty)
+    until("what is dirty", lambda: lab.count(dirty) == 3)
+    until("what is committed", lambda: lab.count(source) == 1)
+    # What is open is not waited for.
+    until("all is read", lambda: lab.waits(source) == {"records": 0})
+    producer.commit_transaction(30)
+    until("the open one", lambda: lab.count(source) == 2)
+    assert sorted(row["id"] for row in lab.read(source)) == [0, 2]
+    lab.stop(source, dirty)
