@@ -22,13 +22,15 @@ _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # What Spark shows as asterisks in its UI and event log: its own default, which ours is beside.
 _REDACTED = "(?i:secret|password|token|access[.]?key)"
 _REDACTED_TOO = "(?i:keystore[.]key|jaas|private.?key)"
-# How Spark reads what others have written, whatever is configured: else it puts values of its configuration,
-# secrets among them, in the place of ${…}, and takes "…" for a name; and a table's log has it merge after a
-# write what that log names, files of other places among them.
+# How Spark reads what others have written, and writes what others read, whatever is configured. Else it puts
+# values of its configuration, secrets among them, in the place of ${…}, and takes "…" for a name; and the log
+# of a table has it merge after a write what that log names, files of other places among them.
 READING = {
     "spark.sql.variable.substitute": "false",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.databricks.delta.autoCompact.enabled": "false",
+    # Spark's default, INT96, is deprecated: other readers take it for nanoseconds, which end in 2262.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 STOP_TIMEOUT_S = 20
 _FETCHED = ("http", "https", "ftp")
