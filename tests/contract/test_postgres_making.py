@@ -150,12 +150,11 @@ def test_the_alter_for_whatever_differs_does(server: Server) -> None:
         "m": "MAP<STRING,INT>",
     }
     outputs = [Output(name=name, type=type_) for name, type_ in types.items()]
-    found = sink.probe(query, outputs).diagnostics
-    assert [(one.severity, one.code) for one in found] == [("error", "MZ053"), ("warning", "MZ053")]
-    assert "or the table, whose values are converted:\nALTER TABLE" in found[0].hint
-    for one in found:
-        assert "CREATE" not in one.hint
-        server.run(one.hint.partition("\n")[2])
+    (found,) = sink.probe(query, outputs).diagnostics
+    assert (found.severity, found.code) == ("error", "MZ053")
+    assert "or the table, whose values are converted:\nALTER TABLE" in found.hint
+    assert "CREATE" not in found.hint
+    server.run(found.hint.partition("\n")[2])
     assert codes(sink.probe(query, outputs)) == []
     kept = server.admin.execute('SELECT a, b, c, f, g, h FROM new."Orders"').fetchone()
     assert list(map(str, kept or ())) == ["7", "1.25", "0.1", "12.3456", "2147483647.00", "true"]
@@ -184,12 +183,31 @@ def test_the_alter_that_is_printed_does(server: Server) -> None:
     query = server.query(ROLE, mode="upsert", key=["id"], table="new.Orders")
     outputs = [Output(name="id", type="BIGINT"), Output(name="n", type="DECIMAL(9,2)")]
     outputs += [Output(name="d", type="DOUBLE"), Output(name="s", type="STRING")]
-    error, warning = sink.probe(query, outputs).diagnostics
-    assert (error.code, warning.code, warning.severity) == ("MZ053", "MZ053", "warning")
-    for one in (error, warning):
-        server.run(one.hint.partition("\n")[2])
+    (found,) = sink.probe(query, outputs).diagnostics
+    assert (found.code, found.severity) == ("MZ053", "error")
+    server.run(found.hint.partition("\n")[2])
     assert codes(sink.probe(query, outputs)) == []
     assert [type_ for _, type_ in rows(server)] == ["bigint", "double precision", "numeric(9,2)", "text"]
+
+
+def test_a_narrow_column_is_refused_and_create_widens_it(server: Server) -> None:
+    sink = PostgresSink()
+    server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
+    server.run(f'SET ROLE {ROLE}; CREATE TABLE new."Orders" (id int PRIMARY KEY, n numeric(4,2)); RESET ROLE')
+    outputs = [Output(name="id", type="BIGINT"), Output(name="n", type="DECIMAL(9,2)")]
+    body = {"mode": "upsert", "key": ["id"], "table": "new.Orders"}
+    (found,) = sink.probe(server.query(ROLE, **body), outputs).diagnostics
+    assert (found.severity, found.code) == ("error", "MZ053")
+    assert "its column id is integer, and the sink writes BIGINT" in found.detail
+    query = server.query(ROLE, **body, create=True)
+    (notice,) = sink.probe(query, outputs).diagnostics
+    assert (notice.severity, notice.code) == (
+        "notice",
+        "MZ268",
+    ) and "ALTER COLUMN id TYPE bigint" in notice.hint
+    sink.prepare(query, outputs)
+    assert sink.probe(query, outputs).diagnostics == ()
+    assert [type_ for _, type_ in rows(server)] == ["bigint", "numeric(9,2)"]
 
 
 class Checking(InMemoryExecutor):

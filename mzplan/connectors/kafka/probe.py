@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S, Memo, fingerprint
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
@@ -106,6 +107,19 @@ def identify(client: Client, query: ResolvedQuery, writes: bool) -> dict[str, An
         "topic_id": None if topic_id == _NO_TOPIC_ID else topic_id,
         "partitions": len(described.partitions),
     }
+
+
+def is_compacted(client: Client, query: ResolvedQuery) -> bool:
+    """Whether the query's topic is compacted; False where the login may not see that. Raises ClusterError."""
+    topic = ConfigResource(ConfigResource.Type.TOPIC, query.body["topic"])
+    (future,) = client.admin.describe_configs([topic], request_timeout=PROBE_TIMEOUT_S).values()
+    try:
+        policy = answer(client, query, future).get("cleanup.policy")
+    except ClusterError as problem:
+        if problem.diagnostics[0].code == "MZ054":
+            return False
+        raise
+    return policy is not None and "compact" in policy.value.split(",")
 
 
 def _near_topic(client: Client, topic: str) -> str | None:

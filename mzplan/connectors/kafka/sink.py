@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SinkConnector
+from mzplan.connectors.api.outputs import never_null_outputs
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun
 from mzplan.connectors.api.targets import Content, Recorded, unreadable
 from mzplan.connectors.formats.avro.encoder import Encoder
@@ -18,8 +20,9 @@ from mzplan.connectors.frames.metrics import with_count
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted
+from mzplan.connectors.kafka.client import ClusterError
 from mzplan.connectors.kafka.options import route, writer_options
-from mzplan.connectors.kafka.probe import KafkaProbe
+from mzplan.connectors.kafka.probe import KafkaProbe, is_compacted
 from mzplan.connectors.kafka.transactional_writer import TransactionalWriter, compare_target
 from mzplan.connectors.kafka.written import KafkaContent, KafkaRecorded
 from mzplan.connectors.network.aws_spark import require_packages
@@ -54,7 +57,11 @@ class KafkaSink(SinkConnector):
         """Whether the topic is there and may be written, is the one written so far, and has a schema that
         allows the columns."""
         probe = self._probe.probe(query, writes=True)
-        more = (*self._other_target(query, probe), *check_sink(query, outputs))
+        more = (
+            *self._other_target(query, probe),
+            *self._null_key(query, probe),
+            *check_sink(query, outputs),
+        )
         return replace(probe, diagnostics=(*probe.diagnostics, *more))
 
     def _other_target(self, query: ResolvedQuery, found: Probe) -> tuple[Diagnostic, ...]:
@@ -65,6 +72,37 @@ class KafkaSink(SinkConnector):
         except OSError as problem:
             other = unreadable(query, problem)
         return (other,) if other is not None else ()
+
+    def _null_key(self, query: ResolvedQuery, found: Probe) -> tuple[Diagnostic, ...]:
+        """MZ213 for a compacted topic, whose brokers refuse a record without a key, if there may be one."""
+        keys, topic = query.body.get("key", ()), query.body["topic"]
+        if found.upstream is None or len(keys) > 1:  # several columns make a JSON object
+            return ()
+        where = query.body.get("where") or ""
+        never_null = {name.lower() for name in never_null_outputs(query)}
+        if keys and (
+            keys[0].lower() in never_null
+            or re.search(rf"\b{re.escape(keys[0])}`?\s+IS\s+NOT\s+NULL", where, re.IGNORECASE)
+        ):
+            return ()
+        try:
+            if not is_compacted(self._probe.client_of(query), query):
+                return ()
+        except ClusterError as problem:
+            return problem.diagnostics
+        what = f"{keys[0]}, the sink's key, may be NULL" if keys else "the sink has no key"
+        how = f"leave such rows out: where: {keys[0]} IS NOT NULL" if keys else "add `key: [COLUMN]`"
+        declare = ", or declare the column NOT NULL in the source" if keys else ""
+        return (
+            Diagnostic(
+                code="MZ213",
+                summary=f"Topic {topic} takes no record without a key",
+                detail=f"{route(query)}: the topic is compacted, and {what}. Its brokers refuse such a "
+                "record, and the sink would stop at it.",
+                hint=f"{how}{declare}; or write to a topic that isn't compacted.",
+                address=query.address,
+            ),
+        )
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """If exactly once: rows and hash of the last steps."""

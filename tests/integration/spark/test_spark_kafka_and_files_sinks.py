@@ -151,3 +151,23 @@ def test_csv_files_hold_simple_values(lab: Lab, tmp_path: Path) -> None:
     (found,) = lab.check(lab.sink(source, "files", folder, path="x", format={"type": "csv"})).diagnostics
     assert found.code == "MZ053"
     assert "tags (ARRAY<STRING>)" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("body", "is_refused"),
+    [
+        ({}, True),
+        ({"key": ["customer"]}, True),
+        ({"key": ["customer"], "where": "customer IS NOT NULL"}, False),
+        ({"key": ["id"]}, False),
+        ({"key": ["id", "customer"]}, False),
+    ],
+)
+def test_a_compacted_topic_takes_no_null_key(
+    lab: Lab, topic: Make, body: dict[str, Any], is_refused: bool
+) -> None:
+    name = topic(partitions=1, config={"cleanup.policy": "compact,delete"})
+    source = lab.kafka_source(topic(partitions=1), "id BIGINT NOT NULL, customer STRING")
+    broker = {"type": "kafka", "brokers": [lab.kafka.bootstrap]}
+    assert lab.codes(lab.sink(source, "kafka", broker, topic=name, **body)) == ["MZ213"] * is_refused
+    assert lab.codes(lab.sink(source, "kafka", broker, topic=topic(partitions=1), **body)) == []

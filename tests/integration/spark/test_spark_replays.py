@@ -52,7 +52,7 @@ def test_what_a_hand_has_taken_is_put_back(lab: Lab, topic: Make, database: Make
     lab.execute(
         shop,
         "CREATE TABLE straight (id bigint, customer text, amount numeric(10,2))",
-        "CREATE TABLE latest (customer text PRIMARY KEY, id integer, extra text DEFAULT 'x')",
+        "CREATE TABLE latest (customer text PRIMARY KEY, id numeric, extra text DEFAULT 'x')",
     )
     orders = Filled(lab, topic(partitions=2))
     source = orders.source

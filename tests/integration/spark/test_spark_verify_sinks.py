@@ -220,7 +220,7 @@ def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: 
     lab.execute(
         shop,
         "CREATE TABLE straight (id bigint, customer text, amount numeric(10,2))",
-        "CREATE TABLE latest (customer text PRIMARY KEY, id integer, extra text DEFAULT 'x')",
+        "CREATE TABLE latest (customer text PRIMARY KEY, id numeric, extra text DEFAULT 'x')",
     )
     orders = Filled(lab, topic(partitions=2))
     source, few = orders.source, {"compaction": {"min_files": 2}}

@@ -38,7 +38,8 @@ from mzplan.connectors.postgres.problems import Problem, connect_problem, is_los
 from mzplan.connectors.postgres.sink.content import PostgresContent
 from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.ledger import shape_of
-from mzplan.connectors.postgres.sink.making import compare_columns, find_target, make, mended
+from mzplan.connectors.postgres.sink.making import find_target, make, mended
+from mzplan.connectors.postgres.sink.nul import is_of_nul, nul_columns
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
 from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
 from mzplan.connectors.postgres.sink.recorded_steps import PostgresRecorded
@@ -81,6 +82,13 @@ _DENIED = Problem(
     "{address} lacks a privilege in PostgreSQL",
     "{why}.",
     "let {user} do that (docs/how-to/grant-privileges.md); the batch is tried again from its start.",
+    at=", table {table}",
+)
+_NUL = Problem(
+    "MZ059",
+    "{address} can't write a text with U+0000",
+    "{row} has that character in column {columns}, and PostgreSQL stores it in no text.",
+    "write the text without it, in the sink's select: {select}; the batch is tried again from its start.",
     at=", table {table}",
 )
 _TOO_NARROW = replace(_REFUSED, fix="{fix}")
@@ -216,10 +224,15 @@ class _Batches:
                 return
             rows = batch.withColumn(HASH, row_hash(batch.drop(POSITION)))
             failpoint(Failpoint.SINK_BEFORE_STEP)
-            if prepared.straight:
-                self._write_straight(connection, prepared, rows, step, last)
-            else:
-                self._write_staged(connection, prepared, rows, step)
+            try:
+                if prepared.straight:
+                    self._write_straight(connection, prepared, rows, step, last)
+                else:
+                    self._write_staged(connection, prepared, rows, step)
+            except Exception as problem:
+                if is_of_nul(problem):
+                    self._refuse_nul(batch, prepared)
+                raise
             failpoint(Failpoint.SINK_WRITTEN)
             if (written := writer.written(connection, step, last=step)) is not None:
                 self._run.wrote(step, written.rows)
@@ -265,6 +278,16 @@ class _Batches:
             return self._denied(why)
         return self._refused(reason(self._query, why), is_value=" (column " in text)
 
+    def _refuse_nul(self, batch: DataFrame, prepared: _Prepared) -> None:
+        """Raise MzplanError MZ059 that names the first row of a batch with U+0000, if there is one."""
+        written = list(zip(self._run.outputs, prepared.move.targets, strict=True))
+        names, place = nul_columns(batch, written)
+        if names:
+            select = ", ".join(f"replace({name}, chr(0), '') AS {name}" for name in names)
+            row = f"the row of {place}" if place else "a row"
+            table = self._query.body["table"]
+            raise _NUL.error(self._query, row=row, columns=", ".join(names), select=select, table=table)
+
     def _denied(self, problem: Exception) -> MzplanError:
         """All that the role lacks, with what grants it: others may have made since what it then could have
         made itself. What the server has said, where it lacks nothing that we ask for."""
@@ -286,9 +309,8 @@ class _Batches:
         if is_value and self._prepared is not None:
             table, targets = self._prepared.move.table, self._prepared.move.targets
             written = list(zip(self._run.outputs, targets, strict=True))
-            named = [pair for pair in written if pair[1].shown in why or f"(column {pair[1].name})" in why]
-            narrow = compare_columns(self._query, table, self._run.outputs).narrow
-            if suspects := named or [pair for pair in written if pair[0] in narrow]:
+            suspects = [pair for pair in written if pair[1].shown in why or f"(column {pair[1].name})" in why]
+            if suspects:
                 told = (
                     f"its column {target.name} is {target.shown}, and the sink writes {output.type}"
                     for output, target in suspects

@@ -128,8 +128,8 @@ def lacking(
     query: ResolvedQuery, table: Table | None, outputs: Sequence[Output], schema: str | None
 ) -> tuple[str, ...]:
     """The statements with which a sink that says `create: true` makes its table (in `schema`, where its name
-    does not say it), or adds columns to it: `...` stands for a type that only Spark knows. None where nothing
-    is missing, or the columns differ in more than that."""
+    does not say it), adds columns to it, or widens columns: `...` stands for a type that only Spark knows.
+    None where nothing is missing, or the columns differ in more than that."""
     if not query.body["create"]:
         return ()
     given, name = split_name(query.body["table"])
@@ -139,9 +139,13 @@ def lacking(
     columns, sql = compare_columns(query, table, outputs), table_sql(table.schema, table.name)
     if columns.wrong or columns.others:
         return ()
-    return tuple(
-        f"ALTER TABLE {sql} ADD COLUMN IF NOT EXISTS {column_sql(output)};" for output in columns.missing
-    )
+    added = [f"ADD COLUMN IF NOT EXISTS {column_sql(output)}" for output in columns.missing]
+    widened = [
+        _alter(output.name, output.type, table.column(output.name))[0]
+        for output in columns.narrow
+        if output.type is not None
+    ]
+    return tuple(f"ALTER TABLE {sql} {action};" for action in (*added, *widened))
 
 
 def make(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[str, ...]:

@@ -71,17 +71,13 @@ def check_table(
         fix = f"create it{unknown}:\n{create_table(query, outputs, schema)}"
         return [diagnose(query, "MZ052", f"Table {name} does not exist", why, fix)]
     columns = compare_columns(query, table, outputs)
-    wrong = [*([] if made else columns.missing.values()), *columns.wrong.values(), *columns.others]
+    lacking = [] if made else [*columns.missing.values(), *columns.narrow.values()]
+    wrong = [*lacking, *columns.wrong.values(), *columns.others]
     diagnostics = []
     if wrong:
         summary = f"Table {name} does not take the columns of {query.address}"
-        fix = mended(table, [*columns.missing, *columns.wrong], columns.others)
+        fix = mended(table, [*columns.missing, *columns.narrow, *columns.wrong], columns.others)
         diagnostics.append(diagnose(query, "MZ053", summary, f"{'; '.join(wrong)}.", fix))
-    if columns.narrow:
-        summary = f"Table {name} may be too narrow for {query.address}"
-        why = f"{'; '.join(columns.narrow.values())}. A value that does not fit stops the sink."
-        fix = mended(table, list(columns.narrow), {})
-        diagnostics.append(diagnose(query, "MZ053", summary, why, fix, severity="warning"))
     return diagnostics
 
 

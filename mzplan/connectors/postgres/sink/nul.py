@@ -1,0 +1,48 @@
+"""Texts with U+0000, which PostgreSQL stores nowhere: which row and column of a batch it refused for one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.queries import Output
+from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.types import quoted
+from mzplan.connectors.postgres.types import TargetColumn
+from mzplan.schema.columns import POSITION
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# What the server says of a byte in a text, and of an escape in a text that is to be jsonb.
+_SIGNS = ('for encoding "UTF8": 0x00', "unsupported Unicode escape sequence", "\\u0000 cannot be converted")
+
+
+def is_of_nul(problem: BaseException) -> bool:
+    """Whether PostgreSQL refused rows for a U+0000."""
+    return any(sign in str(problem) for sign in _SIGNS)
+
+
+def nul_columns(batch: DataFrame, written: Sequence[tuple[Output, TargetColumn]]) -> tuple[list[str], str]:
+    """The columns with a U+0000 of the first such row in a batch, and where that row came from as JSON, ""
+    where the batch doesn't say."""
+    has = {}
+    for output, target in written:
+        if "STRING" not in (output.type or "") and "CHAR" not in (output.type or ""):
+            continue
+        column = f.col(quoted(output.name))
+        is_nested = "<" in (output.type or "")
+        bad = f.contains(f.to_json(f.struct(column)), f.lit("\\u0000"))
+        if not is_nested:
+            bad = f.contains(column, f.lit("\0"))
+            if target.type in ("json", "jsonb"):
+                bad = bad | f.contains(column, f.lit("\\u0000"))
+        has[output.name] = f.coalesce(bad, f.lit(False))
+    if not has:
+        return [], ""
+    place = f.to_json(POSITION) if POSITION in batch.columns else f.lit("")
+    names = f.array_compact(f.array(*(f.when(bad, f.lit(name)) for name, bad in has.items())))
+    row = batch.where(reduce(or_, has.values())).select(names.alias("names"), place.alias("place")).first()
+    return (list(row["names"]), str(row["place"])) if row is not None else ([], "")
