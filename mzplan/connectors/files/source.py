@@ -10,8 +10,14 @@ from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.losses import listed
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.replays import replay
-from mzplan.connectors.formats.parsers import CORRUPT, already_columns, csv_options
-from mzplan.connectors.formats.records import Records, checked, parse_records
+from mzplan.connectors.formats.parsers import (
+    CORRUPT,
+    already_columns,
+    csv_options,
+    parsed_ddl,
+    written_as,
+)
+from mzplan.connectors.formats.records import MALFORMED, MARK, Records, checked, parse_records
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.row_clock import row_clock
 from mzplan.connectors.frames.types import ddl
@@ -29,6 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _PLACE = "_mzplan_place"
+# A name, in a URI, that is a pattern to Spark: it reads the other files of such a step once more, whatever
+# its options are.
+_PATTERN = r"\*|%(?:5B|5D|7B|7D|3F|5C)"
 
 
 class FilesSource(SourceConnector):
@@ -70,21 +79,24 @@ class FilesSource(SourceConnector):
         columns = record_columns(query.description.type, body)
         folder = folder_of(query)
         use_s3(spark, query, folder)
+        alone = body["max_files_per_trigger"] == 1
         reader = spark.readStream.option("maxFilesPerTrigger", body["max_files_per_trigger"])
         match format_["type"]:
             case "csv":  # read by Spark: only it knows which line is the first of a file
-                options = csv_options(format_)
+                options, written = csv_options(format_), written_as(format_)
                 # A header with other names, or in another order, is an error.
                 heading = {"header": str(format_["header"]).lower(), "enforceSchema": "false"}
-                reader = reader.format("csv").schema(f"{ddl(columns)}, {CORRUPT} STRING")
-                records = _records(reader.options(**options, **heading).load(folder), row_clock())
-                return checked(records, already_columns(columns, CORRUPT, options), columns, on_error)
+                options["multiLine"] = "true"  # a line break within quotes belongs to the field
+                reader = reader.format("csv").schema(f"{parsed_ddl(columns, written)}, {CORRUPT} STRING")
+                records = _records(reader.options(**options, **heading).load(folder), row_clock(), alone)
+                parsed = already_columns(columns, CORRUPT, options, written)
+                return checked(records, parsed, columns, on_error)
             case "parquet":
                 reader = reader.format("parquet").schema(ddl(columns))
-                records = _records(reader.load(folder), "_metadata.row_index")
+                records = _records(reader.load(folder), "_metadata.row_index", alone)
                 return checked(records, already_columns(columns, None, {}), columns, on_error)
             case type_:
-                records = _records(reader.format("text").load(folder), row_clock())
+                records = _records(reader.format("text").load(folder), row_clock(), alone)
                 if type_ == "json":  # a blank line is not a record
                     records = replace(records, rows=records.rows.where("trim(value) <> ''"))
                 return parse_records(records, format_, columns, on_error)
@@ -109,10 +121,15 @@ class FilesSource(SourceConnector):
         return replay(spark, self, query, {}, files())
 
 
-def _records(rows: DataFrame, row: Expression | str) -> Records:
+def _records(rows: DataFrame, row: Expression | str, alone: bool) -> Records:
+    """`alone`: each step reads one file."""
+    path = f.col("_metadata.file_path")
+    if not alone:
+        failure = f.raise_error(f.concat(f.lit(f"{MARK}[{MALFORMED}]: file "), path, f.lit(_READ_TWICE)))
+        path = f.when(path.rlike(_PATTERN), failure.cast("string")).otherwise(path)
     # Columns for the position of a row come first: Spark knows them only at the scan.
     place = f.struct(
-        f.col("_metadata.file_path").alias("path"),
+        path.alias("path"),
         f.col("_metadata.file_block_start").alias("row_group"),
         (f.col(row) if isinstance(row, str) else row).alias("row"),
     )
@@ -123,6 +140,12 @@ def _records(rows: DataFrame, row: Expression | str) -> Records:
         position=f.col(_PLACE),
         where=lambda at: f.concat(f.lit("file "), at["path"]),
     )
+
+
+_READ_TWICE = (
+    ": its name holds one of [ ] { } * ? \\, and Spark would read the other files of the step again. "
+    "Rename it and replace the source, or let a new source read one file a step (max_files_per_trigger: 1)"
+)
 
 
 class FilesAdoption:

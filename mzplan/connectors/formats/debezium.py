@@ -6,11 +6,14 @@ may be the `payload` beside a `schema`, which is Kafka Connect's default.
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from mzplan.connectors.formats.envelopes import KEY, Envelope
 from mzplan.connectors.formats.parsers import (
@@ -21,6 +24,8 @@ from mzplan.connectors.formats.parsers import (
     RECORD,
     STRICT,
     ParsedRecord,
+    exactly,
+    parsed_ddl,
 )
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl, quoted
@@ -34,12 +39,20 @@ _OP, _KEPT = "_mzplan_op", "_mzplan_before"
 _OPENED, _MOVED = "_mzplan_opened", "_mzplan_moved"
 _OPS = ("c", "u", "r", "d")
 # Debezium's placeholder for a value that PostgreSQL did not send: one stored out of line, in a row that was
-# updated without changing it. As text; and for bytes that are written as text, in base64 or as digits.
+# updated without changing it. As text; for bytes that are written as text, in base64 or as digits; for an
+# hstore that is written as JSON, as an object. An array has it alone; an array of UUIDs has its UUID, and an
+# array of numbers has its bytes. A map has it as its only key.
 _PLACEHOLDER = "__debezium_unavailable_value"
 _PLACEHOLDERS = (
     _PLACEHOLDER,
     base64.b64encode(_PLACEHOLDER.encode()).decode(),
     _PLACEHOLDER.encode().hex(),
+    json.dumps({_PLACEHOLDER: _PLACEHOLDER}, separators=(",", ":")),
+)
+_UUID = str(UUID(bytes=hashlib.md5(_PLACEHOLDER.encode(), usedforsecurity=False).digest(), version=3))
+_TEXT, _NUMBER = (
+    ("STRING", "CHAR", "VARCHAR"),
+    ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"),
 )
 
 
@@ -56,10 +69,11 @@ def without_tombstones(rows: DataFrame) -> DataFrame:
     return rows.where("value IS NOT NULL")
 
 
-def opened(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
+def opened(rows: DataFrame, columns: Sequence[Column], written: str) -> DataFrame:
     """Records of JSON with one more column for the content of their envelopes. (An expression instead would
     be evaluated, and so the record parsed, at each use.)"""
-    inner = ddl(members(columns))
+    *states, op = members(columns)
+    inner = f"{parsed_ddl(states, written)}, {ddl([op])}"
     text = f.concat(f.lit(BEFORE), f.col("value").cast("string"), f.lit("}"))
     whole = f"{RECORD} STRUCT<{inner}, payload STRUCT<{inner}>>, {CORRUPT} STRING"
     return rows.select("*", f.from_json(text, whole, STRICT).alias(_OPENED))
@@ -68,10 +82,11 @@ def opened(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Debezium(Envelope):
     """See Envelope. `row`: the columns in the records. `avro`: the records are DECODED, otherwise `opened`;
-    both are `split` afterwards."""
+    both are `split` afterwards. `written`: see ParsedRecord."""
 
     row: tuple[Column, ...]
     avro: bool = False
+    written: str = ""
 
     def split(self, rows: DataFrame) -> DataFrame:
         """The records, with a delete of the old row added for each update that changes the key. Debezium
@@ -79,12 +94,16 @@ class Debezium(Envelope):
         if not self.columns:
             return rows.select("*", f.lit(False).alias(_MOVED))
         before, after = self._member("before"), self._member("after")
-        pairs = [(before.getField(column.name), after.getField(column.name)) for column in self.columns]
+        pairs = [(self._of(before, column), self._of(after, column)) for column in self.columns]
         is_moved, differs = self._member("op") == "u", f.lit(False)
         for old, new in pairs:
             is_moved, differs = is_moved & old.isNotNull() & new.isNotNull(), differs | (old != new)
         twice, once = f.array(f.lit(True), f.lit(False)), f.array(f.lit(False))
         return rows.select("*", f.explode(f.when(is_moved & differs, twice).otherwise(once)).alias(_MOVED))
+
+    def _of(self, row: Expression, column: Column) -> Expression:
+        """A column of a row before or after the change."""
+        return exactly(row.getField(column.name), column, self.written)
 
     def parsed(self) -> ParsedRecord:
         """The parser of the changed row: the one before a delete, otherwise the one after the change."""
@@ -117,6 +136,7 @@ class Debezium(Envelope):
             given=given,
             inner=RECORD,
             needs_value=False,
+            written=self.written,
             reasons=(
                 (wrapped.isNotNull() & f.get_json_object(source, "$").isNull(), "the record is not JSON"),
                 *_wrong_ops(),
@@ -166,17 +186,9 @@ class Debezium(Envelope):
         """By name: whether a column holds Debezium's placeholder."""
         conditions: dict[str, Expression] = {}
         for column in self.row:
-            value = f.col(f"j.{RECORD}.{quoted(column.name)}")
-            match column.type.partition("(")[0]:
-                case "STRING" | "CHAR" | "VARCHAR":
-                    is_unknown = value.isin(*_PLACEHOLDERS)
-                case "BINARY":
-                    is_unknown = value == f.lit(_PLACEHOLDER).cast("binary")
-                case "ARRAY<STRING>":
-                    is_unknown = value == f.array(f.lit(_PLACEHOLDER))
-                case _:
-                    continue
-            conditions[column.name] = f.coalesce(is_unknown, f.lit(False))
+            is_unknown = _is_placeholder(f.col(f"j.{RECORD}.{quoted(column.name)}"), column.type)
+            if is_unknown is not None:
+                conditions[column.name] = f.coalesce(is_unknown, f.lit(False))
         return conditions
 
     def deletes(self) -> Expression:
@@ -205,14 +217,32 @@ class Debezium(Envelope):
         if self.avro:
             return f.col(f"{KEY_DECODED}.{RECORD}")
         text = self.key.cast("string")
-        direct = f.from_json(f.when(f.is_valid_utf8(text), text), ddl(self.columns))
-        inside = f.from_json(text, f"payload STRUCT<{ddl(self.columns)}>").getField("payload")
+        columns = parsed_ddl(self.columns, self.written)
+        direct = f.from_json(f.when(f.is_valid_utf8(text), text), columns)
+        inside = f.from_json(text, f"payload STRUCT<{columns}>").getField("payload")
         return f.struct(
             *(
-                f.coalesce(inside.getField(column.name), direct.getField(column.name)).alias(column.name)
+                f.coalesce(self._of(inside, column), self._of(direct, column)).alias(column.name)
                 for column in self.columns
             )
         )
+
+
+def _is_placeholder(value: Expression, type_: str) -> Expression | None:
+    """Whether a value is Debezium's placeholder; None for a type that has none."""
+    outer, _, inner = type_.rstrip(">").partition("<")
+    simple = (inner or outer).partition("(")[0]
+    if outer == "MAP":
+        return f.map_keys(value).cast("array<string>") == f.array(f.lit(_PLACEHOLDER))
+    if outer == "ARRAY" and simple in _NUMBER:
+        return value.cast("array<double>") == f.array(*(f.lit(float(byte)) for byte in _PLACEHOLDER.encode()))
+    only = f.get(value, f.lit(0)) if outer == "ARRAY" else value
+    alone = f.size(value) == 1 if outer == "ARRAY" else f.lit(True)
+    if simple in _TEXT:
+        return alone & only.isin(*_PLACEHOLDERS, _UUID)
+    if simple == "BINARY":
+        return alone & (only == f.lit(_PLACEHOLDER).cast("binary"))
+    return None
 
 
 _WITHOUT = ", and it has no row of it"

@@ -10,9 +10,9 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.formats.parsers import CORRUPT, KEY_DECODED, RECORD, STRICT
+from mzplan.connectors.formats.parsers import CORRUPT, KEY_DECODED, RECORD, STRICT, exactly, parsed_ddl
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.types import ddl, quoted
+from mzplan.connectors.frames.types import quoted
 from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column, spark_type
 
 if TYPE_CHECKING:
@@ -146,18 +146,26 @@ class Tombstones(Envelope):
         if self.format == "text":
             (column,) = self.columns
             is_bytes = column.type == "BINARY"
-            value = self.key if is_bytes else text.try_cast(spark_type(column.type))
+            value = self.key if is_bytes else exactly(text, column, "text").try_cast(spark_type(column.type))
             return f.struct(value.alias(column.name))
         # Wrapped in an object, so that nothing may follow, and a bare value can be parsed, too.
         wrapped = f.concat(f.lit('{"r":'), text, f.lit("}"))
-        parsed = f.from_json(wrapped, f"r STRUCT<{ddl(self.columns)}>, {CORRUPT} STRING", STRICT)
+        parsed = f.from_json(
+            wrapped, f"r STRUCT<{parsed_ddl(self.columns, 'json')}>, {CORRUPT} STRING", STRICT
+        )
+        row = parsed.getField("r")
         fields = {
-            column.name: f.when(parsed.getField(CORRUPT).isNull(), parsed.getField("r").getField(column.name))
+            column.name: f.when(
+                parsed.getField(CORRUPT).isNull(), exactly(row.getField(column.name), column, "json")
+            )
             for column in self.columns
         }
         if len(self.columns) == 1:
             (column,) = self.columns
-            bare = f.from_json(wrapped, f"r {spark_type(column.type)}, {CORRUPT} STRING", STRICT)
+            of_type = parsed_ddl([replace(column, name="r")], "json")
+            bare = f.from_json(wrapped, f"{of_type}, {CORRUPT} STRING", STRICT)
             is_bare = ~f.ltrim(text).startswith("{") & bare.getField(CORRUPT).isNull()
-            fields[column.name] = f.coalesce(fields[column.name], f.when(is_bare, bare.getField("r")))
+            fields[column.name] = f.coalesce(
+                fields[column.name], f.when(is_bare, exactly(bare.getField("r"), column, "json"))
+            )
         return f.struct(*(value.alias(name) for name, value in fields.items()))

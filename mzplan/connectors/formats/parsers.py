@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.formats.exact import as_written, converted, struct_of
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.types import ddl, quoted
+from mzplan.connectors.frames.types import ddl, ddl_of, quoted
 from mzplan.schema.columns import Column, spark_type
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ class ParsedRecord:
     The others are over rows that hold the record as `j`, and mostly evaluated for broken records only:
     whether it is `broken`; the `source` of a broken one (its text, kept by Spark's parser, so that rows need
     not carry it); what was `given` for a column before its conversion; and what can be wrong with a whole
-    record (`reasons`), the most specific first."""
+    record (`reasons`), the most specific first. `written`: json or csv, where the columns are still as they
+    are written there (see exact.py). `several`: over records, whether one holds more than one line of CSV."""
 
     record: Expression
     text: Expression | None
@@ -39,6 +42,8 @@ class ParsedRecord:
     given: Callable[[Column], Expression]
     inner: str = ""
     needs_value: bool = True
+    written: str = ""
+    several: Expression | None = None
     reasons: tuple[tuple[Expression, str | Expression], ...] = ()
 
 
@@ -47,16 +52,39 @@ def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str)
     be `decoded` before, see avro.stream.)"""
     match format_["type"]:
         case "json":
-            return _json(columns, f.col(value).cast("string"))
+            return _json(columns, f.col(value).cast("string"), written_as(format_))
         case "avro":
             return _decoded(f.col(DECODED))
         case "csv":
-            return _csv(columns, f.col(value).cast("string"), csv_options(format_))
+            return _csv(columns, f.col(value).cast("string"), csv_options(format_), written_as(format_))
         case "text":
             return _single(columns[0], f.col(value).cast("string"), is_text=True)
         case "raw":
             return _single(columns[0], f.col(value), is_text=False)
     raise AssertionError(f"no format {format_['type']!r}: the schema allows nothing else")
+
+
+def written_as(format_: Mapping[str, Any]) -> str:
+    """What `ParsedRecord.written` is for a format; "" where Spark's parser converts the values."""
+    return str(format_["type"]) if format_.get("values") != "converted" else ""
+
+
+def parsed_ddl(columns: Sequence[Column], written: str) -> str:
+    """The columns as Spark's parser reads them."""
+    types = ddl(columns)
+    if not written:
+        return types
+    fields = struct_of(types).fields
+    read = [(x.name, as_written(x.dataType, json=written == "json")) for x in fields]
+    return ", ".join(f"{quoted(name)} {ddl_of(type_)}" for name, type_ in read)
+
+
+def exactly(value: Expression, column: Column, written: str) -> Expression:
+    """A value as `parsed_ddl` reads it → one of its column, NULL where it is none exactly."""
+    if not written:
+        return value
+    (field,) = struct_of(ddl([column])).fields
+    return converted(value, field.dataType, json=written == "json")[0]
 
 
 def unframed(value: Expression) -> Expression:
@@ -80,9 +108,10 @@ def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:
 
 
 def already_columns(
-    columns: Sequence[Column], corrupt: str | None, options: Mapping[str, str]
+    columns: Sequence[Column], corrupt: str | None, options: Mapping[str, str], written: str = ""
 ) -> ParsedRecord:
-    """The parser of rows that Spark has read into columns itself; `corrupt`: the text of unreadable ones."""
+    """The parser of rows that Spark has read into columns itself; `corrupt`: the text of unreadable ones,
+    `written`: see ParsedRecord."""
     fields = [f.col(quoted(column.name)) for column in columns]
     if corrupt is None:
         nothing = f.lit(None).cast("string")
@@ -104,6 +133,7 @@ def already_columns(
         given=given,
         reasons=reasons,
         needs_value=False,
+        written=written,
     )
 
 
@@ -111,13 +141,13 @@ def _nothing(column: Column) -> Expression:
     return f.lit(None).cast("string")
 
 
-def _json(columns: Sequence[Column], text: Expression) -> ParsedRecord:
+def _json(columns: Sequence[Column], text: Expression, written: str) -> ParsedRecord:
     """A missing field is NULL; a field without a column is ignored. Names are case-sensitive, as in JSON."""
     # Wrapped in another object, so that anything after the record's end is broken JSON, too: Spark's parser
     # stops at the first closing brace and would silently ignore what follows.
     parsed = f.from_json(
         f.concat(f.lit(BEFORE), text, f.lit("}")),
-        f"{RECORD} STRUCT<{ddl(columns)}>, {CORRUPT} STRING",
+        f"{RECORD} STRUCT<{parsed_ddl(columns, written)}>, {CORRUPT} STRING",
         STRICT,
     )
     wrapped = f.col(f"j.{CORRUPT}")
@@ -128,6 +158,7 @@ def _json(columns: Sequence[Column], text: Expression) -> ParsedRecord:
         broken=wrapped.isNotNull(),
         source=source,
         inner=RECORD,
+        written=written,
         given=lambda column: f.get_json_object(source, "$['" + column.name + "']"),
         reasons=(
             (wrapped.isNotNull() & f.get_json_object(source, "$").isNull(), "the record is not JSON"),
@@ -151,14 +182,30 @@ def _decoded(record: Expression) -> ParsedRecord:
     )
 
 
-def _csv(columns: Sequence[Column], text: Expression, options: Mapping[str, str]) -> ParsedRecord:
+def _csv(
+    columns: Sequence[Column], text: Expression, options: Mapping[str, str], written: str
+) -> ParsedRecord:
     """A record has as many fields as there are columns; an empty field without quotes is NULL."""
-    parsed = f.from_csv(text, f"{ddl(columns)}, {CORRUPT} STRING", dict(options))
+    parsed = f.from_csv(text, f"{parsed_ddl(columns, written)}, {CORRUPT} STRING", dict(options))
     source = f.col(f"j.{CORRUPT}")
     given, reasons = _of_csv_text(columns, options, source)
     return ParsedRecord(
-        record=parsed, text=text, broken=source.isNotNull(), source=source, given=given, reasons=reasons
+        record=parsed,
+        text=text,
+        broken=source.isNotNull(),
+        source=source,
+        given=given,
+        reasons=reasons,
+        written=written,
+        several=_several_lines(text, options["quote"]),
     )
+
+
+def _several_lines(text: Expression, quote: str) -> Expression:
+    """Whether something follows a line break that is not within quotes: Spark would leave that out."""
+    one = re.escape(quote)
+    rest = f.regexp_replace(text, f"{one}[^{one}]*{one}", "")
+    return f.when(f.contains(text, f.lit("\n")), rest.rlike("\\n\\s*\\S")).otherwise(f.lit(False))
 
 
 def _of_csv_text(

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.formats.envelopes import Envelope
-from mzplan.connectors.formats.parsers import ParsedRecord, parsed_by
+from mzplan.connectors.formats.exact import INFINITE, converted, struct_of
+from mzplan.connectors.formats.parsers import CORRUPT, ParsedRecord, parsed_by
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.types import longest, quoted
+from mzplan.connectors.frames.types import ddl, longest, quoted
 from mzplan.schema.columns import POSITION, Column
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ DEAD = "_mzplan_dead"
 it; NULL for all others."""
 LEFT_OUT = "mzplan_left_out"  # the metric for the number of skipped records
 _AT = "_mzplan_at"  # the position; no user's column begins with `_mzplan_`
+_INEXACT = "_mzplan_inexact"
 MARK = "mzplan"  # begins the message of a failure raised inside Spark: `mzplan[MZ066]: …`
 
 
@@ -70,6 +72,8 @@ def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], o
     prepared = records.rows.select(
         *_flags(parsed), records.position.alias(_AT), *given, *included, parsed.record.alias("j")
     )
+    if parsed.written:
+        prepared = _exact(prepared, parsed, columns)
     beside = [
         f.col(_x(i)).alias(column.name).cast(column.type) for i, (column, _) in enumerate(records.included)
     ]
@@ -103,6 +107,32 @@ def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], o
     return prepared.select(*own, *beside, position.alias(POSITION), *change)
 
 
+def _exact(rows: DataFrame, parsed: ParsedRecord, columns: Sequence[Column]) -> DataFrame:
+    """The rows with the columns of their records `j` converted from what is written there, and with _INEXACT:
+    whether a column was given a value that is none of its type exactly, by column."""
+    record, inner = f.col("j"), f.col(_within("j", parsed))
+    values, inexact = [], []
+    for field in struct_of(ddl(columns)).fields:
+        value, is_inexact = converted(
+            inner.getField(field.name), field.dataType, json=parsed.written == "json"
+        )
+        values.append(value.alias(field.name))
+        flag = f.coalesce(is_inexact, f.lit(False)) if is_inexact is not None else f.lit(False)
+        inexact.append(flag.alias(field.name))
+    corrupt = record.getField(CORRUPT).alias(CORRUPT)
+    if parsed.inner:
+        row = f.when(inner.isNotNull(), f.struct(*values))
+        whole = f.struct(row.alias(parsed.inner), corrupt)
+    else:
+        whole = f.struct(*values, corrupt)
+    others = [name for name in rows.columns if name not in ("j", INFINITE)]
+    return rows.select(*others, whole.alias("j"), f.struct(*inexact).alias(_INEXACT))
+
+
+def _inexact(parsed: ParsedRecord, column: Column) -> Expression:
+    return f.col(f"{_INEXACT}.{quoted(column.name)}") if parsed.written else f.lit(False)
+
+
 def _x(index: int) -> str:
     """The name of an included column."""
     return f"_mzplan_x{index}"
@@ -130,7 +160,10 @@ def _malformed(
     malformed = parsed.broken | f.col(_within("j", parsed)).isNull()
     if parsed.text is not None:
         malformed = f.col("u") | malformed
+    if parsed.several is not None:
+        malformed = f.col("s") | malformed
     for column in columns:
+        malformed = malformed | _inexact(parsed, column)
         if not column.nullable:
             malformed = malformed | _value_of(parsed, column).isNull()
         if longest(column.type):
@@ -145,6 +178,11 @@ def _flags(parsed: ParsedRecord) -> list[Expression]:
     if parsed.text is None:
         return []
     flags = [f.coalesce(~f.is_valid_utf8(parsed.text), f.lit(False)).alias("u")]
+    if parsed.written == "json":
+        says_so = f.contains(parsed.text, f.lit("Inf")) | f.contains(parsed.text, f.lit("INF"))
+        flags.append(f.coalesce(says_so, f.lit(False)).alias(INFINITE))
+    if parsed.several is not None:
+        flags.append(f.coalesce(parsed.several, f.lit(False)).alias("s"))
     if not parsed.needs_value:
         return flags
     blank = (f.octet_length(parsed.text) <= _BLANK) & (f.length(f.trim(parsed.text)) == 0)
@@ -171,13 +209,15 @@ def _reason(
     given = {column.name: parsed.given(column) for column in columns}
     wrong = [
         f.when(
-            given[c.name].isNotNull() & _value_of(parsed, c).isNull(), f.lit(f"{c.name} is not a {c.type}")
+            _inexact(parsed, c) | (given[c.name].isNotNull() & _value_of(parsed, c).isNull()),
+            f.lit(f"{c.name} is not a {c.type}"),
         )
         for c in columns
     ]
     missing = [
         f.when(
-            _value_of(parsed, c).isNull() & given[c.name].isNull(), f.lit(f"{c.name} is missing (NOT NULL)")
+            _value_of(parsed, c).isNull() & given[c.name].isNull() & ~_inexact(parsed, c),
+            f.lit(f"{c.name} is missing (NOT NULL)"),
         )
         for c in columns
         if not c.nullable
@@ -195,6 +235,8 @@ def _reason(
         reason = reason.when(f.col("b"), f.lit("the record is empty"))
     if parsed.text is not None:
         reason = reason.when(f.col("u"), f.lit("the record is not UTF-8"))
+    if parsed.several is not None:
+        reason = reason.when(f.col("s"), f.lit("the record is not one line of CSV"))
     for condition, text in parsed.reasons:
         reason = reason.when(condition, f.lit(text) if isinstance(text, str) else text)
     reason = reason.when(f.length(named) > 0, named)

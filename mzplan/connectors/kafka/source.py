@@ -15,7 +15,7 @@ from mzplan.connectors.formats import dead_letters
 from mzplan.connectors.formats.avro.stream import decoded
 from mzplan.connectors.formats.debezium import Debezium, members, opened, without_tombstones
 from mzplan.connectors.formats.envelopes import Envelope, Tombstones
-from mzplan.connectors.formats.parsers import ParsedRecord, parsed_by, unframed
+from mzplan.connectors.formats.parsers import ParsedRecord, parsed_by, unframed, written_as
 from mzplan.connectors.formats.records import Records, checked
 from mzplan.connectors.formats.registry import ROLE, check_source
 from mzplan.connectors.frames import functions as f
@@ -129,7 +129,11 @@ def _parsed(
     if isinstance(envelope, Debezium):
         rows = without_tombstones(rows)
         held = members(columns)
-        rows = decoded(rows, query, held, envelope.columns) if is_avro else opened(rows, columns)
+        rows = (
+            decoded(rows, query, held, envelope.columns)
+            if is_avro
+            else opened(rows, columns, envelope.written)
+        )
         return envelope.split(rows), envelope.parsed()
     if is_avro:
         keys = envelope.columns if isinstance(envelope, Tombstones) and envelope.format == "avro" else ()
@@ -149,6 +153,7 @@ def _envelope(query: ResolvedQuery, columns: Sequence[Column], is_framed: bool) 
             columns=held,
             beside=beside,
             avro=query.body["format"]["type"] == "avro",
+            written=written_as(query.body["format"]) if query.body["format"]["type"] == "json" else "",
         )
     format_ = query.body["envelope"].get("key_format") or ("text" if len(held) == 1 else "json")
     return Tombstones(

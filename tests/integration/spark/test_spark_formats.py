@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +16,8 @@ from confluent_kafka import Producer
 from tests.integration.spark_lab import until
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]
@@ -99,12 +104,24 @@ def test_csv_records(lab: Lab, topic: Make) -> None:
         (b",ann,", "id is missing (NOT NULL)"),
         (b"6,annabel,", "name is longer than VARCHAR(5)"),
         (b"6,ann,someday", "born is not a DATE"),
+        (b"6,ann,\n7,bo,", "the record is not one line of CSV"),
+        (b'6,"a\nn,\n7,bo,', "the record is not one line of CSV"),
         (b"7,\xff,", "the record is not UTF-8"),
         (b"", "the record is empty"),
         (None, "the record has no value"),
     ],
 )
 def test_a_malformed_csv_record_has_a_reason(lab: Lab, record: bytes | None, why: str) -> None:
+    parsed = parsed_records(lab, [record], {"type": "csv", "schema": PEOPLE}, "fail")
+    with pytest.raises(Exception, match=r"mzplan\[MZ066\]: here: ") as caught:
+        parsed.collect()
+    assert f"here: {why}" in str(caught.value)
+
+
+def parsed_records(
+    lab: Lab, values: Sequence[bytes | None], format_: Mapping[str, str], on_error: str
+) -> DataFrame:
+    """What a source makes of records, whose offsets are their numbers."""
     from pyspark.sql import functions as f
 
     from mzplan.connectors.formats.records import Records, parse_records
@@ -113,15 +130,277 @@ def test_a_malformed_csv_record_has_a_reason(lab: Lab, record: bytes | None, why
     spark = lab.executor._spark
     assert spark is not None
     records = Records(
-        rows=spark.createDataFrame([(record, 7)], "value BINARY, offset BIGINT"),
+        rows=spark.createDataFrame(
+            [(b"", value, n) for n, value in enumerate(values)], "key BINARY, value BINARY, offset BIGINT"
+        ),
         value="value",
         position=f.struct("offset"),
         where=lambda at: f.lit("here"),
     )
-    parsed = parse_records(records, {"type": "csv"}, parse_columns(PEOPLE), "fail")
-    with pytest.raises(Exception, match=r"mzplan\[MZ066\]: here: ") as caught:
-        parsed.collect()
-    assert f"here: {why}" in str(caught.value)
+    return parse_records(records, format_, parse_columns(format_["schema"]), on_error)
+
+
+def fates(lab: Lab, values: Sequence[bytes | None], format_: Mapping[str, str]) -> list[Any]:
+    """For each record its first column, or why it is malformed."""
+    found = parsed_records(lab, values, format_, "dead-letter").orderBy("_position").collect()
+    return [row[-1].reason if row[-1] is not None else row[0] for row in found]
+
+
+D, T = Decimal, datetime.datetime
+BENT = "x is not a "
+JSON_VALUES = {
+    "DECIMAL(10,2)": {
+        "12.34": D("12.34"),
+        "12.340": D("12.34"),
+        "-7": D(-7),
+        "1.2345e1": None,
+        "1.5e2": D(150),
+        "1e-2": D("0.01"),
+        "12.345": None,
+        "0.0049": None,
+        '"12.34"': D("12.34"),
+        '"12.345"': None,
+        '"12,50"': None,
+        '"1.234,50"': None,
+        '"1,234.50"': None,
+        '",,1,,2"': None,
+        '"1e3"': D(1000),
+        '" 12.5 "': None,
+        "99999999.99": D("99999999.99"),
+        "100000000": None,
+        "true": None,
+        "{}": None,
+        "1.0000000000000000000000001": None,
+        '""': None,
+        "[1]": None,
+        "1e400": None,
+    },
+    "DECIMAL(38,18)": {
+        "0.123456789012345678": D("0.123456789012345678"),
+        "0.1234567890123456789": None,
+        "12345678901234567890.123456789012345678": D("12345678901234567890.123456789012345678"),
+        "1.234567890123456789e1": None,
+    },
+    "TIMESTAMP": {
+        "1700000000000": None,
+        "1700000000": None,
+        "1700000000.5": None,
+        '"12:30:45"': None,
+        '"T12:30"': None,
+        '"202401"': None,
+        '"2024"': None,
+        '"2024-01-01T00:00:00.123456789Z"': None,
+        '"now"': None,
+        '"epoch"': None,
+        '"2024-01-01T00:00:00 Mars/Base"': None,
+        '"2024-02-30T00:00:00Z"': None,
+        '""': None,
+        "true": None,
+        '"2024-01-01T00:00:00.123456000Z"': T(2024, 1, 1, 0, 0, 0, 123456, tzinfo=datetime.UTC),
+        '"2024-01-01T02:00:00+02:00"': T(2024, 1, 1, tzinfo=datetime.UTC),
+        '"2024-01-01 01:00:00 Europe/Paris"': T(2024, 1, 1, tzinfo=datetime.UTC),
+        '"2024-01-01"': T(2024, 1, 1, tzinfo=datetime.UTC),
+    },
+    "TIMESTAMP_NTZ": {
+        '"2024-01-01T00:00:00+02:00"': None,
+        '"2024-01-01T00:00:00Z"': None,
+        '"12:30:45"': None,
+        "1700000000": None,
+        '"2024-01-01T01:02:03.5"': T(2024, 1, 1, 1, 2, 3, 500000),
+    },
+    "DATE": {
+        '"2024-02-29"': datetime.date(2024, 2, 29),
+        '"2024-1-5"': datetime.date(2024, 1, 5),
+        '"2024-02-30"': None,
+        '"24-01-05"': None,
+        '"2024-01-01T23:30:00-05:00"': None,
+        '"today"': None,
+        "19700": None,
+        '"2024"': None,
+    },
+    "DOUBLE": {
+        "1e400": None,
+        "-1e400": None,
+        "0.30000000000000004": 0.30000000000000004,
+        "1": 1.0,
+        '"-Infinity"': float("-inf"),
+        '"1.5"': None,
+    },
+    "FLOAT": {"1e40": None, "0.5": 0.5},
+    "BIGINT": {"9007199254740993": 9007199254740993, "1.0": None, '"12"': None, "9223372036854775808": None},
+    "STRING": {
+        '"1.10"': "1.10",
+        '""': "",
+        '"a\\u0000b"': "a\0b",
+        "1.10": None,
+        "true": None,
+        '{"v": 12345678901234567.89}': None,
+        "12345678901234567.89": None,
+        "[1]": None,
+        '"true"': "true",
+    },
+    "ARRAY<DECIMAL(4,1)>": {"[1.5, null]": [D("1.5"), None], "[1.5, 1.55]": None, '["1,5"]': None},
+    "MAP<STRING,STRING>": {'{"a": "b"}': {"a": "b"}, '{"a": 1.10}': None},
+    "STRUCT<at: TIMESTAMP>": {'{"at": 1700000000000}': None, '{"at": null}': (None,), "{}": (None,)},
+}
+
+
+@pytest.mark.parametrize("type_", JSON_VALUES)
+def test_a_json_value_is_exactly_of_its_type_or_its_record_is_malformed(lab: Lab, type_: str) -> None:
+    values = JSON_VALUES[type_]
+    records = ['{"x": null}', "{}", *(f'{{"x": {value}}}' for value in values)]
+    found = fates(lab, [one.encode() for one in records], {"type": "json", "schema": f"x {type_}"})
+    expected = {
+        value: BENT in str(fate) if wanted is None else fate
+        for (value, wanted), fate in zip(values.items(), found[2:], strict=True)
+    }
+    assert found[:2] == [None, None]
+    assert expected == {value: True if wanted is None else local(wanted) for value, wanted in values.items()}
+
+
+def local(value: Any) -> Any:
+    """A time as Spark's session in Python shows it."""
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return value.astimezone().replace(tzinfo=None)
+    return value
+
+
+CSV_VALUES = {
+    "DECIMAL(10,2)": {
+        "12.34": D("12.34"),
+        '"12,50"': None,
+        "12.345": None,
+        '"1,234.50"': None,
+        "1e3": D(1000),
+    },
+    "TIMESTAMP": {
+        "12:30:45": None,
+        "1700000000000": None,
+        "202401": None,
+        "2024-01-01T00:00:00Z": T(2024, 1, 1, tzinfo=datetime.UTC),
+    },
+    "DATE": {"2024-01-01T23:30:00": None, "2024-01-01": datetime.date(2024, 1, 1)},
+    "DOUBLE": {"1e400": None, "Infinity": float("inf"), "0.5": 0.5, "x": None},
+    "FLOAT": {"1e40": None},
+    "STRING": {"1.10": "1.10"},
+}
+
+
+@pytest.mark.parametrize("type_", CSV_VALUES)
+def test_a_csv_value_is_exactly_of_its_type_or_its_record_is_malformed(lab: Lab, type_: str) -> None:
+    values = CSV_VALUES[type_]
+    found = fates(
+        lab, [f"{one},y".encode() for one in ("", *values)], {"type": "csv", "schema": f"x {type_}, y STRING"}
+    )
+    assert found[0] is None
+    assert [fate if BENT not in str(fate) else None for fate in found[1:]] == [
+        local(v) for v in values.values()
+    ]
+
+
+UNKNOWN = "__debezium_unavailable_value"
+PLACEHOLDERS = {
+    "STRING": (UNKNOWN, json.dumps({UNKNOWN: UNKNOWN}, separators=(",", ":")), UNKNOWN.encode().hex()),
+    "BINARY": (base64.b64encode(UNKNOWN.encode()).decode(),),
+    "ARRAY<STRING>": ([UNKNOWN], ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]),
+    "ARRAY<BINARY>": ([base64.b64encode(UNKNOWN.encode()).decode()],),
+    "ARRAY<INT>": (list(UNKNOWN.encode()),),
+    "ARRAY<BIGINT>": (list(UNKNOWN.encode()),),
+    "ARRAY<DOUBLE>": (list(UNKNOWN.encode()),),
+    "MAP<STRING,STRING>": ({UNKNOWN: UNKNOWN},),
+}
+REAL = {
+    "STRING": "x",
+    "BINARY": "eA==",
+    "ARRAY<STRING>": [],
+    "ARRAY<BINARY>": [],
+    "ARRAY<INT>": [95],
+    "ARRAY<BIGINT>": [],
+    "ARRAY<DOUBLE>": [],
+    "MAP<STRING,STRING>": {},
+}
+
+
+@pytest.mark.parametrize("type_", PLACEHOLDERS)
+def test_debeziums_placeholder_is_no_value(lab: Lab, type_: str) -> None:
+    from pyspark.sql import functions as f
+
+    from mzplan.connectors.formats.debezium import Debezium, opened
+    from mzplan.connectors.formats.records import Records, checked
+    from mzplan.schema.columns import parse_columns
+
+    spark = lab.executor._spark
+    assert spark is not None
+    columns = parse_columns(f"id BIGINT, x {type_}")
+    changes = [
+        json.dumps({"op": "u", "after": {"id": 1, "x": value}}).encode()
+        for value in (*PLACEHOLDERS[type_], REAL[type_], None)
+    ]
+    rows = spark.createDataFrame(
+        [(b"", value, n) for n, value in enumerate(changes)], "key BINARY, value BINARY, offset BIGINT"
+    )
+    envelope = Debezium(key=f.col("key"), row=columns, columns=columns[:1], written="json")
+    records = Records(
+        rows=envelope.split(opened(rows, columns, "json")),
+        value="value",
+        position=f.struct("offset"),
+        where=lambda at: f.lit("here"),
+        envelope=envelope,
+    )
+    found = checked(records, envelope.parsed(), columns, "dead-letter").orderBy("_position").collect()
+    why = [row[-1].reason if row[-1] is not None else None for row in found]
+    assert all(str(one).startswith("Debezium was not told the value of x") for one in why[:-2]), why
+    assert why[-2:] == [None, None]
+
+
+def test_a_line_break_within_quotes_belongs_to_the_field(lab: Lab, tmp_path: Path) -> None:
+    format_ = {"type": "csv", "schema": "x STRING, y STRING"}
+    assert fates(lab, [b'"a\nb",y', b'"a\r\n\r\nb","y"\n', b'"say ""a\nb""",y'], format_) == [
+        "a\nb",
+        "a\r\n\r\nb",
+        'say "a\nb"',
+    ]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_bytes(b'x,y\n"a\n1,2\nb",1\n\nc,"d\n"\n')
+    source = lab.files_source(tmp_path / "in", format={**format_, "header": True})
+    lab.start(source)
+    until("both records", lambda: lab.count(source) == 2)
+    assert [(row["x"], row["y"]) for row in rows(lab, source)] == [("a\n1,2\nb", "1"), ("c", "d\n")]
+    lab.stop(source)
+
+
+NAMES = [
+    "plain.json",
+    "other.json",
+    "orders[1].json",
+    "{a,plain}.json",
+    "*.json",
+    "a?.json",
+    "a b (1).json",
+    "ab.json",
+]
+
+
+def test_a_file_is_read_once_whatever_its_name_or_not_at_all(lab: Lab, tmp_path: Path) -> None:
+    """Of a step with a name that is a pattern, Spark reads all files several times."""
+    (tmp_path / "in").mkdir()
+    for number, name in enumerate(NAMES):
+        (tmp_path / "in" / name).write_text(json.dumps({"id": number}) + "\n")
+    together = lab.files_source(tmp_path / "in", "id BIGINT")
+    alone = lab.files_source(tmp_path / "in", "id BIGINT", max_files_per_trigger=1)
+    lab.start(together, alone)
+    ended = lab.ended(together)
+    assert ended.error_code == "MZ066" and "its name holds one of [ ] { } * ?" in str(ended.error)
+    assert lab.count(together) == 0
+    until("all of them", lambda: lab.count(alone) >= len(NAMES))
+    assert sorted(row["id"] for row in lab.read(alone)) == list(range(len(NAMES)))
+    lab.stop(together, alone)
+
+
+def test_a_format_may_have_values_converted(lab: Lab) -> None:
+    format_ = {"type": "json", "values": "converted"}
+    assert fates(lab, [b'{"x": 12.345}'], {**format_, "schema": "x DECIMAL(10,2)"}) == [D("12.35")]
+    assert fates(lab, [b'{"x": {"a": 1}}'], {**format_, "schema": "x STRING"}) == ['{"a":1}']
 
 
 @pytest.mark.nightly

@@ -1,0 +1,150 @@
+"""Values of JSON and CSV → columns, exactly.
+
+Spark's parsers round a decimal, take any number for seconds, and a time of day for one of today. So such
+values are read as they are written, checked, and converted here.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.frames import functions as f
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql.types import DataType, DecimalType, StructType
+
+_DAY = r"[+-]?\d{4,6}-\d\d?-\d\d?"
+# A time has a day, and no digit behind its microseconds.
+_TIMES = {
+    "date": rf"^{_DAY}$",
+    "timestamp": rf"^{_DAY}(?:[T ][\d:]+(?:\.\d{{1,6}}0*)?(?:[^.:\d].*)?)?$",
+    "timestamp_ntz": rf"^{_DAY}(?:[T ][\d:]+(?:\.\d{{1,6}}0*)?)?$",
+}
+# Digits that a double holds for certain, so that two numbers of so many are two doubles.
+_WITH_EXPONENT = r"^[+-]?\d(?:\.\d{1,14})?[eE][+-]?\d{1,3}$"
+INFINITE = "_mzplan_inf"  # the column that says whether a record of JSON has a word for infinity
+_SHORT = 16  # characters: a longer text of a double may have lost digits
+
+
+def struct_of(ddl: str) -> StructType:
+    """Columns as DDL → a Spark type."""
+    from pyspark.sql.types import DataType, StructType
+
+    type_ = DataType.fromDDL(ddl)
+    assert isinstance(type_, StructType)
+    return type_
+
+
+def as_written(type_: DataType, *, json: bool) -> DataType:
+    """The type in which a parser of Spark reads values of a column without a loss: of JSON a VARIANT, which
+    knows a number from a text and keeps 38 digits, or a STRING."""
+    from pyspark.sql import types as t
+
+    match type_:
+        case t.DecimalType() | t.StringType() if json:
+            return t.VariantType()
+        case t.DecimalType() | t.DateType() | t.TimestampType() | t.TimestampNTZType():
+            return t.StringType()
+        case t.FloatType() | t.DoubleType() if not json:
+            return t.StringType()
+        case t.ArrayType():
+            return t.ArrayType(as_written(type_.elementType, json=json))
+        case t.MapType():
+            return t.MapType(type_.keyType, as_written(type_.valueType, json=json))
+        case t.StructType():
+            fields = (t.StructField(x.name, as_written(x.dataType, json=json)) for x in type_.fields)
+            return t.StructType(list(fields))
+    return type_
+
+
+def converted(value: Expression, type_: DataType, *, json: bool) -> tuple[Expression, Expression | None]:
+    """A value that was read `as_written` as one of its column's type, and whether it is none exactly; None
+    where Spark's parser itself decides."""
+    from pyspark.sql import types as t
+
+    match type_:
+        case t.DecimalType():
+            text = f.try_variant_get(value, "$", "string") if json else value
+            return _checked(value, _decimal(value, text, type_, json), json)
+        case t.StringType() if json:
+            is_text = f.schema_of_variant(value) == "STRING"
+            return _checked(value, f.when(is_text, f.try_variant_get(value, "$", "string")), json)
+        case t.DateType() | t.TimestampType() | t.TimestampNTZType():
+            name = type_.simpleString()
+            return _checked(value, f.when(value.rlike(_TIMES[name]), value.try_cast(type_)), json=False)
+        case t.FloatType() | t.DoubleType():
+            return _floating(value, type_, json)
+        case t.ArrayType() if _is_checked(type_, json):
+            inner = type_.elementType
+            return (
+                f.transform(value, lambda item: converted(item, inner, json=json)[0]),
+                _any(value, inner, json),
+            )
+        case t.MapType() if _is_checked(type_, json):
+            inner = type_.valueType
+            return (
+                f.transform_values(value, lambda _, item: converted(item, inner, json=json)[0]),
+                _any(f.map_values(value), inner, json),
+            )
+        case t.StructType() if _is_checked(type_, json):
+            fields = {x.name: converted(value.getField(x.name), x.dataType, json=json) for x in type_.fields}
+            row = f.when(
+                value.isNotNull(), f.struct(*(made.alias(name) for name, (made, _) in fields.items()))
+            )
+            return row, reduce(or_, (bad for _, bad in fields.values() if bad is not None), f.lit(False))
+    return value, None
+
+
+def _is_checked(type_: DataType, json: bool) -> bool:
+    from pyspark.sql import types as t
+
+    match type_:
+        case t.ArrayType():
+            return _is_checked(type_.elementType, json)
+        case t.MapType():
+            return _is_checked(type_.valueType, json)
+        case t.StructType():
+            return any(_is_checked(field.dataType, json) for field in type_.fields)
+        case t.FloatType() | t.DoubleType():
+            return True
+    return as_written(type_, json=json) != type_
+
+
+def _checked(given: Expression, value: Expression, json: bool) -> tuple[Expression, Expression]:
+    is_given = given.isNotNull()
+    if json:
+        is_given = is_given & ~f.is_variant_null(given)
+    return value, is_given & value.isNull()
+
+
+def _any(items: Expression, type_: DataType, json: bool) -> Expression:
+    def is_bad(item: Expression) -> Expression:
+        bad = converted(item, type_, json=json)[1]
+        return f.coalesce(bad, f.lit(False)) if bad is not None else f.lit(False)
+
+    return f.coalesce(f.exists(items, is_bad), f.lit(False))
+
+
+def _decimal(given: Expression, text: Expression, type_: DecimalType, json: bool) -> Expression:
+    """A decimal whose text has no more digits than its column."""
+    whole, scale = type_.precision - type_.scale, type_.scale
+    plain = text.rlike(rf"^[+-]?0*\d{{0,{whole}}}(?:\.\d{{0,{scale}}}0*)?$")
+    if json:
+        # A number with an exponent, or of more than 38 digits, comes as a double.
+        plain = plain & ((f.length(text) <= _SHORT) | (f.schema_of_variant(given) != "DOUBLE"))
+    number = text.try_cast(type_)
+    same = text.rlike(_WITH_EXPONENT) & (number.cast("double") == text.try_cast("double"))
+    return f.when(plain | same, number)
+
+
+def _floating(value: Expression, type_: DataType, json: bool) -> tuple[Expression, Expression]:
+    """A number is rounded to the nearest one, but not to infinity."""
+    infinite = [float("inf"), float("-inf")]
+    if json:
+        return value, f.coalesce(value.isin(infinite), f.lit(False)) & ~f.col(INFINITE)
+    number = value.try_cast(type_)
+    says_so = f.lower(value).contains("inf")
+    return _checked(value, f.when(~number.isin(infinite) | says_so, number), json=False)
