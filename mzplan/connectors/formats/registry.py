@@ -45,7 +45,12 @@ def check_source(query: ResolvedQuery, columns: Sequence[Column]) -> tuple[Diagn
     within = "after" if (query.body.get("envelope") or {}).get("type") == "debezium" else None
     if query.body["format"]["type"] == "avro":
         return _check(query, "AVRO", lambda schemas: avro_readable(schemas, columns, within))
-    return _check(query, "JSON", lambda schemas: readable(json.loads(schemas[-1]), columns, within))
+    converted = query.body["format"]["values"] == "converted"
+    return _check(
+        query,
+        "JSON",
+        lambda schemas: readable(json.loads(schemas[-1]), columns, within, converted=converted),
+    )
 
 
 def check_sink(query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[Diagnostic, ...]:

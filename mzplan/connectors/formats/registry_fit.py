@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 _INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _FRACTIONS = ("DECIMAL", "FLOAT", "DOUBLE")
 _TEXTS = ("STRING", "CHAR", "VARCHAR")
-# The types that Spark's JSON reader can make of a value, by the value's type; text is always possible.
+# The types that a JSON value can be read as, by its type. With `values: converted` Spark also makes a text of
+# any value, and a time of a whole number.
 _READ: Mapping[str, tuple[str, ...]] = {
-    "integer": (*_INTEGERS, *_FRACTIONS, "TIMESTAMP"),
+    "integer": (*_INTEGERS, *_FRACTIONS),
     "number": _FRACTIONS,
-    "string": ("DECIMAL", "DATE", "TIMESTAMP", "BINARY", "FLOAT", "DOUBLE"),
+    "string": ("DECIMAL", "DATE", "TIMESTAMP", "BINARY", "FLOAT", "DOUBLE", *_TEXTS),
     "boolean": ("BOOLEAN",),
     "array": ("ARRAY",),
     "object": ("STRUCT", "MAP"),
@@ -42,10 +43,10 @@ _WRITTEN: Mapping[str, str] = {
 
 
 def readable(
-    schema: object, columns: Sequence[Column], within: str | None = None
+    schema: object, columns: Sequence[Column], within: str | None = None, *, converted: bool = False
 ) -> tuple[list[str], list[str]]:
     """Errors, and warnings, about reading records of this schema as these columns; `within`: the field of the
-    records that holds the columns."""
+    records that holds the columns; `converted`: the format says `values: converted`."""
     wrong: list[str] = []
     doubtful: list[str] = []
     fields, _ = _fields(schema)
@@ -58,7 +59,7 @@ def readable(
             doubtful.append(f"it has no field {column.name}: the column would be NULL in every row")
             continue
         types = _types(fields[column.name])
-        if types and not any(_is_read(type_, column.type) for type_ in types):
+        if types and not any(_is_read(type_, column.type, converted) for type_ in types):
             wrong.append(f"its field {column.name} is {' or '.join(types)}, and the column {column.type}")
     return wrong, doubtful
 
@@ -137,8 +138,11 @@ def _types(field: object) -> list[str]:
     return [type_ for type_ in types if type_ in _READ]
 
 
-def _is_read(type_: str, column: str) -> bool:
-    return _base(column) in (*_READ[type_], *_TEXTS)
+def _is_read(type_: str, column: str, converted: bool) -> bool:
+    base = _base(column)
+    return base in _READ[type_] or (
+        converted and (base in _TEXTS or (type_, base) == ("integer", "TIMESTAMP"))
+    )
 
 
 def _made(column: str | None) -> str | None:

@@ -42,7 +42,10 @@ SCHEMA = {
     ("columns", "wrong", "doubtful"),
     [
         ("id BIGINT, amount DECIMAL(10,2), at TIMESTAMP, tags ARRAY<STRING>, who STRUCT<a: INT>", "", ""),
-        ("id STRING, amount STRING, at DATE, tags STRING, who INT", "", ""),
+        ("at STRING, who INT", "", ""),
+        ("id STRING", "its field id is integer, and the column STRING", ""),
+        ("id TIMESTAMP", "its field id is integer, and the column TIMESTAMP", ""),
+        ("tags STRING", "its field tags is array, and the column STRING", ""),
         ("id DOUBLE, at DECIMAL(3,1)", "", ""),
         ("id BOOLEAN", "its field id is integer, and the column BOOLEAN", ""),
         ("amount BIGINT", "its field amount is number, and the column BIGINT", ""),
@@ -54,6 +57,11 @@ SCHEMA = {
 def test_what_can_be_read(columns: str, wrong: str, doubtful: str) -> None:
     found = readable(SCHEMA, parse_columns(columns))
     assert (found[0][:1], found[1][:1]) == ([wrong] if wrong else [], [doubtful] if doubtful else [])
+
+
+def test_what_can_be_read_where_values_are_converted() -> None:
+    columns = parse_columns("id TIMESTAMP, amount STRING, at DATE, tags STRING, who INT")
+    assert readable(SCHEMA, columns, converted=True) == ([], [])
 
 
 def test_what_may_be_written() -> None:
