@@ -24,6 +24,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, InlinedConnection, as_connection
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.predecessors import newest_begun
 
 
 def prepare_target(
@@ -101,9 +102,9 @@ def _going_on(query: ResolvedQuery, warehouse: str | None) -> ResolvedQuery:
         return query
     if query.checkpoint.carried() is not None:
         return query
-    former = replace(description, generation=predecessor.generation, predecessor=predecessor.predecessor)
-    checkpoint = Checkpoint.of(warehouse, *former.place)
-    return _going_on(replace(query, description=former, checkpoint=checkpoint), warehouse)
+    begun = newest_begun(warehouse, description.id, predecessor)
+    former = replace(description, generation=begun.generation, predecessor=begun.predecessor)
+    return replace(query, description=former, checkpoint=Checkpoint.of(warehouse, *former.place))
 
 
 def _of(description: Description, problem: MzplanError) -> tuple[Diagnostic, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.controller.executor import Measured, QueryReport
-from mzplan.controller.reconcile import Decision, Desired, Memory
+from mzplan.controller.reconcile import Decision, Desired, Memory, key_of, runs
 from mzplan.controller.terms import Step
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
@@ -25,6 +25,7 @@ from mzplan.model.observed import (
     facts_of,
 )
 from mzplan.model.times import seconds
+from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.warehouse.step_record import StepRecord
 
@@ -89,6 +90,15 @@ class QueryState:
     def shown(self) -> QueryReport | None:
         """The run that is there."""
         return self.decision.shown if self.decision is not None else None
+
+    @property
+    def running(self) -> Description | None:
+        """What runs well: the committed description, or the last accepted one while the query is held."""
+        shown = self.shown
+        if self.condition != "running" or shown is None or self.wanted is None:
+            return None
+        known = (self.wanted.description, self.memory.accepted)
+        return next((one for one in known if one is not None and runs(shown, key_of(one))), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -278,7 +278,7 @@ def _absent(
         running is None
         and fallback is not None
         and key_of(fallback) != memory.target
-        and fallback.place == description.place
+        and _may_go_back(fallback, description, memory)
         and now >= memory.fallback_at
     )
     back: Switch | None = None
@@ -286,6 +286,16 @@ def _absent(
         why = replace(_retry(desired), detail=f"back to what it ran before, after {_failure(memory)}")
         back = Switch(address=address, description=fallback, stop=_names(reports), check=False, cause=why)
     return Decision(command=back, memory=memory, condition=memory.verdict or "failed", shown=running)
+
+
+def _may_go_back(fallback: Description, wanted: Description, memory: Memory) -> bool:
+    """Whether the wanted query has left what ran before as it was: it is the same generation, or one that a
+    check has refused before it began. (A source makes sure of that again when it starts.)"""
+    if fallback.place == wanted.place:
+        return True
+    is_earlier = fallback.id == wanted.id and fallback.generation < wanted.generation
+    refused = memory.verdict == "rejected" or memory.error_code == "MZ294"
+    return wanted.address.has_collection and is_earlier and refused
 
 
 def _cause(desired: Desired, memory: Memory, pace: Pace, taken_over: Cause) -> Cause:

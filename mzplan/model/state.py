@@ -125,16 +125,18 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predecessor:
-    """The generation of a source whose rows the next one begins with (`lifecycle: {replace:
-    from-collection}`), with its body: what its columns and its key were. `predecessor`: of one that
-    began so itself, for it may not have begun yet; at most `MOST_PREDECESSORS` of them."""
+    """The generation whose rows the next one begins with (`lifecycle: {replace: from-collection}`).
+
+    - `body`: of that generation, because its columns and its key may differ.
+    - `predecessor`: set only if the generation was put back before it ran. Its own predecessor may still have
+      the rows; the runner takes the newest generation that has begun.
+    """
 
     generation: Positive
     body: Annotated[Body, _read_body]
     predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
 
 
-MOST_PREDECESSORS = 5
 Errand = Backfill | Replay
 """What a query does once before it starts: it is part of its description, and a serial has asked for it."""
 

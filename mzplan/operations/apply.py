@@ -145,7 +145,7 @@ def apply_saved(
         fresh = ensure_fresh(plan, replace(state, project=work.project.settings.project), then)
         configuration = validate(work.project, work.reporter)
         ensure_declared(fresh, configuration)
-        ensure_as_recomputed(fresh, configuration, state)
+        ensure_as_recomputed(fresh, configuration, state, work.store.read_statuses())
         ensure_as_observed(fresh, find_drift(work.project, state))
         return with_canaries(fresh, state, options.canary)
 

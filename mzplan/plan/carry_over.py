@@ -1,7 +1,7 @@
-"""Carry-over: a replacement of a source that begins with the rows of its collection, and reads none again.
+"""Migration of rows: a source's new generation begins with the rows of its collection, and reads none again.
 
-Only columns or the key may have changed for that: all else decides which records there are, or how they are
-read. The sinks go on behind these rows, unless the key has changed.
+A migration is exact. It covers dropped or reordered columns, another key, and wider top-level numbers; any
+other change reads again. The source's sinks continue after the migrated rows, unless the key has changed.
 """
 
 from __future__ import annotations
@@ -11,114 +11,224 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change
-from mzplan.model.resources import Body
-from mzplan.model.state import MOST_PREDECESSORS, Predecessor, ResourceState
+from mzplan.model.resources import Body, Instance
+from mzplan.model.state import Predecessor, ResourceState
 from mzplan.plan.comparison import compare_bodies
 from mzplan.schema.kinds import ResourceKind, resource_kind
-from mzplan.schema.source_columns import keys_of
+from mzplan.schema.migration import migration_problem
+from mzplan.schema.source_columns import columns_of, keys_of
 
 FROM_COLLECTION = "from-collection"
+Statuses = Mapping[str, Status]
+Instances = Mapping[str, Instance]
 
 
-def predecessor_of(before: ResourceState, after: ResourceState) -> Predecessor | None:
-    """The generation whose rows a replaced source begins with, if its files ask for that and the source
-    can do it; None if it reads its upstream from the start."""
-    asked = after.body.get("lifecycle", {}).get("replace") == FROM_COLLECTION
-    if not asked or not can_carry_over(before, after):
+def predecessor_of(
+    before: ResourceState, after: ResourceState, statuses: Statuses, instances: Instances
+) -> Predecessor | None:
+    """Return the generation whose rows a replaced source begins with, None if it reads its upstream again."""
+    if not _is_wanted(after):
         return None
-    return Predecessor(
-        generation=before.generation,
-        body=before.body,
-        predecessor=_shortened(before.predecessor, MOST_PREDECESSORS - 1),
-    )
+    earlier = None if has_begun(before, statuses, instances) else _begun(before.predecessor, before, statuses)
+    if _obstacle(before, after) is not None and not _is_put_back(before, after, earlier):
+        return None
+    return Predecessor(generation=before.generation, body=before.body, predecessor=earlier)
 
 
-def can_carry_over(before: ResourceState, after: ResourceState) -> bool:
-    """Whether a change of its columns or its key is all that replaces the source, and the schema of its
-    type offers a carry-over. A source that gains or loses its key can't: it reads its upstream in another
-    way."""
-    kind = resource_kind(after.address.kind, after.type)
-    if before.type != after.type or not _is_offered(kind) or bool(_keys(before)) != bool(_keys(after)):
-        return False
-    if before.instance != after.instance and kind.holds_upstream:
-        return False  # the one that it leaves gives that up, whether the other has begun or not
-    body: Body = copy.deepcopy(dict(before.body))
-    for path in (*kind.column_paths, *([kind.key_path] if kind.key_path is not None else [])):
-        body = _with(body, path, _at(after.body, path))
-    return all(field.effect in ("in-place", "restart") for field in compare_bodies(kind, body, after.body))
+def has_begun(record: ResourceState, statuses: Statuses, instances: Instances) -> bool:
+    """Whether a generation that is to begin with migrated rows has done so, as far as its runner has seen."""
+    instance = instances.get(record.instance)
+    if record.predecessor is None or (instance is not None and instance.type == "dry"):
+        return True
+    seen = _seen(record, statuses)
+    return seen is not None and seen.generation == record.generation and (bool(seen.digest) or seen.step >= 0)
 
 
 def sinks_go_on(change: Change) -> bool:
-    """Whether the sinks of a replaced source go on behind the rows that its new generation begins with:
-    they have written those rows. Not if the key changed, because then other rows are the latest of a key."""
+    """Whether the sinks of a replaced source continue after the rows that its new generation begins with.
+
+    They have written those rows. If the key has changed, other rows are the latest of a key.
+    """
     before, after = change.before, change.after
     if before is None or after is None or after.predecessor is None or after.place == before.place:
         return False
     return _keys(before) == _keys(after)
 
 
-def carry_over_notices(changes: Iterable[Change]) -> Iterator[Diagnostic]:
-    """MZ045 for each source that begins with the rows of its collection, or could, and for the sinks that go
-    on."""
-    carried = {}
+def check_migrations(
+    changes: Iterable[Change], statuses: Statuses, instances: Instances
+) -> Iterator[Diagnostic]:
+    """Notices about sources that migrate rows, or could. MZ293 for a source whose last migration hasn't run
+    yet, MZ294 for one that can't migrate its rows."""
+    migrating = {}
     for change in changes:
+        if change.action == "replace":
+            yield from _given_up(change, statuses)
+            yield from _replaced(change, statuses, instances)
         if change.carries_over:
-            carried[change.address] = change
-            yield _source_notice(change)
-        elif _is_proposed(change):
-            yield _proposal(change)
+            migrating[change.address] = change
         source = change.after.references.get("from") if change.after is not None else None
-        if change.action in ("update", "restart") and source in carried and sinks_go_on(carried[source]):
+        if change.action in ("update", "restart") and source in migrating and sinks_go_on(migrating[source]):
             yield Diagnostic(
                 severity="notice",
                 code="MZ045",
-                summary=f"{change.address}: goes on behind the rows that {source} begins with",
-                detail="It has written these rows, or still writes them from the former collection: none is "
-                "written twice, and what its target holds stays as it is.",
-                hint=f"to have the target written anew from the collection: --replace {change.address}",
+                summary=f"{change.address}: continues after the rows that {source} begins with",
+                detail="It has written these rows, or still writes them from the former collection. No row "
+                "is written twice, and what its target holds stays as it is.",
+                hint=f"to write the target again from the collection: --replace {change.address}",
                 address=change.address,
             )
 
 
-def _source_notice(change: Change) -> Diagnostic:
-    assert change.before is not None
+def _replaced(change: Change, statuses: Statuses, instances: Instances) -> Iterator[Diagnostic]:
+    """What a person should know of how a source is replaced."""
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return
+    if not has_begun(before, statuses, instances):
+        assert before.predecessor is not None
+        earlier = _begun(before.predecessor, before, statuses)
+        if not (after.predecessor is not None and _is_put_back(before, after, earlier)):
+            yield _second_migration(change, before, earlier or before.predecessor)
+            return
+    if change.carries_over:
+        yield _migration(change, after)
+        return
+    own = [field for field in change.fields if field.effect == "replace"]
+    obstacle = _obstacle(before, after)
+    if _is_wanted(after) and own and obstacle is not None:
+        yield _impossible(change, obstacle)
+    leads_on = not any(field.path in after.references for field in own)
+    says = "replace" in after.body.get("lifecycle", {})
+    if own and leads_on and not says and obstacle is None:
+        yield _proposal(change)
+
+
+def _given_up(change: Change, statuses: Statuses) -> Iterator[Diagnostic]:
+    """MZ045 for each backfill or replay of a replaced query that isn't done: it ends with the generation."""
+    before = change.before
+    if before is None:
+        return
+    seen = _seen(before, statuses)
+    for errand in before.errands:
+        if before.has_done(errand, seen) is not True:
+            yield Diagnostic(
+                severity="notice",
+                code="MZ045",
+                summary=f"{change.address}: gives up the {errand.word} {errand}",
+                detail=f"It isn't done yet, and ends with generation {before.generation}.",
+                hint=f"wait until it is done, then apply; or ask for the {errand.word} again afterwards.",
+                address=change.address,
+            )
+
+
+def _migration(change: Change, after: ResourceState) -> Diagnostic:
+    assert change.before is not None and after.predecessor is not None
+    former = _oldest(after.predecessor).generation
     others = "" if sinks_go_on(change) else " Its key is another one, so its sinks read all of these rows."
     return Diagnostic(
         severity="notice",
         code="MZ045",
-        summary=f"{change.address}: its new generation begins with the rows of generation "
-        f"{change.before.generation}, cast to the new columns, as one step",
-        detail="It then goes on at the same place of its upstream: no record is read twice, and none is "
-        "lost. A row that can't be cast is an error, and generation "
-        f"{change.before.generation} is kept until the new one is whole.{others}",
+        summary=f"{change.address}: its new generation begins with the rows of generation {former}, as one "
+        "step",
+        detail="It then continues at the same place of its upstream: no record is read twice, and none is "
+        f"lost. If a row has no value for a new key, generation {former} keeps running.{others}",
         address=change.address,
     )
 
 
-def _is_proposed(change: Change) -> bool:
-    """Whether a source is replaced because its own columns or key change, and does not say how
-    (`replace`)."""
-    before, after = change.before, change.after
-    if change.action != "replace" or before is None or after is None:
-        return False
-    says = "replace" in after.body.get("lifecycle", {})
-    own = [field for field in change.fields if field.effect == "replace"]
-    leads_on = not any(field.path in after.references for field in own)
-    return bool(own) and leads_on and not says and can_carry_over(before, after)
+def _second_migration(change: Change, before: ResourceState, former: Predecessor) -> Diagnostic:
+    base = _oldest(former).generation
+    return Diagnostic(
+        code="MZ293",
+        summary=f"{change.address} hasn't begun with the rows of generation {base} yet",
+        detail=f"Generation {before.generation} is to begin with them, and hasn't run. One migration runs at "
+        "a time: another generation would leave these rows behind.",
+        hint=f"wait until generation {before.generation} runs (mzplan status says what it waits for); or put "
+        f"the columns and the key of generation {base} back.",
+        address=change.address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def _impossible(change: Change, why: str) -> Diagnostic:
+    return Diagnostic(
+        severity="warning",
+        code="MZ294",
+        summary=f"{change.address} can't begin with the rows of its collection, and reads everything again",
+        detail=f"It says lifecycle: {{replace: {FROM_COLLECTION}}}, but {why}. A migration covers dropped or "
+        "reordered columns, another key, and wider top-level numbers.",
+        address=change.address,
+    )
 
 
 def _proposal(change: Change) -> Diagnostic:
     return Diagnostic(
         severity="notice",
         code="MZ045",
-        summary=f"{change.address}: only its columns or its key change, and it would read everything again",
-        detail="Its new generation can begin with the rows that the collection has, cast to the new columns, "
-        "and go on at the same place of its upstream.",
-        hint="say lifecycle: {replace: from-collection} in the source; or in-place, to read all again.",
+        summary=f"{change.address}: would read everything again, and can begin with its own rows instead",
+        detail="Columns are dropped or widened, or the key changes. The new generation can begin with the "
+        "rows of the collection, and continue at the same place of its upstream.",
+        hint=f"say lifecycle: {{replace: {FROM_COLLECTION}}} in the source; or in-place, to read all again.",
         address=change.address,
     )
+
+
+def _obstacle(before: ResourceState, after: ResourceState) -> str | None:
+    """Why the new generation of a source can't begin with the rows of the former one, None if it can."""
+    kind = resource_kind(after.address.kind, after.type)
+    if before.type != after.type:
+        return "its type changes"
+    if not _is_offered(kind):
+        return f"a source of type {after.type} offers no migration"
+    if bool(_keys(before)) != bool(_keys(after)):
+        return "a key comes or goes, and such a source reads its upstream in another way"
+    if before.instance != after.instance and kind.holds_upstream:
+        return "it moves to another instance, and the former one gives up what it holds on the upstream"
+    body: Body = copy.deepcopy(dict(before.body))
+    for path in (*kind.column_paths, *([kind.key_path] if kind.key_path is not None else [])):
+        body = _with(body, path, _at(after.body, path))
+    for field in compare_bodies(kind, body, after.body):
+        if field.effect not in ("in-place", "restart"):
+            return f"{field.path} changes which records it reads, or how"
+    return migration_problem(after.type, before.body, after.body)
+
+
+def _is_put_back(before: ResourceState, after: ResourceState, earlier: Predecessor | None) -> bool:
+    """Whether a source gets back the columns and the key of the generation whose rows it still has."""
+    if earlier is None:
+        return False
+    base = dataclasses.replace(before, body=_oldest(earlier).body)
+    same = columns_of(base.type, base.body) == columns_of(after.type, after.body)
+    return _obstacle(base, after) is None and same and _keys(base) == _keys(after)
+
+
+def _begun(predecessor: Predecessor | None, record: ResourceState, statuses: Statuses) -> Predecessor | None:
+    """The predecessors up to the newest one that was seen to run."""
+    seen = _seen(record, statuses)
+    if predecessor is None or predecessor.predecessor is None:
+        return predecessor
+    if seen is not None and seen.generation == predecessor.generation and seen.digest:
+        return dataclasses.replace(predecessor, predecessor=None)
+    return dataclasses.replace(predecessor, predecessor=_begun(predecessor.predecessor, record, statuses))
+
+
+def _oldest(predecessor: Predecessor) -> Predecessor:
+    while predecessor.predecessor is not None:
+        predecessor = predecessor.predecessor
+    return predecessor
+
+
+def _seen(record: ResourceState, statuses: Statuses) -> Observation | None:
+    status = statuses.get(record.instance)
+    return status.observations.get(record.address) if status is not None else None
+
+
+def _is_wanted(resource: ResourceState) -> bool:
+    return bool(resource.body.get("lifecycle", {}).get("replace") == FROM_COLLECTION)
 
 
 def _is_offered(kind: ResourceKind) -> bool:
@@ -128,12 +238,6 @@ def _is_offered(kind: ResourceKind) -> bool:
 
 def _keys(resource: ResourceState) -> set[str]:
     return {key.lower() for key in keys_of(resource.type, resource.body)}
-
-
-def _shortened(predecessor: Predecessor | None, most: int) -> Predecessor | None:
-    if predecessor is None or most == 0:
-        return None
-    return dataclasses.replace(predecessor, predecessor=_shortened(predecessor.predecessor, most - 1))
 
 
 def _at(body: Body, path: tuple[str, ...]) -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.graph import DependencyGraph
+from mzplan.model.observed import Status
 from mzplan.model.plan import Change, DriftItem, Plan
 from mzplan.model.resources import Configuration, Instance
 from mzplan.model.state import ResourceState, State
@@ -26,6 +27,7 @@ from mzplan.schema.description import digest_of
 
 MAX_SHOWN = 8  # changes that the error names
 MAX_FIELDS = 3
+_NO_STATUS: Mapping[str, Status] = {}
 
 # Drift that an apply repairs, or that comes and goes: it would not change a reviewer's decision.
 PASSING = frozenset({"missing-query", "stalled-query", "secret-rotated", "connection-unreachable"})
@@ -225,16 +227,24 @@ def _stale(summary: str, why: str, hint: str) -> MzplanError:
 _COMPARED = ("action", "effect", "fields", "triggered_by", "before", "after")
 
 
-def ensure_as_recomputed(plan: Plan, configuration: Configuration, state: State) -> None:
+def ensure_as_recomputed(
+    plan: Plan, configuration: Configuration, state: State, statuses: Mapping[str, Status] = _NO_STATUS
+) -> None:
     """Raises MzplanError MZ036 (exit 5), naming what differs, for a plan that claims anything else than the
     configuration and the state give; and with the errors of that plan where it must not be applied.
 
-    `plan` is fresh and declared (see mzplan.plan.freshness): it is of this state.
+    `plan` is fresh and declared (see mzplan.plan.freshness): it is of this state. `statuses`: by instance, as
+    for build_plan.
     """
     computed = build_plan(
         _of_the_plan(plan, configuration, state),
         state,
-        replace=[c.address for c in plan.changes if c.action == "replace" and c.address.kind != "connection"],
+        statuses,
+        replace=[
+            c.address
+            for c in plan.changes
+            if c.action == "replace" and c.address.kind != "connection" and not c.carries_over
+        ],
         rotated={c.before.address: () for c in plan.changes if c.before is not None and _starts_anew(c)},
     )
     refuse_stale(

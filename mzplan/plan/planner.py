@@ -19,7 +19,7 @@ from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State
 from mzplan.plan.canaries import going_on
-from mzplan.plan.carry_over import carry_over_notices, predecessor_of
+from mzplan.plan.carry_over import check_migrations, predecessor_of
 from mzplan.plan.causes import Causes, Dependencies, Reached, reason_for, ways_to, weigh_references
 from mzplan.plan.commit import wanted_state
 from mzplan.plan.comparison import compare_resources, settings_changes
@@ -69,12 +69,13 @@ def build_plan(
 ) -> Plan:
     """The changes that make the state equal to the configuration.
 
-    `statuses`: by instance, used only to find what is pending. `targets` limit the plan to these, the changed
-    resources that they need, and the dependents of all of them. `replace` begins a new generation of these
-    whether they changed or not. `rotated`: queries that run with an old value of a secret, and the references
-    whose value has changed; they restart. `moves`: resources that are renamed though no `moved_from` says so,
-    new address by old one. Errors that forbid applying the plan are among its diagnostics;
-    raises MzplanError MZ070 for an unknown address in `targets` or `replace`, or a connection in `replace`.
+    `statuses`: by instance, used to find what is pending and which migrations have run. `targets` limit the
+    plan to these, the changed resources that they need, and the dependents of all of them. `replace` begins a
+    new generation of these whether they changed or not. `rotated`: queries that run with an old value of a
+    secret, and the references whose value has changed; they restart. `moves`: resources that are renamed
+    though no `moved_from` says so, new address by old one. Errors that forbid applying the plan are among its
+    diagnostics; raises MzplanError MZ070 for an unknown address in `targets` or `replace`, or a connection in
+    `replace`.
     """
     wanted, committed = all_settled(configuration.resources, state.resources), state.resources
     if targets:
@@ -107,7 +108,7 @@ def build_plan(
         rotated = {address: references for address, references in rotated.items() if address in selected}
     rotated = {a: references for a, references in rotated.items() if a in committed and a in wanted}
     forced = frozenset(replace) & committed.keys()
-    planner = _Planner(committed, originals, wanted, difference, forced, rotated)
+    planner = _Planner(committed, originals, wanted, difference, forced, rotated, statuses, state.instances)
     changes = planner.changes()
     downstream = planner.downstream(changes)
     instances = _instances(configuration, state, bool(targets))
@@ -139,7 +140,7 @@ def build_plan(
             *check_changes(changes, renames),
             *check_overrides((planner.after or committed).values()),
             *known_losses(changes, statuses),
-            *carry_over_notices(changes),
+            *check_migrations(changes, statuses, state.instances),
             *check_delivery(changes, planner.after or state.resources),
         ),
     )
@@ -156,6 +157,8 @@ class _Planner:
         difference: Difference,
         forced: frozenset[Address],
         rotated: Mapping[Address, tuple[str, ...]],
+        statuses: Mapping[str, Status],
+        instances: Mapping[str, Instance],
     ):
         """`committed`: the records under their new names. `originals`: by new address, the records as they
         are committed, of those that move or refer to a moved one."""
@@ -164,6 +167,8 @@ class _Planner:
         self.difference = difference
         self.forced = forced
         self.rotated = rotated
+        self.statuses = statuses
+        self.instances = instances
         self.after: dict[Address, ResourceState] = {}
         self.planned: dict[Address, Change] = {}
         self.reached: Causes = {}
@@ -241,7 +246,7 @@ class _Planner:
         by: CauseKind | None = None
         if _runs(before) and (forced or "replace" in (own, reached.effect)):
             effect = "replace"
-            predecessor = predecessor_of(before, after) if goes_on else None
+            predecessor = predecessor_of(before, after, self.statuses, self.instances) if goes_on else None
             after = dataclasses.replace(after, generation=before.generation + 1, predecessor=predecessor)
             after = dataclasses.replace(after, digest=self._digest(after))
         else:

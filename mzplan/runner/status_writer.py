@@ -66,9 +66,7 @@ class Watches:
         """Take in what was found, and ask what is due."""
         queries = overview.queries
         wanted = {a: (query, query.wanted) for a, query in queries.items() if query.wanted is not None}
-        self.upstreams.look(
-            {a: want.description for a, (query, want) in wanted.items() if query.condition == "running"}
-        )
+        self.upstreams.look({a: query.running for a, query in queries.items() if query.running is not None})
         if not self._controller.is_open():
             return  # Spark's start is slow enough
         now = time.time()

@@ -37,6 +37,7 @@ from mzplan.spark.verification.sink_content import SinkContent
 from mzplan.spark.versions import take_over
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.going_over import GoingOver
+from mzplan.warehouse.predecessors import require_not_migrated
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.storage import ensure_collection, remember_collection
 
@@ -102,6 +103,7 @@ class QueryStart:
             self._context.unfinished.begin(description, checkpoint, running, self._run_once)
         running.written_with = take_over(checkpoint, self._query.address, ours)
         if description.address.has_collection:
+            require_not_migrated(self._context.warehouse, description.address, description.place)
             self._carry_over()
         self._do_errands()
         running.step = checkpoint.log.committed()
@@ -127,8 +129,8 @@ class QueryStart:
         except Exception as problem:
             raise failures.as_error(
                 problem,
-                "MZ294",
-                f"The rows of {query.address} could not be carried over",
+                "MZ063",
+                f"The rows of {query.address} could not be migrated",
                 query.address,
                 "it is tried again; the former generation is kept until the new one is whole.",
             ) from None

@@ -156,9 +156,14 @@ def places_below(warehouse: str) -> list[Place]:
     places = set()
     for kind in ("collections", "checkpoints"):
         for id_ in filter(ID.fullmatch, _folders(warehouse, kind)):
-            names = _folders(warehouse, f"{kind}/{id_}")
-            places |= {(id_, int(name[1:])) for name in names if _GENERATION.fullmatch(name)}
+            places |= {(id_, generation) for generation in generations_below(warehouse, id_, kind)}
     return sorted(places)
+
+
+def generations_below(warehouse: str, id_: str, kind: str = "checkpoints") -> list[int]:
+    """The generations of a query that have a folder in a warehouse. Raises OSError."""
+    names = _folders(warehouse, f"{kind}/{id_}")
+    return [int(name[1:]) for name in names if _GENERATION.fullmatch(name)]
 
 
 def _folders(warehouse: str, inner: str) -> list[str]:

@@ -132,8 +132,9 @@ def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
     whole = len(records) == last - first + 1
     listed = f"{first} to {last}" if whole else ", ".join(str(record.step) for record in records)
     whys = {
-        "It holds the rows of the former generation, cast to the columns of this one: the upstream has "
-        "records, and not these.": any(record.carried is not None for record in records),
+        "It holds the rows of the former generation: the upstream has records, and not these.": any(
+            record.carried is not None for record in records
+        ),
         "Rows of dead letters were read from the table that had kept these.": any(
             record.letters is not None for record in records
         ),

@@ -1,12 +1,13 @@
-"""Carry-over: a new generation of a source begins with the rows of the former one's collection, cast to its
-columns, and goes on at the same place of the upstream (`lifecycle: {replace: from-collection}`).
+"""Migration: a new generation of a source begins with the rows of a former one's collection, and continues at
+the same place of the upstream (`lifecycle: {replace: from-collection}`).
 
-Killed anywhere, the next start goes on, and does the same:
+If the runner is killed, the next start finishes the same migration:
 
-    which rows, and where to go on, is written down → they are committed, as step 0 → the checkpoint is behind
-    that step → done
+    the rows are checked → which rows, and where to continue, is written down → the rows are committed, as
+    step 0 → the checkpoint is behind that step → done
 
-The former generation is only read; it is dropped when this one has run.
+Until it is written down, the former generation may continue instead; from then on it may not
+(see require_not_migrated). It is only read, and dropped when this one has run.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from mzplan.connectors.frames.merges import append, naming
 from mzplan.connectors.releases import hand_over
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.resources import Body
 from mzplan.model.state import Predecessor
 from mzplan.schema.columns import Column
 from mzplan.schema.description import Description
@@ -33,6 +35,7 @@ from mzplan.spark.carry_over.casts import cast_rows, find_uncastable
 from mzplan.spark.collections import Collections
 from mzplan.warehouse.checkpoints import Carried, Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.predecessors import newest_begun
 from mzplan.warehouse.storage import remember_collection, table_id
 
 if TYPE_CHECKING:
@@ -75,21 +78,17 @@ class CarryOver:
             self._begin(generation, collections)
 
     def uncastable(self) -> tuple[Diagnostic, ...]:
-        """Why that would fail, as far as can be seen in a moment; nothing where it has been done. Changes
+        """Why that would fail, as far as can be seen in a moment; nothing if it has been done. Changes
         nothing."""
         generation = self._generation()
         if generation is None or generation.checkpoint(self._warehouse).carried() is not None:
-            return ()
-        former = collection_path(self._warehouse, generation.id, generation.predecessor.generation)
-        version = max(CollectionLog(former).versions(), default=-1)
-        if version < 0:
             return ()
         context, group = self._spark.sparkContext, f"carry-over of {generation.id}"
         context.setJobGroup(group, group, interruptOnCancel=True)
         timer = threading.Timer(_LOOKED, context.cancelJobGroup, [group])
         timer.start()
         try:
-            diagnostic = self._uncastable(generation, self._rows(former, version))
+            diagnostic = self._uncastable(generation)
         except Exception:
             if timer.is_alive():
                 raise
@@ -116,21 +115,23 @@ class CarryOver:
         return replace(description, generation=generation.generation, predecessor=predecessor)
 
     def _begin(self, generation: _Generation, collections: Collections) -> None:
-        later, predecessor = generation.checkpoint(self._warehouse), generation.predecessor
+        later = generation.checkpoint(self._warehouse)
         carried = later.carried()
         if carried is not None and carried.done:
             return
         if carried is None:
-            if predecessor.predecessor is not None:  # it may never have been started
+            if (former := self._former(generation)).predecessor is not None:  # it has begun: finish that
                 earlier = replace(
                     generation,
-                    generation=predecessor.generation,
-                    predecessor=predecessor.predecessor,
-                    columns=columns_of(self._type, predecessor.body),
-                    keys=keys_of(self._type, predecessor.body),
+                    generation=former.generation,
+                    predecessor=former.predecessor,
+                    columns=columns_of(self._type, former.body),
+                    keys=keys_of(self._type, former.body),
                 )
                 self._begin(earlier, collections)
-            carried = self._planned(generation)
+            if (problem := self._uncastable(generation)) is not None:
+                raise MzplanError(problem)
+            carried = self._planned(former)
             later.record_carried(carried)
         failpoint(Failpoint.CARRY_OVER_JOURNALED)
         if carried.table is not None:
@@ -138,15 +139,18 @@ class CarryOver:
         later.record_carried(replace(carried, done=True))
         log.info("%s: generation %d is begun", self._query.address, generation.generation)
 
-    def _planned(self, generation: _Generation) -> Carried:
-        """What is to be carried over: all that the former collection holds now, and nothing writes to it."""
-        number, body = generation.predecessor.generation, generation.predecessor.body
-        earlier = Checkpoint.of(self._warehouse, generation.id, number)
-        former = collection_path(self._warehouse, generation.id, number)
-        table = earlier.collection() or table_id(former)
+    def _former(self, generation: _Generation) -> Predecessor:
+        return newest_begun(self._warehouse, generation.id, generation.predecessor)
+
+    def _planned(self, former: Predecessor) -> Carried:
+        """Which rows are to be migrated: all that the former collection holds now. Nothing writes to it."""
+        number, body, id_ = former.generation, former.body, self._query.description.id
+        earlier = Checkpoint.of(self._warehouse, id_, number)
+        path = collection_path(self._warehouse, id_, number)
+        table = earlier.collection() or table_id(path)
         if table is None:  # it has never run
             return Carried(generation=number, body=body)
-        collection = CollectionLog(former)
+        collection = CollectionLog(path)
         position = _position(earlier, collection)
         before = earlier.carried()
         origin = before.origin if before is not None and before.origin is not None else number
@@ -171,8 +175,6 @@ class CarryOver:
         query_id = str(uuid.uuid5(_IDS, f"{generation.id}/g{generation.generation}"))
         if carried.position is not None and not later.log.has_begun():
             rows = self._rows(former, carried.version)
-            if (problem := self._uncastable(generation, rows)) is not None:
-                raise MzplanError(problem)
             with naming(self._spark, query_id):
                 append(self._made(generation, carried, rows), 0, path)
         failpoint(Failpoint.CARRY_OVER_WRITTEN)
@@ -189,23 +191,26 @@ class CarryOver:
         CollectionLog(collection).ensure_inside(version)
         return self._spark.read.format("delta").option("versionAsOf", version).load(collection)
 
-    def _uncastable(self, generation: _Generation, rows: DataFrame) -> Diagnostic | None:
-        before = columns_of(self._type, generation.predecessor.body)
-        return find_uncastable(rows, self._query.address, generation.columns, before, generation.keys)
+    def _uncastable(self, generation: _Generation) -> Diagnostic | None:
+        """The first column or row of the former collection that can't be taken as it is."""
+        former = self._former(generation)
+        path = collection_path(self._warehouse, generation.id, former.generation)
+        version = max(CollectionLog(path).versions(), default=-1)
+        if version < 0:
+            return None
+        new_key = () if self._same_key(generation.keys, former.body) else generation.keys
+        rows = self._rows(path, version)
+        return find_uncastable(rows, self._query.address, generation.columns, new_key)
 
     def _made(self, generation: _Generation, carried: Carried, rows: DataFrame) -> DataFrame:
-        """Of a key, the latest row: rows that differed in the former key, or by its type, may not now."""
-        new_rows, keys = cast_rows(rows, generation.columns), generation.keys
-        if not keys or self._same_key(keys, generation.columns, carried):
+        """Of a new key, the latest row: rows that differed in the former key may have the same one now."""
+        new_rows = cast_rows(rows, generation.columns)
+        if self._same_key(generation.keys, carried.body):
             return new_rows
-        return latest_rows(new_rows, keys, position=True)
+        return latest_rows(new_rows, generation.keys, position=True)
 
-    def _same_key(self, keys: Sequence[str], columns: Sequence[Column], carried: Carried) -> bool:
-        before = {column.name.lower(): column.type for column in columns_of(self._type, carried.body)}
-        after = {column.name.lower(): column.type for column in columns}
-        former = {key.lower() for key in keys_of(self._type, carried.body)}
-        names = {key.lower() for key in keys}
-        return names == former and all(before.get(key) == after.get(key) for key in names)
+    def _same_key(self, keys: Sequence[str], body: Body) -> bool:
+        return {key.lower() for key in keys} == {key.lower() for key in keys_of(self._type, body)}
 
 
 def _position(earlier: Checkpoint, collection: CollectionLog) -> str | None:
@@ -238,8 +243,8 @@ def _not_all_seen(query: ResolvedQuery) -> Diagnostic:
     return Diagnostic(
         severity="notice",
         code="MZ290",
-        summary=f"{query.address}: whether all rows can be cast is not known yet",
-        detail=f"They were looked at for {_LOOKED:.0f} s. The runner looks at all of them before it writes "
-        "one; where one can't be cast, the former generation is kept.",
+        summary=f"{query.address}: whether each row has a value for the new key is not known yet",
+        detail=f"The rows were looked at for {_LOOKED:.0f} s. The runner looks at all of them before it "
+        "writes one; if one has no value, the former generation keeps running.",
         address=query.address,
     )

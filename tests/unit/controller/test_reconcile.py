@@ -17,6 +17,7 @@ from mzplan.controller.reconcile import (
     decide,
     key_of,
     rejected,
+    start_failed,
 )
 from mzplan.model.address import Address
 from mzplan.schema.description import Description
@@ -145,10 +146,20 @@ def test_two_queries_of_one_address_never_live_side_by_side() -> None:
     assert found.command == Stop(address=A, names=(QueryName.of("shop", OLD),))
 
 
-def test_another_generation_is_never_gone_back_to() -> None:
+def test_the_former_generation_of_a_source_resumes_if_a_check_has_refused_the_new_one() -> None:
+    """As after a restart of the runner. A generation that has begun may have left nothing to go back to."""
     replaced = replace(NEW, generation=2)
-    memory = rejected(Memory(target=key_of(replaced), accepted=OLD), "x", "MZ052", now=0.0)
-    assert step(replaced, [], memory, now=0.5).command is None
+    untried = Memory(target=key_of(replaced), accepted=OLD)
+    refused = rejected(untried, "x", "MZ052", now=0.0)
+    decision = step(replaced, [], refused, now=0.5)
+    assert isinstance(decision.command, Switch) and decision.condition == "rejected"
+    assert (decision.command.description, decision.command.check) == (OLD, False)
+    assert step(replaced, [], start_failed(untried, "x", "MZ294", now=0.0), now=0.5).command is not None
+    assert step(replaced, [], start_failed(untried, "x", "MZ063", now=0.0), now=0.5).command is None
+    of_another = replace(untried, accepted=replace(OLD, generation=3))
+    assert step(replaced, [], rejected(of_another, "x", "MZ052", now=0.0), now=0.5).command is None
+    sink = replace(replaced, address=Address("sink", "orders"))
+    assert step(sink, [], refused, now=0.5).command is None
 
 
 def test_names_round_trip() -> None:

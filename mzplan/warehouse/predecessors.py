@@ -1,0 +1,39 @@
+"""Generations whose rows a later one migrates: which has begun, and which may no longer run."""
+
+from __future__ import annotations
+
+from mzplan.model.address import Address, Place
+from mzplan.model.diagnostics import error
+from mzplan.model.state import Predecessor
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.storage import generations_below
+
+
+def newest_begun(warehouse: str, id_: str, predecessor: Predecessor) -> Predecessor:
+    """Return the newest of the predecessors that has begun, or is the oldest: it has the rows.
+
+    Raises OSError.
+    """
+    while predecessor.predecessor is not None:
+        if Checkpoint.of(warehouse, id_, predecessor.generation).carried() is not None:
+            break
+        predecessor = predecessor.predecessor
+    return predecessor
+
+
+def require_not_migrated(warehouse: str, address: Address, place: Place) -> None:
+    """Before a source writes: raise MZ063 if a later generation has begun with its rows.
+
+    The later one continues where this one had stopped, and both would read the same records. Raises OSError.
+    """
+    id_, generation = place
+    for later in generations_below(warehouse, id_):
+        carried = Checkpoint.of(warehouse, id_, later).carried() if later > generation else None
+        if carried is not None and carried.generation == generation:
+            raise error(
+                "MZ063",
+                f"{address} could not be started",
+                f"Generation {later} has begun with the rows of generation {generation}, which is over.",
+                f"it is tried again; mzplan status {address} says what generation {later} waits for.",
+                address=address,
+            )
