@@ -6,7 +6,8 @@ import math
 import re
 from typing import Any
 
-from mzplan.schema.columns import canonical_type
+from mzplan.endpoints.arrow import map_types
+from mzplan.schema.columns import Column, canonical_type, parse_columns
 
 _DELTA_TYPES = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
 _WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")  # each holds those before it
@@ -28,6 +29,24 @@ def _spark_type(type_: Any) -> str | None:
     return spark_type(name)
 
 
+def whole_types(table: Any) -> dict[str, str]:
+    """Of a deltalake.DeltaTable: the types of its columns in Spark DDL, with the fields inside."""
+    return {field.name: _whole_type(field.type) for field in table.schema().fields}
+
+
+def _whole_type(type_: Any) -> str:
+    match getattr(type_, "type", None):
+        case "struct":
+            fields = (Column(field.name, _whole_type(field.type)).as_field for field in type_.fields)
+            return f"STRUCT<{','.join(fields)}>"
+        case "array":
+            return f"ARRAY<{_whole_type(type_.element_type)}>"
+        case "map":
+            return f"MAP<{_whole_type(type_.key_type)},{_whole_type(type_.value_type)}>"
+        case name:
+            return spark_type(str(name)) or str(name)
+
+
 def spark_type(name: str) -> str | None:
     """A simple type by Delta's name for it; None for one that we don't know."""
     return canonical_type(_DELTA_TYPES.get(name, name))
@@ -35,9 +54,12 @@ def spark_type(name: str) -> str | None:
 
 def holds(there: str, written: str) -> bool:
     """Whether a column of the type `there` holds every value of the type `written` unchanged, as Spark casts
-    it on its own; both in canonical DDL. True for nested types, which are not compared."""
-    if there == written or "<" in there + written:
+    it on its own; both in canonical DDL. Spark matches the fields of a STRUCT by position, so their names
+    must be the same in the same order."""
+    if there == written:
         return True
+    if "<" in there + written:
+        return _holds_inside(there, written)
     if there == "STRING":
         return written not in ("BINARY", "VARIANT")
     if there in _HELD:
@@ -48,6 +70,20 @@ def holds(there: str, written: str) -> bool:
     return there.startswith("DECIMAL") and all(
         needed <= available for needed, available in zip(value, into, strict=True)
     )
+
+
+def _holds_inside(there: str, written: str) -> bool:
+    (word, _, inside), (other, _, other_inside) = there.partition("<"), written.partition("<")
+    if word != other:
+        return False
+    match word:
+        case "ARRAY":
+            return holds(inside[:-1], other_inside[:-1])
+        case "MAP":
+            return all(map(holds, map_types(there), map_types(written)))
+    fields, others = parse_columns(inside[:-1]), parse_columns(other_inside[:-1])
+    same = [field.name for field in fields] == [field.name for field in others]
+    return same and all(holds(one.type, another.type) for one, another in zip(fields, others, strict=True))
 
 
 def _digits(type_: str) -> tuple[float, float]:

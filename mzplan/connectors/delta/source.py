@@ -16,7 +16,7 @@ from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.losses import listed
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream, begin_anew
-from mzplan.connectors.delta.column_types import column_types, holds
+from mzplan.connectors.delta.column_types import holds, whole_types
 from mzplan.connectors.delta.losses import rows_gone
 from mzplan.connectors.delta.table import open_table
 from mzplan.connectors.formats.parsers import already_columns
@@ -24,7 +24,7 @@ from mzplan.connectors.formats.records import MARK, Records, checked
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.changes import CHANGE_FEED, is_there, with_change
 from mzplan.connectors.frames.row_clock import row_clock
-from mzplan.connectors.frames.types import quoted
+from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import uri_of, use_s3
 from mzplan.connectors.network.folders import folder_of, folder_problems, route
@@ -41,6 +41,7 @@ from mzplan.warehouse.step_index import StepIndex
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 _PLACE = "_mzplan_place"
 _UPWARDS = r"(?i)/(\.|%2e){2}(/|%2f|$)"
@@ -168,12 +169,20 @@ class DeltaSource(SourceConnector):
         elif body.get("on_change") == "skip":
             reader = reader.option("skipChangeCommits", "true")
         columns = record_columns(query.description.type, body)
+        table = reader.load(folder)
+        types = {field.name: _type_of(field.dataType) for field in table.schema.fields}
+        if differing := _differing(query, folder, types):  # only Spark may have been able to look
+            raise MzplanError(differing)
         own = [f.col(quoted(c.name)).cast(spark_type(c.type)).alias(c.name) for c in columns]
         file = _file_below(uri_of(spark, folder), folder)
-        rows = reader.load(folder).select(*own, _place(file, is_feed=bool(query.keys)).alias(_PLACE))
+        rows = table.select(*own, _place(file, is_feed=bool(query.keys)).alias(_PLACE))
         records = Records(rows=rows, value="value", position=f.col(_PLACE), where=_where)
         checked_rows = checked(records, already_columns(columns, None, {}), columns, body["on_error"])
         return with_change(checked_rows, "is_there") if query.keys else checked_rows
+
+
+def _type_of(type_: DataType) -> str:
+    return canonical_type(ddl_of(type_)) or type_.simpleString()
 
 
 def _file_below(uri: str, folder: str) -> Any:
@@ -263,31 +272,38 @@ def _without_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
     )
 
 
-def _unfit(query: ResolvedQuery, folder: str, table: DeltaTable) -> Sequence[Diagnostic]:
-    """MZ285 for a table without the declared columns, or MZ286 for one without a change feed that a key
-    needs."""
-    stored_columns = {name.lower(): (name, type_) for name, type_ in column_types(table).items()}
+def _differing(query: ResolvedQuery, folder: str, types: Mapping[str, str]) -> Diagnostic | None:
+    """MZ285 for a table, with columns of these types, that does not have the declared ones."""
+    stored = {name.lower(): type_ for name, type_ in types.items()}
     columns = record_columns(query.description.type, query.body)
-    missing = [column.name for column in columns if column.name.lower() not in stored_columns]
-    differing = [
+    missing = [column.name for column in columns if column.name.lower() not in stored]
+    problems = [f"it has no column {', '.join(missing)}"] if missing else []
+    problems += [
         f"{column.name} is {type_} there, and {column.type} here"
         for column in columns
-        if (type_ := stored_columns.get(column.name.lower(), ("", None))[1])
+        if (type_ := stored.get(column.name.lower()))
+        and canonical_type(type_)  # else Spark says whether it can read it
         and (declared := canonical_type(spark_type(column.type)))
         and not holds(declared, type_)
     ]
-    lacking = [f"it has no column {', '.join(missing)}"] if missing else []
-    column_list = ", ".join(f"{name} {type_ or '(nested)'}" for name, type_ in stored_columns.values())
-    if lacking or differing:
-        return [
-            Diagnostic(
-                code="MZ285",
-                summary=f"Table {folder} does not have the columns of {query.address}",
-                detail=f"{query.link.address}: {'; '.join([*lacking, *differing])}. It has {column_list}.",
-                hint="declare in `schema` columns that it has, with types that hold its values.",
-                address=query.address,
-            )
-        ]
+    if not problems:
+        return None
+    column_list = ", ".join(f"{name} {type_}" for name, type_ in types.items())
+    return Diagnostic(
+        code="MZ285",
+        summary=f"Table {folder} does not have the columns of {query.address}",
+        detail=f"{query.link.address}: {'; '.join(problems)}. It has {column_list}.",
+        hint="declare in `schema` columns that it has, with types that hold its values; the fields of a "
+        "STRUCT by the same names in the same order.",
+        address=query.address,
+    )
+
+
+def _unfit(query: ResolvedQuery, folder: str, table: DeltaTable) -> Sequence[Diagnostic]:
+    """MZ285 for a table without the declared columns, or MZ286 for one without a change feed that a key
+    needs."""
+    if differing := _differing(query, folder, whole_types(table)):
+        return [differing]
     if query.keys and table.metadata().configuration.get(_FEED) != "true":
         return [
             Diagnostic(

@@ -9,8 +9,9 @@ from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, held, incomparable
 from mzplan.connectors.delta.column_types import spark_type
 from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.nested import FieldsDifferError, cast_by_name
 from mzplan.connectors.frames.partitions import as_stored
-from mzplan.connectors.frames.types import ddl_of, quoted
+from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of
 from mzplan.endpoints.arrow import arrow_type
@@ -18,6 +19,7 @@ from mzplan.endpoints.interface import Step, Written
 from mzplan.host.files import UnfitError
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.delta_rs import open_delta
 from mzplan.warehouse.partitions import typed
 
@@ -67,9 +69,21 @@ class DeltaContent(Content):
         columns = []
         for output in self._outputs:
             type_: DataType | None = self._types.get(output.name.lower())
-            value = f.col(quoted(names[output.name.lower()])) if output.name.lower() in names else f.lit(None)
-            columns.append((value.cast(ddl_of(type_)) if type_ is not None else value).alias(output.name))
+            name = names.get(output.name.lower())
+            value = f.col(quoted(name)) if name is not None else f.lit(None)
+            if type_ is not None:
+                before = rows.schema[name].dataType if name is not None else None
+                value = _cast(value, before, type_)
+            columns.append(value.alias(output.name))
         return as_stored(rows.select(*columns, POSITION), self._partitions)
+
+
+def _cast(value: Expression, before: DataType | None, after: DataType) -> Expression:
+    """As Delta writes it: fields of structs by their names. Raises GoneError."""
+    try:
+        return cast_by_name(value, before, after) if before is not None else value.cast(after)
+    except FieldsDifferError as problem:
+        raise GoneError(f"The table has other fields: {problem}.") from None
 
 
 def open_table(folder: str) -> DeltaTable | None:

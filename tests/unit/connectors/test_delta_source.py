@@ -218,3 +218,47 @@ def test_a_plan_of_one(tmp_path: Path) -> None:
     file.write_text(LAKE % (", key: [id], on_change: skip", upsert))
     ran = mzplan(tmp_path, "validate")
     assert ran.code == 1 and "on_change of a source with a key" in ran.err
+
+
+NESTED = pa.table(
+    {
+        "id": [1],
+        "price": pa.array([{"net": 10, "gross": 12}]),
+        "lines": pa.array([[{"n": 1, "tax": 2.5}]]),
+        "by_day": pa.array([[("mon", {"a": 1})]], pa.map_(pa.string(), pa.struct([("a", pa.int64())]))),
+    }
+)
+SAME = {
+    "price": "STRUCT<net: BIGINT, gross: BIGINT>",
+    "lines": "ARRAY<STRUCT<n: BIGINT, tax: DOUBLE>>",
+    "by_day": "MAP<STRING, STRUCT<a: BIGINT>>",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "type_", "there"),
+    [
+        ("price", "STRUCT<gross: BIGINT, net: BIGINT>", "price is STRUCT<net: BIGINT,gross: BIGINT> there"),
+        ("price", "STRUCT<net: BIGINT, tax: BIGINT>", "price is"),
+        ("price", "STRUCT<net: BIGINT>", "price is"),
+        ("price", "STRUCT<net: BIGINT, gross: INT>", "price is"),
+        ("price", "STRUCT<Net: BIGINT, gross: BIGINT>", "price is"),
+        ("lines", "ARRAY<STRUCT<tax: DOUBLE, n: BIGINT>>", "lines is ARRAY<STRUCT<n: BIGINT,tax: DOUBLE>>"),
+        ("lines", "ARRAY<STRING>", "lines is"),
+        ("by_day", "MAP<STRING, STRUCT<b: BIGINT>>", "by_day is MAP<STRING,STRUCT<a: BIGINT>> there"),
+    ],
+)
+def test_fields_that_spark_would_match_by_position_are_refused(
+    tmp_path: Path, name: str, type_: str, there: str
+) -> None:
+    table = tmp_path / "orders"
+    write_deltalake(table, NESTED)
+
+    def schema(types: dict[str, str]) -> str:
+        return ", ".join(["id BIGINT", *(f"{column} {declared}" for column, declared in types.items())])
+
+    assert found(table, schema=schema(SAME)) == []
+    wider = {**SAME, "lines": "ARRAY<STRUCT<n: DECIMAL(20,0), tax: DOUBLE>>"}
+    assert found(table, schema=schema(wider)) == []
+    ((code, detail),) = found(table, schema=schema({**SAME, name: type_}))
+    assert code == "MZ285" and there in detail
