@@ -86,7 +86,7 @@ imports: setup ## import-linter: which package may import which
 
 check: lint types imports ## all that needs no test run
 
-soak: setup ## a million rows while everything is killed at random (see docs/reliability.md)
+soak: setup ## a million rows while everything is killed at random (see docs/internals/reliability.md)
 	$(BIN)/python -m tests.faults.soak
 
 bench: setup ## measure; takes hours (see benchmarks/README.md)

@@ -1,4 +1,4 @@
-"""How the JVMs of tests start (docs/decisions/0010-test-jvms.md)."""
+"""How the JVMs of tests start (docs/internals/decisions/0010-test-jvms.md)."""
 
 from __future__ import annotations
 

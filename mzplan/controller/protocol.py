@@ -8,8 +8,8 @@ These are the seed's 27 methods. What a runner needs besides are methods of the 
 them (mzplan.controller.core.Controller), which say it themselves.
 
 Every method may raise `NotAttachedError` once another runner has taken the instance over; a command that
-raises has changed nothing. Where the seed panics or leaks, this refuses (docs/controller.md compares each
-method).
+raises has changed nothing. Where the seed panics or leaks, this refuses
+(docs/internals/controller.md compares each method).
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class DurableInputFactory(Protocol):
     def new_endpoint(self, name: str, config: Mapping[str, Any]) -> DurableInputEndpoint:
         """A new endpoint. `name` tells it from others of the same upstream (a source's id and generation),
         and equal configurations under one name see the same steps, in this process or another. What `config`
-        holds is in docs/endpoints.md. Raises ValueError for one that it can't use."""
+        holds is in docs/internals/endpoints.md. Raises ValueError for one that it can't use."""
 
 
 @runtime_checkable

@@ -1,7 +1,7 @@
 """Failpoints: named places where a test makes the process die as kill -9 would.
 
 `MZPLAN_FAILPOINT=apply.committed` ends the process there, at once, with no clean-up. The enum is the
-list that docs/protocol.md explains and that the tests walk.
+list that docs/internals/protocol.md explains and that the tests walk.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Stages: what apply will do with a plan, in order, and what a failure of each leaves behind.
 
-Calculated from the plan alone. docs/protocol.md describes the same from the store's side.
+Calculated from the plan alone. docs/internals/protocol.md describes the same from the store's side.
 """
 
 from __future__ import annotations

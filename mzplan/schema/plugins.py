@@ -3,9 +3,9 @@
     [project.entry-points."mzplan.connectors"]
     sqlite = "mzplan_sqlite:connector"          # the name is the type that it brings
 
-Looked for only when a type is not mzplan's own: a project without plug-ins pays nothing. docs/endpoints.md
-describes what the object must have; it is checked here, so that a mistake is reported as one of its package,
-and not as a defect of mzplan.
+Looked for only when a type is not mzplan's own: a project without plug-ins pays nothing.
+docs/internals/endpoints.md describes what the object must have; it is checked here, so that a mistake is
+reported as one of its package, and not as a defect of mzplan.
 """
 
 from __future__ import annotations
@@ -138,5 +138,6 @@ def _broken(type_: str, package: str, why: str, hint: str = "") -> MzplanError:
         f"The connector {type_!r} of {package} can't be used",
         f"{why}.",
         hint
-        or "upgrade or reinstall that package, or tell its authors; docs/endpoints.md says what it needs.",
+        or "upgrade or reinstall that package, or tell its authors; docs/internals/endpoints.md says "
+        "what it needs.",
     )

@@ -1,6 +1,6 @@
 """The store: State, Status, leases and proposals of one project, above any backend.
 
-docs/protocol.md has who writes and reads what, and what a crash leaves.
+docs/internals/protocol.md has who writes and reads what, and what a crash leaves.
 """
 
 from __future__ import annotations

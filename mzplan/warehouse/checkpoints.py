@@ -21,8 +21,9 @@ of steps means something only with that. `begun.json` says under which descripti
 Spark runs a step again that a crash has interrupted, as the query is then. Of a step that began under another
 description, part may be in the target already: so it is finished under that one, and the next steps begin
 under the new one. Only what decides which rows a step makes is kept (`x-rows` in the schema of the sink).
-A file of `backfills` (see docs/protocol.md) is written before the rows are, so that whoever goes on after a
-kill writes the same ones; it is kept, for Spark's log says of such a step only that it has read nothing.
+A file of `backfills` (see docs/internals/protocol.md) is written before the rows are, so that whoever goes
+on after a kill writes the same ones; it is kept,
+for Spark's log says of such a step only that it has read nothing.
 `replays.json`: which replays of a sink are done, recorded once their rows are in the target: done a second
 time, they change nothing there.
 `versions.json`: which Spark and Delta have written here last, recorded before they do. `carried.json`: of a
@@ -48,7 +49,7 @@ from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.step_record import Count
 
 FORMAT_VERSION = 1
-LAYOUT = 1  # of collections and checkpoints, as docs/protocol.md describes it
+LAYOUT = 1  # of collections and checkpoints, as docs/internals/protocol.md describes it
 BEGUN_KEPT = 100  # descriptions
 
 

@@ -1,4 +1,6 @@
-"""The index of a query's steps: a folder of small segments beside its checkpoint. See docs/protocol.md.
+"""The index of a query's steps: a folder of small segments beside its checkpoint.
+
+docs/internals/protocol.md describes it.
 
     <checkpoint>/index/00000000000000000500.jsonl    steps 500 … 999, one JSON line each
     <checkpoint>/index/since-00000000000000000040    steps below 40 were expired; the highest counts

@@ -125,7 +125,7 @@ def test_the_lists_are_whole() -> None:
     words = [re.findall("[A-Z][a-z]+", one.__name__) for one in get_args(Command)]
     commands = {f"command.{'-'.join(some).lower()}" for some in words}
     assert {p.value for p in COMMAND} == {*commands, "command.prepare-exports", "command.claim-storage"}
-    protocol = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+    protocol = (Path(__file__).parents[2] / "docs" / "internals" / "protocol.md").read_text()
     assert [p for p in Failpoint if f"`{p.value}`" not in protocol] == []
 
 

@@ -1,4 +1,4 @@
-"""A small soak; the long one is `make soak`, its result in docs/reliability.md."""
+"""A small soak; the long one is `make soak`, its result in docs/internals/reliability.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an endpoint is given: its name, and the configuration that docs/endpoints.md describes. And what it
+"""What an endpoint is given: its name, and its configuration (docs/internals/endpoints.md). And what it
 leaves: it is closed, and its errors are for people."""
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ def _unknown(address: Address, steps: list[int]) -> Diagnostic:
     return Diagnostic(
         code="MZ101",
         summary=f"The target of {address} has no record of step {listed}",
-        detail="It keeps one of so many newest steps (docs/endpoints.md), or what it kept was removed.",
+        detail="It keeps only its newest steps (docs/internals/endpoints.md), or its record was removed.",
         hint="verify newer steps, or the source's.",
         address=address,
     )

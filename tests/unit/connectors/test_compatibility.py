@@ -1,5 +1,5 @@
-"""Which change keeps a checkpoint: each row of the table in docs/endpoints.md, by what the plan does to the
-queries and to the generations under which their checkpoints lie."""
+"""Which change keeps a checkpoint: each row of the table in docs/internals/endpoints.md, by what the plan
+does to the queries and to the generations under which their checkpoints lie."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.small_projects import (
     source,
 )
 
-DOCS = (Path(__file__).parents[3] / "docs" / "endpoints.md").read_text(encoding="utf-8")
+DOCS = (Path(__file__).parents[3] / "docs" / "internals" / "endpoints.md").read_text(encoding="utf-8")
 SASL = {"mechanism": "PLAIN", "username": "u", "password": "${env:P}"}
 HOW_TO = "any: lifecycle, `on_replace`, `on_upstream_change`, `on_target_change`"
 KEEPS, REPLACES, UNTOUCHED = "restart", "replace", "in place"
