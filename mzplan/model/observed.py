@@ -85,7 +85,7 @@ class RunFacts:
       become of the dead letters of a source's newest replay; None for none.
     - `started_because`: why this run was started; None where another runner has started it.
     - `batch_seconds`: how long the last micro-batch of this run has taken. `latency_seconds`: how long the
-      oldest record of it was on its way when it ended (docs/how-to/watch-a-runner.md); None where that is
+      oldest record of it was on its way when it ended (docs/metrics.md); None where that is
       not known.
     """
 

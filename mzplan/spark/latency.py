@@ -1,5 +1,5 @@
 """How long rows are on their way: from when an upstream's oldest record of a micro-batch was made until the
-micro-batch was noted down as done, by whichever clocks said so. docs/how-to/watch-a-runner.md defines it.
+micro-batch was noted down as done, by whichever clocks said so. docs/metrics.md defines it.
 
 It costs no Spark job and no look at a row: a source's steps have the time, and a sink's step says which of
 these it covers.

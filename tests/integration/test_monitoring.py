@@ -31,7 +31,7 @@ from tests.unit.cli_runs import PIPELINE, PROJECT, mzplan
 from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
 
 RULES = yaml.safe_load((MONITORING / "rules.yml").read_text())["groups"][0]["rules"]
-PAGE = (MONITORING.parents[1] / "docs" / "how-to" / "watch-a-runner.md").read_text()
+PAGE = (MONITORING.parents[1] / "docs" / "metrics.md").read_text()
 
 
 def promtool(*arguments: str) -> None:
