@@ -175,7 +175,7 @@ def test_the_table_of_steps_is_what_is_printed() -> None:
     from mzplan.warehouse.step_history import Steps
     from mzplan.warehouse.step_record import StepRecord
 
-    text = (DOCS / "internals" / "endpoints.md").read_text(encoding="utf-8")
+    text = (DOCS / "internals" / "content-hash.md").read_text(encoding="utf-8")
     began = datetime(2026, 3, 2, 10, 15, 7, tzinfo=UTC).timestamp()
     marks = [(88210, 87990), (88812, 88592), (89410, 89193), (89999, 89800)]
     offsets = [{"orders": {"0": one, "1": other}} for one, other in marks]
