@@ -44,6 +44,7 @@ _IN_A_FILE = (
     "These are written in a file, and filled in before anything is compared: what is committed has none of "
     "them. How they are used: [repeat yourself less](../how-to/repeat-yourself-less.md)."
 )
+_MERMAID = re.compile(r"^```mermaid\n.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<path>\.\./[^)\s#]*)(?:#[^)\s]*)?\)")
 
 
@@ -54,7 +55,10 @@ def pages() -> dict[str, str]:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links out of docs/ lead nowhere on the site: what they name is in the repository."""
+    """Name the files of the repository that a page links to, and show the drawn picture of a Mermaid block.
+
+    The site has neither those files nor Mermaid, which a page would have to fetch.
+    """
     folder = Path(page.file.src_uri).parent
 
     def named(link: re.Match[str]) -> str:
@@ -64,7 +68,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         name = place.removeprefix("../")
         return link["text"] if link["text"].strip("`") == name else f"{link['text']} (`{name}`)"
 
-    return _LINK.sub(named, markdown)
+    picture = f"![{page.title}](images/{Path(page.file.src_uri).stem}.svg)"
+    return _MERMAID.sub(picture, _LINK.sub(named, markdown))
 
 
 def commands() -> str:
