@@ -35,14 +35,14 @@ _MEANINGS = {
     ExitCode.CHANGES_AND_DRIFT: "with `--detailed-exitcode`: changes and drift",
     ExitCode.STALE: "the plan is stale",
     ExitCode.LOCKED: "the state is locked",
-    ExitCode.REFUSED: "refused: a replacement that is not allowed, `prevent_destroy`, another upstream",
-    ExitCode.NOT_CONVERGED: "committed, but something has not converged: no runner is alive, or a query was "
-    "rejected or has failed",
+    ExitCode.REFUSED: "refused: a replacement without `--allow-replace`, `prevent_destroy`, another upstream",
+    ExitCode.NOT_CONVERGED: "committed, but something hasn't converged: no runner is alive, or a query was "
+    "rejected or failed",
     ExitCode.USAGE: "a wrong command line",
 }
 _IN_A_FILE = (
-    "These are written in a file, and filled in before anything is compared: what is committed has none of "
-    "them. How they are used: [repeat yourself less](../how-to/repeat-yourself-less.md)."
+    "You write these in a file. mzplan fills them in before it compares anything, so the state has none of "
+    "them ([repeat yourself less](../how-to/repeat-yourself-less.md))."
 )
 _MERMAID = re.compile(r"^```mermaid\n.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<path>\.\./[^)\s#]*)(?:#[^)\s]*)?\)")
@@ -74,7 +74,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 def commands() -> str:
     """Every command with its `--help`."""
-    intro = "`--json` prints one document on stdout. What an error means: [errors](../errors.md)."
+    intro = "`--json` prints one document on stdout. [Errors](../errors.md) explains each code."
     parts = ["# Commands", intro, "## Exit codes", _exit_codes()]
     context = click.Context(cli, info_name="mzplan", max_content_width=WIDTH, terminal_width=WIDTH)
     for name in COMMANDS:
@@ -108,8 +108,8 @@ def project() -> str:
 def connectors() -> str:
     """Each kind of connection, source and sink."""
     intro = (
-        "What a change of an option does is in the last column: *in-place* restarts nothing, *restart* keeps "
-        "the checkpoint, *replace* begins a new generation, and reads everything again."
+        "The last column shows the effect of a changed option: *in-place* restarts nothing, *restart* keeps "
+        "the checkpoint, and *replace* begins a new generation that reads everything again."
     )
     parts = ["# Connections, sources, sinks", intro, "## In a file", _IN_A_FILE]
     for name in ("for_each", "defaults", "query_file"):
@@ -122,7 +122,7 @@ def connectors() -> str:
 
 
 def dialect() -> str:
-    """The words of a schema that are mzplan's own."""
+    """mzplan's own words in a schema."""
     intro = (
         "A connector's schemas are JSON Schema (draft 2020-12) with these words of mzplan's. Each property "
         "says `x-change`, `x-sensitive` and `x-sql`; a word with `x-` that is not among these is an error."
