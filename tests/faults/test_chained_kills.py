@@ -83,7 +83,7 @@ class Chain:
         return count
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.timeout(1500)
 def test_a_reader_sees_each_row_of_a_killed_writer_once(
     tmp_path: Path, kafka: KafkaBroker, topic: Make

@@ -12,7 +12,7 @@ FILES = 200  # more than a query reads in the test
 
 
 @pytest.mark.parametrize(
-    ("number", "steps"), [(12, 6), pytest.param(40, 4, marks=pytest.mark.faults, id="40 queries")]
+    ("number", "steps"), [(12, 6), pytest.param(40, 4, marks=pytest.mark.nightly, id="40 queries")]
 )
 def test_no_query_starves_on_one_core(number: int, steps: int, tmp_path: Path) -> None:
     """Spark gives a free core to the first of equal pools by name: five of twelve made no step in minutes."""

@@ -161,7 +161,7 @@ def test_values_that_nobody_has_validated_are_not_used(shop: Project, postgres: 
     assert is_down(shop)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_every_command_that_starts_a_query_validates_it_first(
     shop: Project, postgres: PostgresServer
 ) -> None:
