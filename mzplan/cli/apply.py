@@ -180,11 +180,13 @@ def command_destroy(
     invocation: Invocation, target: tuple[Address, ...], auto_approve: bool, message: str | None, wait: float
 ) -> int:
     """Stop the queries, and remove the resources from the state."""
-    from mzplan.operations.planning import with_stored_data
+    from mzplan.operations.planning import stored_data_notices
     from mzplan.plan.manual_changes import plan_destroy
 
     def planned(project: Project, state: State) -> Plan:
-        return with_stored_data(plan_destroy(state, targets=target), project, state)
+        plan = plan_destroy(state, targets=target)
+        notices = stored_data_notices(plan, project, state)
+        return dataclasses.replace(plan, diagnostics=(*plan.diagnostics, *notices))
 
     why = message if message is not None else f"Destroyed {', '.join(map(str, target)) or 'everything'}"
     return carry_out_plan(invocation, "destroy", planned, auto_approve, wait, why)

@@ -50,8 +50,8 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One planned step. `before_digest` is what the plan assumed (staleness), `after` the committed
-    record to be (None for a delete; its id is filled in at commit for a create). `ways`: of each cause that
+    """One planned step. `before` is the committed record, `after` the record to commit (None for a delete;
+    a create gets its id at commit). `ways`: of each cause that
     it does not name itself, the connections in between, from its own on. `cause`: what its query is started
     or stopped for, where that is not a change of the configuration."""
 
@@ -125,6 +125,8 @@ class Plan:
     no other takes it; "" in a project without any. `settings`: how runners are to work, None where the state
     says so already; `settings_changes`: what of mzplan.yaml changes for them, declared instances included.
     `started`: why that runs which its changes stop, where a runner has said so.
+    `targets`, `replacing`: the addresses of `--target` and `--replace`, to make the same plan again.
+    `losing`: queries whose replace can't read all their rows again, as far as the runners' statuses say.
     """
 
     format_version: str = PLAN_FORMAT_VERSION
@@ -148,6 +150,9 @@ class Plan:
     settings: RunnerSettings | None = field(default=None, metadata=SPARSE)
     settings_changes: tuple[FieldChange, ...] = field(default=(), metadata=SPARSE)
     started: Mapping[Address, Cause] = field(default_factory=dict, metadata=SPARSE)
+    targets: tuple[Address, ...] = field(default=(), metadata=SPARSE)
+    replacing: tuple[Address, ...] = field(default=(), metadata=SPARSE)
+    losing: tuple[Address, ...] = field(default=(), metadata=SPARSE)
 
     @property
     def is_empty(self) -> bool:

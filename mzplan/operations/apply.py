@@ -24,9 +24,8 @@ from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.operations.commits import record_of, record_outcome
 from mzplan.operations.follower import OutcomeFollower, resumed_queries
-from mzplan.operations.planning import plan_configuration, validate
+from mzplan.operations.planning import plan_configuration
 from mzplan.operations.project import Outcome, Workbench, committing, locked, read_state
-from mzplan.operations.status import find_drift
 from mzplan.plan.leads import losing
 from mzplan.schema.description import as_description, describe, packages_of, references_of
 from mzplan.secrets.command_guards import AsWritten
@@ -123,31 +122,26 @@ def apply_saved(
     options: ApplyOptions,
     plan: Plan,
 ) -> Applied:
-    """Carry out a plan that was saved earlier, exactly as it was reviewed. The project must have been opened
-    with the variables that the plan remembers. Raises MZ247 (exit 5) for the plan of another environment,
-    MZ036 (exit 5) for another
-    digest than the one of the options; and, naming what has changed, when something that it touches has: in
-    the state, in the files, or in what runs; or when it claims what these do not give."""
-    from mzplan.plan import ensure_as_observed, ensure_declared, ensure_fresh
+    """Carry out a saved plan: plan again, and require that this commits the same.
+
+    The project must have been opened with the variables that the plan remembers. Raises MZ247 (exit 5) for
+    the plan of another environment, and MZ036 (exit 5) if the new plan differs, or the saved one has another
+    digest than the options; the error names what differs.
+    """
     from mzplan.plan.canaries import with_canaries
     from mzplan.plan.file import ensure_digest, ensure_environment
-    from mzplan.plan.freshness import ensure_as_recomputed
+    from mzplan.plan.staleness import ensure_same
 
     ensure_environment(plan, work.project.settings.environment)
     ensure_digest(plan, options.digest)
+    rotated = {c.before.address for c in plan.changes if c.before is not None and c.cause == "secret"}
+    canary = plan.canaries[0].wait if plan.canaries else None
 
     def planned(state: State) -> Plan:
         _settle(work)
-        then = None
-        if plan.lineage == state.lineage and plan.serial != state.serial:
-            with suppress(MzplanError):  # without the history the check is only stricter
-                then = work.store.read_serial(plan.serial)
-        fresh = ensure_fresh(plan, replace(state, project=work.project.settings.project), then)
-        configuration = validate(work.project, work.reporter)
-        ensure_declared(fresh, configuration)
-        ensure_as_recomputed(fresh, configuration, state, work.store.read_statuses())
-        ensure_as_observed(fresh, find_drift(work.project, state))
-        return with_canaries(fresh, state, options.canary)
+        made = plan_configuration(work, state, plan.targets, plan.replacing, canary=canary, rotated=rotated)
+        ensure_same(plan, made)
+        return made if canary is not None else with_canaries(made, state, options.canary)
 
     return carry_out(work, CommitRequest(command="apply", planned=planned, approve=approve, options=options))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -136,34 +136,41 @@ def plan_configuration(
     *,
     with_drift: bool = False,
     canary: float | None = None,
+    rotated: Collection[Address] | None = None,
 ) -> Plan:
-    """The plan of a configuration, by default that of the files. `with_drift`: with what has drifted.
-    `canary`: see make_plan."""
+    """Return the plan of a configuration, by default the one in the files.
+
+    `with_drift`: also find what has drifted. `canary`: see make_plan. `rotated`: the queries that restart for
+    a new value of a secret, whatever can be read here; None to find them.
+    """
     from mzplan.operations.rotation import find_rotations
     from mzplan.plan import build_plan
-    from mzplan.plan.canaries import with_canaries
+    from mzplan.plan.canaries import choose_canaries
     from mzplan.plan.drift import started_because
 
     configuration = configuration or validate(work.project, work.reporter)
     statuses = work.store.read_statuses()
     with work.reporter.working("planning"):
         rotations = find_rotations(work.directory, state, statuses)
-        plan = build_plan(
-            configuration,
-            state,
-            statuses,
-            targets=targets,
-            replace=replacing,
-            rotated=rotations.queries,
+        queries = rotations.queries
+        if rotated is not None:
+            queries = {address: queries.get(address, ()) for address in rotated if address in state.resources}
+        plan = build_plan(configuration, state, statuses, targets=targets, replace=replacing, rotated=queries)
+        notices = [rotations.notice(), *version_notices(work.project, state, statuses)]
+        plan = replace(
+            plan,
+            canaries=choose_canaries(plan, state, canary) if canary is not None else (),
+            drift=find_drift(work.project, state, statuses, rotations.queries) if with_drift else (),
+            started=started_because(plan.changes, statuses),
+            environment=work.project.settings.environment,
+            diagnostics=(
+                *plan.diagnostics,
+                *stored_data_notices(plan, work.project, state),
+                *filter(None, notices),
+            ),
         )
-        if with_drift:
-            plan = replace(plan, drift=find_drift(work.project, state, statuses, rotations.queries))
-        plan = with_canaries(plan, state, canary)
-        plan = replace(plan, started=started_because(plan.changes, statuses))
-    plan = replace(with_stored_data(plan, work.project, state), environment=work.project.settings.environment)
     work.reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
-    notices = tuple(filter(None, (rotations.notice(), *version_notices(work.project, state, statuses))))
-    return replace(plan, diagnostics=(*plan.diagnostics, *notices)) if notices else plan
+    return plan
 
 
 _UPGRADE = "docs/how-to/upgrade-spark.md says what goes on, and what goes back."
@@ -215,13 +222,15 @@ MAX_LISTED = 8
 _LOOK = 2.0  # seconds that a command spends on sizes
 
 
-def with_stored_data(plan: Plan, project: Project, state: State) -> Plan:
-    """The plan for a state, with a notice (MZ152) of what it has removed, and when. Sizes are those of a
-    warehouse on this machine, as far as they are found in two seconds."""
+def stored_data_notices(plan: Plan, project: Project, state: State) -> Iterator[Diagnostic]:
+    """Yield the notice (MZ152) of which stored data a plan removes, and when, if it does.
+
+    Sizes are those of a warehouse on this machine, as far as two seconds are enough to find them.
+    """
     gone = [c for c in plan.changes if c.action in ("delete", "replace") and c.before is not None]
     stored = [c.before for c in gone if c.before is not None and _stores(c.before, plan)]
     if not stored:
-        return plan
+        return
     settings = plan.settings or state.settings or project.settings.runner
     wait = shortest(settings.retain_dropped)
     number = count(len(stored), "query", "queries")
@@ -231,7 +240,7 @@ def with_stored_data(plan: Plan, project: Project, state: State) -> Plan:
     ]
     deleted = [str(c.address) for c in gone if c.action == "delete" and c.before in stored]
     named = " ".join(deleted) if len(deleted) <= MAX_LISTED else "ADDRESS …"
-    notice = Diagnostic(
+    yield Diagnostic(
         severity="notice",
         code="MZ152",
         summary=f"What {number} stored is removed {wait} after it stops (retain_dropped)",
@@ -241,7 +250,6 @@ def with_stored_data(plan: Plan, project: Project, state: State) -> Plan:
         if deleted
         else "",
     )
-    return replace(plan, diagnostics=(*plan.diagnostics, notice))
 
 
 def _stores(record: ResourceState, plan: Plan) -> bool:

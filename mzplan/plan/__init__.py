@@ -6,7 +6,6 @@ import mzplan.config or mzplan.store: mzplan.operations connects them.
 """
 
 from mzplan.plan.commit import apply_changes
-from mzplan.plan.freshness import ensure_as_observed, ensure_declared, ensure_fresh
 from mzplan.plan.planner import build_plan
 
-__all__ = ["apply_changes", "build_plan", "ensure_as_observed", "ensure_declared", "ensure_fresh"]
+__all__ = ["apply_changes", "build_plan"]

@@ -40,7 +40,7 @@ def apply_changes(
     `allow_loss`: sources that the plan replaces may begin without what can't be read again.
 
     Records that the plan does not change are kept as they are. Does not check whether the plan may be
-    applied: see mzplan.plan.freshness, and the plan's diagnostics.
+    applied: the plan's diagnostics say that.
     """
     resources = dict(state.resources)
     causes = causes_of(plan, state.serial + 1)

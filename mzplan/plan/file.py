@@ -27,11 +27,13 @@ from mzplan.schema.loading import is_type
 FORMAT_VERSION = 1
 Fields = Mapping[str, Any]
 
-# What a plan shows beside what it would commit. It may differ where the same changes are planned again: on a
-# later serial, on another machine, while queries come and go.
-_BESIDE = frozenset(
-    {"serial", "variables", "downstream", "feeds", "unaffected", "pending", "drift", "diagnostics", "started"}
+# What a plan also shows. It may differ when the same changes are planned again: on a later serial, on another
+# machine, while queries start and stop.
+_SHOWN = frozenset(
+    {"lineage", "serial", "variables", "targets", "replacing", "downstream", "feeds", "unaffected"}
+    | {"pending", "drift", "diagnostics", "started"}
 )
+_EXPLAINED = ("reason", "through")  # of a change: words, which depend on the secrets that can be read here
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
@@ -98,10 +100,18 @@ def decode_plan(data: bytes, place: str = "the plan file") -> Plan:
 
 
 def digest_of_plan(plan: Plan) -> str:
-    """`sha256:…` over all that the plan would commit: each change whole, warehouse, instances and canaries.
-    Equal wherever the same files are planned on the same records."""
+    """Return `sha256:…` over what the plan would commit: changes, settings, and queries that would lose rows.
+
+    Equal wherever the same files are planned on the same records: an unrelated commit doesn't change it.
+    """
     content = _plan_to_json(plan)
-    return _checksum(_canonical({name: content[name] for name in content.keys() - _BESIDE}))
+    for change in content["changes"]:
+        for name in _EXPLAINED:
+            change.pop(name, None)
+    if not plan.instances_changed:
+        used = {change.after.instance for change in plan.changes if change.after is not None}
+        content["instances"] = {n: type_ for n, type_ in content["instances"].items() if n in used}
+    return _checksum(_canonical({name: content[name] for name in content.keys() - _SHOWN}))
 
 
 def ensure_digest(plan: Plan, digest: str | None) -> None:

@@ -115,6 +115,7 @@ def build_plan(
     as_committed = bool(targets) or configuration.settings == state.settings
     settings = None if as_committed else configuration.settings
     changed = {change.address for change in changes}
+    losses = tuple(known_losses(changes, statuses))
     return Plan(
         project=configuration.project,
         lineage=state.lineage,
@@ -131,6 +132,9 @@ def build_plan(
         unaffected=len(wanted) - sum(a in wanted for a in changed) - len(downstream),
         pending=find_pending(state, statuses),
         goes_on=going_on(wanted, state, statuses, targets),
+        targets=tuple(sorted(targets, key=natural)),
+        replacing=tuple(sorted(replace, key=natural)),
+        losing=tuple(loss.address for loss in losses if loss.address is not None),
         diagnostics=(
             *check_project(configuration, state),
             *check_assumed(configuration.resources, state.resources),
@@ -139,7 +143,7 @@ def build_plan(
             *check_undeclared({new: old for new, old in renames.items() if {new, old} <= changed}),
             *check_changes(changes, renames),
             *check_overrides((planner.after or committed).values()),
-            *known_losses(changes, statuses),
+            *losses,
             *check_migrations(changes, statuses, state.instances),
             *check_delivery(changes, planner.after or state.resources),
         ),

@@ -15,9 +15,8 @@ from mzplan.features.state.edit_plans import plan_rollback
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import MetricsPlace, Retries, RunEventSettings, RunnerSettings
 from mzplan.model.state import State
-from mzplan.plan import build_plan, ensure_declared, ensure_fresh
+from mzplan.plan import build_plan
 from mzplan.plan.file import decode_plan, digest_of_plan, encode_plan
-from mzplan.plan.freshness import ensure_as_recomputed
 from mzplan.plan.manual_changes import plan_between, plan_pause
 from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_json import plan_to_json
@@ -118,25 +117,6 @@ def test_targets_leave_the_settings_as_they_are() -> None:
     plan = build_plan(wanted, state, targets=[at("source.orders")])
     assert plan.is_empty and commit_plan(plan, state).settings == RunnerSettings()
     assert not build_plan(wanted, state).is_empty
-
-
-def test_a_saved_plan_that_claims_other_settings_is_refused() -> None:
-    state = commit(shop())
-    wanted = replace(shop(), settings=RunnerSettings(retain_dropped=86_400.0))
-    plan = build_plan(wanted, state)
-    ensure_as_recomputed(plan, wanted, state)
-    hidden = replace(plan, settings_changes=())
-    with pytest.raises(MzplanError, match="MZ036"):
-        ensure_as_recomputed(hidden, wanted, state)
-    with pytest.raises(MzplanError) as caught:
-        ensure_declared(replace(plan, settings=RunnerSettings(retain_dropped=0.0)), wanted)
-    assert "what mzplan.yaml says of runners was changed" in str(caught.value.diagnostics[0].detail)
-    # Made for an earlier serial: another commit, which has nothing to do with it, does not matter.
-    later = replace(state, serial=state.serial + 1)
-    ensure_as_recomputed(ensure_fresh(plan, later), wanted, later)
-    taken = replace(later, settings=RunnerSettings(retain_dropped=5.0))
-    with pytest.raises(MzplanError, match="MZ036"):
-        ensure_as_recomputed(ensure_fresh(plan, taken), wanted, taken)
 
 
 @pytest.mark.parametrize(

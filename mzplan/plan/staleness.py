@@ -1,0 +1,91 @@
+"""Whether a saved plan still holds: planning again must commit the same. The error names what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mzplan.model.address import Address, natural
+from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.plan import Change, Plan
+from mzplan.model.state import ResourceState
+from mzplan.plan.comparison import compare_resources
+from mzplan.plan.file import digest_of_plan
+
+MAX_SHOWN = 8  # differences that the error names
+MAX_FIELDS = 3
+
+
+def ensure_same(saved: Plan, made: Plan) -> None:
+    """Raise MZ036 (exit 5) unless both plans commit the same. `made`: the same plan, made again now."""
+    if saved.lineage and saved.lineage != made.lineage:
+        differences = ["it was made for another state"]
+    elif digest_of_plan(saved) == digest_of_plan(made):
+        return
+    else:
+        differences = [*_changes(saved, made), *_settings(saved, made)] or ["it was edited"]
+    more = f"; and {len(differences) - MAX_SHOWN} more" if len(differences) > MAX_SHOWN else ""
+    raise error(
+        "MZ036",
+        "The plan is stale",
+        f"Planned again, it differs: {'; '.join(differences[:MAX_SHOWN])}{more}. Nothing was changed.",
+        "plan again.",
+        exit_code=ExitCode.STALE,
+    )
+
+
+def _changes(saved: Plan, made: Plan) -> Iterator[str]:
+    if saved.changes and not made.changes:
+        yield "all its changes are done already"
+        return
+    old, new = ({change.address: change for change in plan.changes} for plan in (saved, made))
+    for address in sorted(old.keys() | new.keys(), key=natural):
+        if (difference := _difference(address, old.get(address), new.get(address))) is not None:
+            yield difference
+
+
+def _difference(address: Address, saved: Change | None, made: Change | None) -> str | None:
+    if saved is None or made is None:
+        present, what = (made, "would also") if made is not None else (saved, "would no longer")
+        return f"{address} {what} {present.action}" if present is not None else None
+    if fields := _fields(saved.before, made.before):
+        return f"{address} was changed since ({fields})"
+    if fields := _fields(saved.after, made.after):
+        return f"{address} would become something else ({fields})"
+    if (saved.action, saved.effect, saved.fields) != (made.action, made.effect, made.fields):
+        return f"{address} would {made.action}, with effect {made.effect}"
+    return None
+
+
+def _fields(one: ResourceState | None, other: ResourceState | None) -> str:
+    """Return what differs, as `brokers[0], security.protocol and 2 more`; "" if nothing does."""
+    if one is None or other is None:
+        return "" if one is other else "added" if one is None else "removed"
+    if one == other:
+        return ""
+    paths = [field.path for field in compare_resources(one, other)]
+    if one.generation != other.generation:
+        paths.append("its generation")
+    if (one.override, one.restart_token) != (other.override, other.restart_token):
+        paths.append("paused or restarted by hand")
+    paths = paths or ["what it uses"]
+    more = f" and {len(paths) - MAX_FIELDS} more" if len(paths) > MAX_FIELDS else ""
+    return ", ".join(paths[:MAX_FIELDS]) + more
+
+
+def _settings(saved: Plan, made: Plan) -> Iterator[str]:
+    if saved.project != made.project:
+        yield f"the project is {made.project!r}, not {saved.project!r}"
+    if saved.warehouse != made.warehouse:
+        yield f"the warehouse is {made.warehouse!r}, not {saved.warehouse!r}"
+    if dict(saved.instances) != dict(made.instances):
+        names = saved.instances.keys() | made.instances.keys()
+        changed = [n for n in sorted(names) if saved.instances.get(n) != made.instances.get(n)]
+        yield f"the instances differ ({', '.join(changed)})"
+    if (saved.settings, saved.settings_changes) != (made.settings, made.settings_changes):
+        yield "the settings of runners differ"
+    if saved.canaries != made.canaries:
+        yield "other queries would go first"
+    if saved.goes_on != made.goes_on:
+        yield "other held queries would be released"
+    for address in sorted({*saved.losing} ^ {*made.losing}, key=natural):
+        yield f"{address} {'would lose rows' if address in made.losing else 'would no longer lose rows'}"
