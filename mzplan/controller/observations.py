@@ -220,8 +220,7 @@ def wait_of(query: QueryState, now: float) -> float:
     description = wanted.description
     kind = resource_kind(description.address.kind, description.type)
     trigger = kind.with_defaults(description.body).get("trigger", {})
-    longest = max(now - shown.heard_at, shown.batch_seconds or 0.0)
-    return max(0.0, longest - seconds(str(trigger.get("interval", ""))))
+    return max(0.0, shown.longest(now - shown.heard_at) - seconds(str(trigger.get("interval", ""))))
 
 
 def _in_words(problem: Diagnostic) -> str:

@@ -109,6 +109,10 @@ class RunFacts:
         ),
     )
 
+    def longest(self, since: float) -> float:
+        """Return the seconds of the last micro-batch, or `since`, those since it ended, if that is more."""
+        return max(since, self.batch_seconds or 0.0)
+
 
 MEASURES: Mapping[str, Measure] = {
     fact.name: fact.metadata["measure"] for fact in fields(RunFacts) if "measure" in fact.metadata
