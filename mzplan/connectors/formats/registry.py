@@ -45,7 +45,7 @@ def check_source(query: ResolvedQuery, columns: Sequence[Column]) -> tuple[Diagn
     within = "after" if (query.body.get("envelope") or {}).get("type") == "debezium" else None
     if query.body["format"]["type"] == "avro":
         return _check(query, "AVRO", lambda schemas: avro_readable(schemas, columns, within))
-    converted = query.body["format"]["values"] == "converted"
+    converted = query.body["format"].get("values") == "converted"
     return _check(
         query,
         "JSON",
