@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SourceConnector
@@ -23,7 +25,9 @@ from mzplan.connectors.frames.row_clock import row_clock
 from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import files_below, folder_of, folder_problems, route
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.losses import Loss
+from mzplan.model.words import one_line
 from mzplan.schema.source_columns import record_columns
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.folder import delete_checksum, open_folder
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _PLACE = "_mzplan_place"
+_ENDINGS = (".json", ".jsonl", ".csv", ".txt", ".parquet")
+_MOST_LOOKED_AT = 10_000  # files of a folder
 # A name, in a URI, that is a pattern to Spark: it reads the other files of such a step once more, whatever
 # its options are.
 _PATTERN = r"\*|%(?:5B|5D|7B|7D|3F|5C)"
@@ -48,8 +54,10 @@ class FilesSource(SourceConnector):
     keeps_positions = False
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        """Whether the folder is there and can be listed. A folder has no identity to compare."""
-        return Probe(diagnostics=tuple(folder_problems(query, folder_of(query))))
+        """Whether the folder is there and can be listed, and which of its files are never read. A folder has
+        no identity to compare."""
+        folder = folder_of(query)
+        return Probe(diagnostics=tuple(folder_problems(query, folder) or _skipped(query, folder)))
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query)
@@ -119,6 +127,30 @@ class FilesSource(SourceConnector):
     ) -> DataFrame:
         """The files that were recorded."""
         return replay(spark, self, query, {}, files())
+
+
+def _skipped(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
+    """MZ214 for files of records that Spark takes for hidden ones, as far as this machine sees them."""
+    local = local_path(folder)
+    if local is None:
+        return []
+    with os.scandir(local) as entries:
+        seen = (entry.name for entry in islice(entries, _MOST_LOOKED_AT))
+        names = sorted(x for x in seen if x.startswith(("_", ".")) and x.endswith(_ENDINGS))
+    if not names:
+        return []
+    which = listed([one_line(name) for name in names], "files")
+    return [
+        Diagnostic(
+            severity="warning",
+            code="MZ214",
+            summary=f"{query.address} skips files of {folder}",
+            detail=f"{route(query)}: {which}. Spark takes a file whose name begins with _ or . for a hidden "
+            "one.",
+            hint="rename them, if their rows are to be read.",
+            address=query.address,
+        )
+    ]
 
 
 def _records(rows: DataFrame, row: Expression | str, alone: bool) -> Records:

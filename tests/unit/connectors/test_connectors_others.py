@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,14 @@ from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.probes import Memo, fingerprint
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
+from mzplan.connectors.files.source import FilesSource
 from mzplan.connectors.frames.types import ddl, longest
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import parse_columns
 from mzplan.schema.description import Description
 from mzplan.warehouse.paths import absolute, local_path
+from tests.unit.connectors.lake_queries import on_table
 
 QUERY = ResolvedQuery(
     description=Description(
@@ -133,3 +136,17 @@ def test_a_type_without_connector() -> None:
     assert caught.value.diagnostics[0].code == "MZ063"
     connectors = Connectors()
     assert connectors.sink("console") is connectors.sink("console")
+
+
+def test_files_that_spark_takes_for_hidden_ones_are_said(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    query = on_table(folder, Address("source", "s"), {}, "id BIGINT")
+    for name in ("plain.json", "_SUCCESS", ".plain.json.crc"):
+        (folder / name).write_text("{}")
+    assert FilesSource().probe(query).diagnostics == ()
+    for name in ("_late.json", ".x.csv"):
+        (folder / name).write_text("{}")
+    (found,) = FilesSource().probe(query).diagnostics
+    assert (found.code, found.severity) == ("MZ214", "warning")
+    assert ": .x.csv, _late.json. Spark" in found.detail
