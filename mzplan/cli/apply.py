@@ -278,6 +278,9 @@ def finish(invocation: Invocation, applied: Applied) -> int:
             from mzplan.render.resumption import render_letters
 
             invocation.out(f"  {paragraph(render_letters(outcome.address, letters), '    ')}")
+        if outcome.replayed is not None and outcome.replayed.serial == applied.serial:
+            rows = count(outcome.replayed.rows, "row was", "rows were")
+            invocation.out(f"  {outcome.address}: {rows} written again")
     if bad:
         number = count(len(bad), "query has", "queries have")
         goes_on = "the runner goes on trying"
@@ -316,6 +319,8 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
                 shown["resumed"] = resumed_to_json(applied.resumed[change.address])
             if (letters := _letters_of(outcome, applied)) is not None:
                 shown["dead_letters"] = letters_to_json(letters)
+            if outcome.replayed is not None and outcome.replayed.serial == applied.serial:
+                shown["rows_replayed"] = outcome.replayed.rows
             if outcome.reason:
                 shown["error"] = _reason(outcome)
             if outcome.warning:

@@ -72,6 +72,14 @@ class LettersReplayed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowsReplayed:
+    """How many rows a replay of a sink's steps has written. `serial`: the one that asked for it."""
+
+    serial: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """What a QueryReport and an Observation say in the same words.
 
@@ -82,7 +90,8 @@ class RunFacts:
       the offset log after that; None of one that has begun anew. `run_rows`: rows since.
     - `written_with`: with what its checkpoint was last written, where this run has others and no step yet.
     - `backfilled`: the serial of the newest backfill or replay that is done; 0 for none. `letters`: what has
-      become of the dead letters of a source's newest replay; None for none.
+      become of the dead letters of a source's newest replay; None for none. `replayed`: what a sink's newest
+      replay has written; None for none.
     - `started_because`: why this run was started; None where another runner has started it.
     - `batch_seconds`: how long the last micro-batch of this run has taken. `latency_seconds`: how long the
       oldest record of it was on its way when it ended (docs/metrics.md); None where that is
@@ -98,6 +107,7 @@ class RunFacts:
     written_with: Versions | None = field(default=None, metadata=SPARSE)
     backfilled: int = field(default=0, metadata=SPARSE)
     letters: LettersReplayed | None = field(default=None, metadata=SPARSE)
+    replayed: RowsReplayed | None = field(default=None, metadata=SPARSE)
     started_because: Cause | None = field(default=None, metadata=SPARSE)
     batch_seconds: float | None = field(
         default=None, metadata=measure("Batch took", "What the last micro-batch has taken.")

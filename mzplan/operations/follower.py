@@ -255,6 +255,7 @@ def _outcome(
         query_id=seen.query_id,
         run_id=seen.run_id,
         letters=seen.letters,
+        replayed=seen.replayed,
     )
 
 

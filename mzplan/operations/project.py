@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from mzplan.host.local_folder import journal_path
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
-from mzplan.model.observed import LettersReplayed
+from mzplan.model.observed import LettersReplayed, RowsReplayed
 from mzplan.model.resources import Configuration, Instance, ProjectSettings
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count, did_you_mean
@@ -46,6 +46,7 @@ class Outcome:
     query_id: str | None = None
     run_id: str | None = None
     letters: LettersReplayed | None = None
+    replayed: RowsReplayed | None = None
 
 
 class Runners(Protocol):

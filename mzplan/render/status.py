@@ -189,7 +189,9 @@ def _replays_to_json(query: QueryStatus) -> list[dict[str, Any]]:
 
 def _replayed_to_json(replay: Replay, seen: Observation | None) -> dict[str, Any]:
     if not replay.dead_letters:
-        return {"first": replay.first, "last": replay.last, "missing": replay.missing}
+        done = seen.replayed if seen is not None else None
+        rows = {"rows": done.rows} if done is not None and done.serial == replay.serial else {}
+        return {"first": replay.first, "last": replay.last, "missing": replay.missing, **rows}
     letters = seen.letters if seen is not None else None
     document = letters_to_json(letters) if letters is not None and letters.serial == replay.serial else None
     return {"dead_letters": document, "where": replay.where or None}

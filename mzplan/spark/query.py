@@ -11,7 +11,7 @@ from typing import Any
 
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.model.observed import LettersReplayed, Versions
+from mzplan.model.observed import LettersReplayed, RowsReplayed, Versions
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.pools import DEFAULT
@@ -37,7 +37,7 @@ class Running:
     aside, and `interruptions` end a batch that waits for a server. `resumed` is where it has gone on (see
     RunFacts). `step` is the last micro-batch before this run: of one that finds nothing to do, Spark reports
     none. `was_idle`: it has finished a trigger. `written_with`: what has written its checkpoint before, where
-    that is another Spark or Delta. `backfilled`, `letters`: see RunFacts. `asked_at`: when it was looked at
+    that is another Spark or Delta. `backfilled`, `letters`, `replayed`: see RunFacts. `asked_at`: when it was looked at
     last, in seconds, monotonic."""
 
     name: QueryName
@@ -57,6 +57,7 @@ class Running:
     written_with: Versions | None = None
     backfilled: int = 0
     letters: LettersReplayed | None = None
+    replayed: RowsReplayed | None = None
     begun: float = field(default_factory=time.time)
     asked_at: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -153,6 +154,7 @@ class Running:
             latency_seconds=recorded.latency,
             backfilled=self.backfilled,
             letters=self.letters,
+            replayed=self.replayed,
         )
 
     def _ending(self) -> Failure:

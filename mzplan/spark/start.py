@@ -179,7 +179,8 @@ class QueryStart:
         query, checkpoint, running = self._query, self._checkpoint, self._running
         if not query.description.replays:
             return
-        running.backfilled = checkpoint.replays().newest()
+        done = checkpoint.replays()
+        running.backfilled, running.replayed = done.newest(), done.rows()
         if not replays_to_do(query, checkpoint):
             return
         finishing = Running(running.name, running.place)
@@ -196,7 +197,8 @@ class QueryStart:
         position = connectors.position(query.description)
         run = self._sink_run(analysed_outputs(spark, query, position), begins=False)
         write_replays(connectors.sink(query.description.type), run, content)
-        running.backfilled = checkpoint.replays().newest()
+        done = checkpoint.replays()
+        running.backfilled, running.replayed = done.newest(), done.rows()
 
     def _write_errand_steps(self) -> None:
         """Do the errands of a source; first what a killed runner has begun of them."""

@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.model.codec import decode, encode
-from mzplan.model.observed import LettersReplayed, Versions
+from mzplan.model.observed import LettersReplayed, RowsReplayed, Versions
 from mzplan.model.state import Backfill, Replay
 from mzplan.model.stored import stored
 from mzplan.warehouse.checkpoint_log import CheckpointLog
@@ -142,6 +142,11 @@ class ReplaysDone:
     def newest(self) -> int:
         """The serial of the newest one; 0 for none."""
         return max((replayed.replay.serial for replayed in self.done), default=0)
+
+    def rows(self) -> RowsReplayed | None:
+        """What the newest one has written."""
+        newest = max(self.done, key=lambda replayed: replayed.replay.serial, default=None)
+        return RowsReplayed(serial=newest.replay.serial, rows=newest.rows) if newest is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+from mzplan.cli.apply import applied_to_json
 from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.api.repairs import check_replays, replays_to_do
 from mzplan.features.replay.replay_plans import plan_replay, plan_without_replays
 from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.observed import RowsReplayed
 from mzplan.model.plan import Plan
 from mzplan.model.state import Backfill, Replay, State
+from mzplan.operations.apply import Applied
+from mzplan.operations.project import Outcome
 from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause
 from mzplan.schema.description import describe
@@ -134,9 +138,20 @@ def test_which_steps_a_runner_finds(state: State, tmp_path: Path) -> None:
     assert replays_to_do(query, checkpoint) == [ASKED]
     checkpoint.record_replays(ReplaysDone((Replayed(replay=ASKED, rows=101),)))
     assert replays_to_do(query, checkpoint) == [] and checkpoint.replays().newest() == 2
+    assert checkpoint.replays().rows() == RowsReplayed(serial=2, rows=101)
     (Path(checkpoint.folder) / "replays.json").write_text("{")
     with pytest.raises(OSError, match="is damaged"):
         checkpoint.replays()
+
+
+def test_json_says_how_many_rows_the_replay_has_written(state: State) -> None:
+    plan, _ = replayed(state)
+    for serial, there in ((2, True), (3, False)):  # of an earlier replay, nothing is said
+        rows = RowsReplayed(serial=2, rows=101)
+        outcome = Outcome(address=SINK, status="applied", seconds=1.0, replayed=rows)
+        applied = Applied(plan=plan, serial=serial, lineage="x", outcomes={SINK: outcome}, before={})
+        (shown,) = applied_to_json(applied)["changes"]
+        assert shown.get("rows_replayed") == (101 if there else None)
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -14,7 +14,15 @@ from mzplan.controller.observations import QueryState, observe
 from mzplan.controller.reconcile import Decision, Memory
 from mzplan.features.ui.resource_page import measures
 from mzplan.model.cause import Cause
-from mzplan.model.observed import MEASURES, LettersReplayed, RunFacts, Status, Versions, facts_of
+from mzplan.model.observed import (
+    MEASURES,
+    LettersReplayed,
+    RowsReplayed,
+    RunFacts,
+    Status,
+    Versions,
+    facts_of,
+)
 from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.render.status import status_to_json
 from mzplan.runner.metrics import _HELP
@@ -31,6 +39,7 @@ FACTS = RunFacts(
     written_with=Versions(mzplan="1", spark="2", delta="3", kafka="4"),
     backfilled=6,
     letters=LettersReplayed(serial=6, rows=2, before=1, stay=(("id is not a BIGINT", 3),)),
+    replayed=RowsReplayed(serial=6, rows=101),
     started_because=Cause(cause="secret", serial=4, detail="another value", at="2026-11-01T08:00:00Z"),
     batch_seconds=0.25,
     latency_seconds=1.23456,
