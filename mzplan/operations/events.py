@@ -1,15 +1,9 @@
-"""What has happened to queries, from the event logs of the store: no runner is asked.
-
-Whoever can write to the store can write these logs. So a serial that one names is looked for in the history,
-and what a serial has changed is told as the history has it.
-"""
+"""What has happened to queries, from the event logs of the store: no runner is asked."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
@@ -18,8 +12,6 @@ from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.event import Event, EventKind
 from mzplan.model.history import CommitRecord
-from mzplan.model.state import State
-from mzplan.model.times import instant
 from mzplan.operations.commits import committed_state
 from mzplan.store.event_log import EventReader, LoggedEvent, seconds_of
 from mzplan.store.store import Store
@@ -29,9 +21,6 @@ DAY = 86_400.0  # seconds
 _DONE: tuple[EventKind, ...] = ("started", "stopped", "failed", "healed", "refused", "ddl")
 _OF_A_RUN: tuple[EventKind, ...] = ("started", "stopped", "failed")
 _OF_A_RUNNER: tuple[EventKind, ...] = ("runner-began", "runner-ended")
-_SKEW = 3600.0  # seconds that clocks may differ: what was before the commit that it names is not of it
-_CHECKING = 2.0  # seconds for the states of serials that events name
-_COMMITTED = ("change", "secret", "hand")  # causes that a commit has written down itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +52,11 @@ def _mentions(line: bytes, address: Address) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventList:
-    """`unreadable`: how many lines of the logs were no events. `left_out`: segments that can't be read.
-    `serials`: those that the history holds."""
+    """`unreadable`: how many lines of the logs were no events. `left_out`: segments that can't be read."""
 
     events: tuple[LoggedEvent, ...]
     unreadable: int = 0
     left_out: tuple[str, ...] = ()
-    serials: frozenset[int] = frozenset()
 
 
 NOTHING = EventList(events=())
@@ -81,8 +68,9 @@ def read_events(store: Store, wanted: EventFilter) -> EventList:
     newest = [
         logged for logged in reader.newest_first(wanted.may_pass, wanted.since) if wanted.passes(logged.event)
     ]
-    listed = _listed(store, _in_order(reversed(newest)))
-    return replace(listed, unreadable=reader.unreadable, left_out=tuple(reader.left_out))
+    return EventList(
+        events=_in_order(reversed(newest)), unreadable=reader.unreadable, left_out=tuple(reader.left_out)
+    )
 
 
 def follow_events(store: Store, wanted: EventFilter, wait: Callable[[], bool]) -> Iterator[EventList]:
@@ -91,15 +79,14 @@ def follow_events(store: Store, wanted: EventFilter, wait: Callable[[], bool]) -
     list(reader.fresh())  # what is there already
     while wait():
         if fresh := [logged for logged in reader.fresh() if wanted.passes(logged.event)]:
-            yield _listed(store, _in_order(fresh))
+            yield EventList(events=_in_order(fresh))
 
 
 def latest_events(store: Store, address: Address, most: int, since: float) -> EventList:
     """The newest events of a query, the newest first."""
     wanted = EventFilter(addresses=[address], since=since)
     events = EventReader(store.backend).newest_first(wanted.may_pass, since)
-    newest = tuple(islice((logged for logged in events if wanted.passes(logged.event)), most))
-    return _listed(store, newest)
+    return EventList(events=tuple(islice((logged for logged in events if wanted.passes(logged.event)), most)))
 
 
 def events_of_serial(store: Store, serial: int, commit: CommitRecord | None) -> EventList:
@@ -121,41 +108,7 @@ def events_of_serial(store: Store, serial: int, commit: CommitRecord | None) -> 
         for logged in reader.newest_first(lambda line: named in line, since, until)
         if is_of_it(logged.event)
     ]
-    return _listed(store, _in_order(reversed(events)))
-
-
-def _listed(store: Store, events: tuple[LoggedEvent, ...]) -> EventList:
-    """The events, each with its cause in the words of the history: whoever can write to the store could
-    put others into the log. If that takes too long, the oldest serials keep what the log says, marked as
-    such."""
-    serials = held_serials(store)
-    causes = (logged.event.cause for logged in events)
-    named = {cause.serial for cause in causes if cause is not None and _is_committed(cause)} & serials
-    states: dict[int, State] = {}
-    until = time.monotonic() + _CHECKING
-    for serial in sorted(named, reverse=True):
-        if time.monotonic() > until:
-            break
-        with suppress(MzplanError):
-            states[serial] = committed_state(store, serial)
-
-    def by_history(logged: LoggedEvent) -> LoggedEvent:
-        event, cause = logged.event, logged.event.cause
-        if cause is None or event.address is None or not _is_committed(cause) or cause.serial not in named:
-            return logged
-        state = states.get(cause.serial)
-        if state is None:
-            stated = replace(cause, detail=f"as the log says, {cause.detail}")
-        else:
-            stated, _ = _as_committed(state, event.address, cause)
-        return replace(logged, event=replace(event, cause=stated))
-
-    return EventList(events=tuple(map(by_history, events)), serials=serials)
-
-
-def held_serials(store: Store) -> frozenset[int]:
-    """The serials of the history, with the current one."""
-    return frozenset((*store.serials(), store.read_state().serial))
+    return EventList(events=_in_order(reversed(events)))
 
 
 def _in_order(found: Iterable[LoggedEvent]) -> tuple[LoggedEvent, ...]:
@@ -167,27 +120,27 @@ def _in_order(found: Iterable[LoggedEvent]) -> tuple[LoggedEvent, ...]:
 class Explanation:
     """Why a query last started or stopped, by a time.
 
-    `event`: what has happened; None where nothing is recorded. `cause`: of that, as the history has it where
-    a commit is the cause. `commit`: who has committed its serial; `is_held`: whether the history holds that
-    serial, and it has this cause; `is_checked`: whether the history or the Status of its runner bears the
-    cause out, else it is the log's word alone. `ran`: for how many seconds the query had run before; None
-    where that is not recorded; `was_killed`: at most so long, until its killed runner's successor began.
+    `event`: what has happened; None where nothing is recorded. `commit`: who has committed the serial of its
+    cause; None where the history does not hold that. `ran`: for how many seconds the query had run before;
+    None where that is not recorded; `was_killed`: at most so long, until its killed runner's successor began.
     `after`: what has happened since. `has_runner`: False if the query last started, and no runner of that
     instance is alive now. `left_out`: segments of the log that can't be read.
     """
 
     address: Address
     event: LoggedEvent | None = None
-    cause: Cause | None = None
     commit: CommitRecord | None = None
-    is_held: bool = True
-    is_checked: bool = False
     is_first: bool = False
     ran: float | None = None
     was_killed: bool = False
     after: tuple[LoggedEvent, ...] = ()
     has_runner: bool = True
     left_out: tuple[str, ...] = ()
+
+    @property
+    def cause(self) -> Cause | None:
+        """Of the event."""
+        return self.event.event.cause if self.event is not None else None
 
 
 def explain(store: Store, address: Address, at: float | None = None) -> Explanation:
@@ -204,16 +157,11 @@ def explain(store: Store, address: Address, at: float | None = None) -> Explanat
         return Explanation(address=address, left_out=left_out)
     event = past[last].event
     before = [logged.event for logged in past[:last] if logged.event.address == address]
-    cause, commit, is_held = _checked(store, address, event.cause)
     ran, was_killed = _ran(past[: last + 1], address)
-    is_held = is_held and (commit is None or seconds_of(event) >= (instant(commit.time) or 0) / 1000 - _SKEW)
     return Explanation(
         address=address,
         event=past[last],
-        cause=cause,
-        commit=commit,
-        is_held=is_held,
-        is_checked=is_held and (_is_committed(event.cause) or _is_observed(store, address, past[last])),
+        commit=_commit_of(store, event.cause),
         is_first=event.kind == "started" and not any(earlier.kind == "started" for earlier in before),
         ran=ran,
         was_killed=was_killed,
@@ -293,46 +241,10 @@ def _ran(past: list[LoggedEvent], address: Address) -> tuple[float | None, bool]
     return max(0.0, seconds_of(end) - seconds_of(past[start].event)), end.kind == "runner-began"
 
 
-def _is_committed(cause: Cause | None) -> bool:
-    """Whether a commit has written this cause down itself: then it is told as the history has it."""
-    return cause is not None and cause.serial > 0 and cause.cause in _COMMITTED
-
-
-def _is_observed(store: Store, address: Address, logged: LoggedEvent) -> bool:
-    """Whether this start is the one of which its runner's Status says the same."""
-    status, cause = store.read_status(logged.instance), logged.event.cause
-    seen = status.observations.get(address) if status is not None else None
-    return (
-        logged.event.kind == "started"
-        and cause is not None
-        and seen is not None
-        and (seen.run_id, seen.started_because) == (logged.event.run_id, cause)
-    )
-
-
-def _checked(
-    store: Store, address: Address, cause: Cause | None
-) -> tuple[Cause | None, CommitRecord | None, bool]:
-    """A cause in the words of the history, the record of its commit, and whether the history confirms the
-    cause."""
+def _commit_of(store: Store, cause: Cause | None) -> CommitRecord | None:
     if cause is None or not cause.serial:
-        return cause, None, True
+        return None
     try:
-        state = committed_state(store, cause.serial)
+        return committed_state(store, cause.serial).commit
     except MzplanError:
-        return cause, None, False
-    stated, is_held = _as_committed(state, address, cause)
-    return stated, state.commit, is_held
-
-
-def _as_committed(state: State, address: Address, cause: Cause) -> tuple[Cause, bool]:
-    """A cause in the words of its serial's state, and whether that state confirms it."""
-    record = state.resources.get(address)
-    because = record.because if record is not None else None
-    if cause.cause not in _COMMITTED:
-        return cause, True
-    if record is None:
-        return replace(cause, through=None, detail="it is no longer committed"), True
-    if because is None or (because.cause, because.serial) != (cause.cause, cause.serial):
-        return replace(cause, through=None, detail=""), False
-    return replace(because, at=cause.at), True
+        return None

@@ -19,15 +19,12 @@ from mzplan.store.event_log import LoggedEvent, seconds_of
 MAX_SHOWN = 400  # characters of what an event says
 MAX_DONE = 10  # events of a serial
 MAX_AFTER = 5  # events that are shown behind the one that is explained
-UNHELD = "which the history does not hold"
-LOG_SAYS = "as the log says"
 _COLOURS: dict[EventKind, str] = {"failed": "red", "refused": "red", "stopped": "yellow", "healed": "green"}
 _VERBS: dict[EventKind, str] = {"started": "restarted", "failed": "failed"}
 
 
-def event_to_json(recorded: LoggedEvent, serials: frozenset[int] | None = None) -> dict[str, Any]:
-    """One event. `in_history`: whether the history holds the serial of its cause; null without one, and where
-    that is not looked at."""
+def event_to_json(recorded: LoggedEvent) -> dict[str, Any]:
+    """One event."""
     event = recorded.event
     cause = event.cause
     return {
@@ -41,7 +38,6 @@ def event_to_json(recorded: LoggedEvent, serials: frozenset[int] | None = None) 
         "generation": event.generation,
         "step": event.step,
         "cause": cause_to_json(cause) if cause else None,
-        "in_history": cause.serial in serials if cause and cause.serial and serials is not None else None,
         "code": event.code or None,
         "detail": event.detail or None,
         "versions": encode(event.versions) if event.versions else None,
@@ -51,7 +47,7 @@ def event_to_json(recorded: LoggedEvent, serials: frozenset[int] | None = None) 
 def events_to_json(found: EventList) -> dict[str, Any]:
     """The document of `events --json`, the oldest first."""
     return {
-        "events": [event_to_json(logged, found.serials) for logged in found.events],
+        "events": [event_to_json(logged) for logged in found.events],
         "unreadable": found.unreadable,
     }
 
@@ -65,23 +61,21 @@ def render_events(found: EventList, color: bool = False) -> str:
     width = max(len(who) for _, _, who in rows)
     lines = []
     for logged, when, who in rows:
-        message = summary(logged.event, found.serials)
+        message = summary(logged.event)
         text = f"{when}  {who.ljust(width)}  {logged.event.kind.ljust(12)}  {message}".rstrip()
         style = _COLOURS.get(logged.event.kind)
         lines.append(paint(text, style) if style else text)
     return "\n".join(lines) + "\n"
 
 
-def summary(event: Event, serials: frozenset[int] | None = None) -> str:
-    """What an event says, on one line. `serials`: those of the history, where that is looked at."""
+def summary(event: Event) -> str:
+    """What an event says, on one line."""
     parts = [f"step {event.step}"] if event.step is not None else []
     if event.kind == "generation":
         parts.append(f"generation {event.generation}")
     cause = event.cause
     if cause is not None and cause.detail != event.detail:
         parts.append(cause_in_words(cause))
-    if cause is not None and cause.serial and serials is not None and cause.serial not in serials:
-        parts.append(f"serial {cause.serial}, {UNHELD}")
     if event.detail:
         parts.append(f"{f'[{safe(event.code)}] ' if event.code else ''}{brief(event.detail, MAX_SHOWN)}")
     if event.versions is not None:
@@ -113,20 +107,16 @@ def render_done(found: EventList) -> str:
 
 
 def explanation_to_json(found: Explanation) -> dict[str, Any]:
-    """The document of `why --json`. `cause` is as the history has it, `in_history` whether it bears the event
-    out; `checked`: whether the history or the runner's Status does, else the cause is the log's word alone;
-    `ran_seconds`: for how long the query had run before; `has_runner`: false if it last started and no
-    runner of that instance is alive now."""
+    """The document of `why --json`. `ran_seconds`: for how long the query had run before; `has_runner`: false
+    if it last started and no runner of that instance is alive now."""
     recorded = found.event
     event = event_to_json(recorded) if recorded is not None else {}
-    for name in ("address", "cause", "in_history"):
+    for name in ("address", "cause"):
         event.pop(name, None)
     return {
         "address": str(found.address),
         "event": event or None,
         "cause": cause_to_json(found.cause) if found.cause else None,
-        "in_history": found.is_held if found.cause and found.cause.serial else None,
-        "checked": found.is_checked if found.cause else None,
         "commit": encode(found.commit) if found.commit else None,
         "ran_seconds": found.ran,
         "has_runner": found.has_runner,
@@ -169,14 +159,10 @@ def reason(found: Explanation) -> str:
         return f"and the log says: {code}{brief(event.detail, MAX_SHOWN).rstrip('.')}"
     if cause is None:
         return "for a cause that is not recorded"
-    if cause.serial and found.commit is None:
-        return f"{LOG_SAYS} for serial {cause.serial}, {UNHELD}"
-    serial = f"serial {cause.serial} ({_committer(found.commit)})" if found.commit is not None else ""
-    if not found.is_held:
-        return f"{LOG_SAYS} for {serial}, of which the history says nothing about it"
-    if not found.is_checked:
-        return f"{LOG_SAYS}: {cause_in_words(cause).rstrip('.')}"
-    return f"because {_did(cause, serial) if serial else cause_in_words(cause).rstrip('.')}"
+    if not cause.serial:
+        return f"because {cause_in_words(cause).rstrip('.')}"
+    by = f" ({_committer(found.commit)})" if found.commit is not None else ""
+    return f"because {_did(cause, f'serial {cause.serial}{by}')}"
 
 
 def _did(cause: Cause, serial: str) -> str:

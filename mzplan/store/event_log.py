@@ -5,8 +5,7 @@ for an event. Only the leading runner appends, to segments of its own epoch: one
 store can't harm what its successor writes. A small segment that another runner has left is taken over, so
 that many short runs make few keys.
 
-Whoever can write to the store can write here: a line that is no event is left out, and what one says of a
-serial is compared with the history by whoever shows it.
+A line that is no event is left out.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ KEPT_BYTES = 50 << 20
 SEGMENT_BYTES = 256 << 10
 MAX_WAITING = 5000  # events that could not be written yet: the oldest go
 MAX_DETAIL = 1000  # characters
-MAX_LINE = 16 << 10  # bytes; a longer one is none of ours
-MAX_SEGMENT = 64 * SEGMENT_BYTES  # bytes; a larger one is none of ours
 _SKEW = 86_400_000  # milliseconds by which a clock may be ahead
 _KEY = re.compile(rf"{FOLDER}(?P<instance>[^./]+)\.(?P<began>\d{{13}})-(?P<epoch>\d{{1,15}})\.jsonl")
 
@@ -157,7 +154,7 @@ class LoggedEvent:
 
 class EventReader:
     """Reads the logs of a store. `unreadable`: how many lines were no events; a segment that can't be read
-    (a link, or no file) or is too large counts as one, and is in `left_out`. One thread."""
+    counts as one, and is in `left_out`. One thread."""
 
     def __init__(self, backend: Backend):
         self._backend = backend
@@ -224,24 +221,17 @@ class EventReader:
         except MzplanError as problem:
             if any(diagnostic.code != "MZ030" for diagnostic in problem.diagnostics):  # the whole store fails
                 raise
-            return self._leave_out(segment)
+            self.unreadable += 1
+            self.left_out.append(segment.key)
+            return []
         if blob is None:  # taken over, or dropped meanwhile
             return []
-        if len(blob.data) > MAX_SEGMENT:
-            return self._leave_out(segment)
         return [line for line in blob.data.split(b"\n") if line.strip()]
-
-    def _leave_out(self, segment: Segment) -> list[bytes]:
-        self.unreadable += 1
-        self.left_out.append(segment.key)
-        return []
 
     def _event(self, instance: str, line: bytes) -> Iterator[LoggedEvent]:
         try:
-            if len(line) > MAX_LINE:
-                raise ValueError
             event = decode(Event, parse_json(line))
-        except (ValueError, RecursionError):  # cut off by a crash, of a newer mzplan, or somebody else's
+        except (ValueError, RecursionError):  # cut off by a crash, or of a newer mzplan
             self.unreadable += 1
         else:
             yield LoggedEvent(instance=instance, event=event)

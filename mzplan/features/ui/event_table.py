@@ -23,20 +23,20 @@ def event_table(title: str, found: EventList) -> Content:
     """The events in their order; nothing where there are none."""
     if not found.events:
         return None
-    rows = [_row(event, found.serials) for event in found.events[:_SHOWN]]
+    rows = [_row(event) for event in found.events[:_SHOWN]]
     head = element("thead", element("tr", [element("th", name, scope="col") for name in _COLUMNS]))
     table = element("table", head, element("tbody", rows), id="events")
     return [element("h2", title), scrolled(table, title)]
 
 
-def _row(logged: LoggedEvent, serials: frozenset[int]) -> Markup:
+def _row(logged: LoggedEvent) -> Markup:
     event = logged.event
     serial = event.cause.serial if event.cause is not None else 0
-    link = element("a", f"serial {serial}", href=f"/history/{serial}") if serial in serials else None
+    link = element("a", f"serial {serial}", href=f"/history/{serial}") if serial else None
     return element(
         "tr",
         element("td", moment(seconds_of(event))),
         element("td", chip(event.kind, _LOOKS.get(event.kind, "quiet"))),
         element("td", str(event.address or f"instance {logged.instance}")),
-        element("td", summary(event, serials), " ", link, class_="wide"),
+        element("td", summary(event), " ", link, class_="wide"),
     )

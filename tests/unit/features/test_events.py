@@ -1,9 +1,8 @@
-"""why and events: from the store alone, bearing with whatever somebody has written there."""
+"""why and events: from the store alone, bearing with lines and segments that are damaged."""
 
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from mzplan.model.times import instant_text
 from mzplan.operations.events import EventFilter, explain, follow_events, latest_events
 from mzplan.render.event_text import render_events
 from mzplan.render.html import element
-from mzplan.store.event_log import MAX_LINE, MAX_SEGMENT, EventLog
+from mzplan.store.event_log import EventLog
 from mzplan.store.store import Store, open_store
 from tests.contract.test_store import happened
 from tests.unit.cli_runner import following
@@ -66,7 +65,7 @@ def test_why(told: Path) -> None:
     assert "UTC, because of serial 4 (" in ran.out and "): paused by hand." in ran.out
     assert "Before that it had run for " in ran.out
     found = mzplan(told, "why", "source.orders", "--json").json()
-    assert (found["event"]["kind"], found["in_history"]) == ("stopped", True)
+    assert found["event"]["kind"] == "stopped"
     assert (found["cause"]["cause"], found["cause"]["serial"]) == ("hand", 4)
     assert found["commit"]["command"] == "pause" and found["ran_seconds"] >= 0
     first = mzplan(told, "why", "sink.out", "--json").json()
@@ -149,7 +148,7 @@ def test_what_comes_is_followed(told: Path, store: Store) -> None:
     assert len(found) == 1 and "[MZ050] 1" in found[0]
 
 
-def forged(told: Path, store: Store, *lines: bytes, name: str = "local.1795000000000-9") -> str:
+def logged(told: Path, store: Store, *lines: bytes, name: str = "local.1795000000000-9") -> str:
     key = f"events/{name}.jsonl"
     store.backend.write(key, b"\n".join(lines))
     return key
@@ -175,7 +174,7 @@ def test_a_runner_that_is_gone_runs_nothing(told: Path, store: Store) -> None:
     )
     lines = [line(kind=kind, at=when, **more) for kind, when, more in runs]
     lines = [one.replace(b'"address": null, ', b"").replace(b', "address": null', b"") for one in lines]
-    key = forged(told, store, *lines, name="local.4070908800000-9")
+    key = logged(told, store, *lines, name="local.4070908800000-9")
     try:
         for until, said in (
             (11, "restarted 2099-01-01 00:11:00 UTC"),
@@ -189,95 +188,31 @@ def test_a_runner_that_is_gone_runs_nothing(told: Path, store: Store) -> None:
         store.backend.delete(key)
 
 
-def test_events_tell_what_a_serial_did_in_the_words_of_the_history(
-    told: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evil = {"cause": "change", "serial": 2, "through": "connection.k", "detail": "moved to mallory"}
-    key = forged(told, store, line(at="2099-01-01T00:00:00Z", cause=evil), name="local.4070908800000-9")
-    try:
-        for command in (("events",), ("events", "--json"), ("events", "source.orders")):
-            ran = mzplan(told, *command)
-            assert "mallory" not in ran.out and "brokers[0] a:9092 → b:9092" in ran.out, command
-        monkeypatch.setattr("mzplan.operations.events._CHECKING", -1.0)  # what there is no time for
-        assert "as the log says, moved to mallory" in mzplan(told, "events").out
-    finally:
-        store.backend.delete(key)
-
-
-def test_what_is_before_its_commit_is_not_of_it(told: Path, store: Store) -> None:
-    key = forged(told, store, line(at="2025-01-01T00:00:00Z", cause={"cause": "change", "serial": 2}))
-    try:
-        ran = mzplan(told, "why", "source.orders", "--at", "2025-06-01T00:00:00Z")
-        assert "as the log says for serial 2" in ran.out and "says nothing about it" in ran.out
-    finally:
-        store.backend.delete(key)
-
-
-def test_a_serial_that_the_history_does_not_bear_out_is_shown_as_that(told: Path, store: Store) -> None:
-    later = "2099-01-01T00:00:00Z"
-    unheld = {"cause": "change", "serial": 99, "detail": "ada did it"}
-    key = forged(told, store, line(at=later, cause=unheld), name="local.4070908800000-9")
+def test_a_serial_that_the_history_no_longer_holds_is_named_all_the_same(told: Path, store: Store) -> None:
+    cause = {"cause": "change", "serial": 99, "detail": "it is no longer committed"}
+    key = logged(told, store, line(at="2099-01-01T00:00:00Z", cause=cause), name="local.4070908800000-9")
     try:
         ran = mzplan(told, "why", "source.orders")
-        assert "as the log says for serial 99, which the history does not hold." in ran.out
-        assert mzplan(told, "why", "source.orders", "--json").json()["in_history"] is False
-        assert "serial 99, which the history does not hold" in mzplan(told, "events", "source.orders").out
-        (last,) = [
-            one
-            for one in mzplan(told, "events", "source.orders", "--json").json()["events"]
-            if one["at"] == later
-        ]
-        assert last["in_history"] is False
-        # One that is held, and has done something else.
-        lie = {"cause": "hand", "serial": 2, "detail": "ada restarted it"}
-        forged(told, store, line(at=later, cause=lie), name="local.4070908800000-9")
-        ran = mzplan(told, "why", "source.orders")
-        assert "of which the history says nothing about it" in ran.out and "ada" not in ran.out
-        # One that is held, in other words: those of the history count.
-        other = {"cause": "change", "serial": 2, "detail": "nothing much"}
-        forged(told, store, line(at=later, cause=other), name="local.4070908800000-9")
-        assert "changed connection.k: brokers[0] a:9092 → b:9092" in mzplan(told, "why", "source.orders").out
-    finally:
-        store.backend.delete(key)
-
-
-@pytest.mark.parametrize("kind", ["runner", "retry", "upgrade", "hand-over", "canary", "change"])
-@pytest.mark.parametrize("serial", [0, 2])
-def test_a_cause_that_nothing_bears_out_is_the_word_of_the_log(
-    told: Path, store: Store, kind: str, serial: int
-) -> None:
-    lie = {"cause": kind, "serial": serial, "detail": "ada did it"}
-    later = "2099-01-01T00:00:00Z"
-    key = forged(told, store, line(at=later, cause=lie, run_id="r"), name="local.4070908800000-9")
-    try:
-        said, found = (mzplan(told, "why", "source.orders", *more) for more in ((), ("--json",)))
-        if kind == "change" and serial:  # the history has it, in its own words
-            assert "because serial 2 (" in said.out and "ada" not in said.out and found.json()["checked"]
-        else:
-            assert f"UTC, as the log says: {'serial 2: ' if serial else ''}ada did it." in said.out
-            assert found.json()["checked"] is False
-        forged(told, store, line(at=later, kind="failed", detail="ada"), name="local.4070908800000-9")
-        assert "UTC, and the log says: ada." in mzplan(told, "why", "source.orders").out
+        assert "because serial 99 changed it: it is no longer committed." in ran.out
+        assert mzplan(told, "why", "source.orders", "--json").json()["commit"] is None
     finally:
         store.backend.delete(key)
 
 
 def test_what_is_no_event_is_left_out_and_nothing_moves_the_cursor(told: Path, store: Store) -> None:
     keys = [
-        forged(
+        logged(
             told,
             store,
             b"not json",
             b'{"at":"2026-',
             line(kind="of a newer mzplan"),
-            line(detail="x" * MAX_LINE),
             line(address="nothing"),
             b"[" * 5000,
             b"\xff\xfe",
             line(detail="\x1b[2Jmoved\u202e", code="\x1b[1m"),
         ),
-        forged(told, store, b"x" * (MAX_SEGMENT + 1), name="local.1795000000001-9"),
-        forged(told, store, line(), name="no/name"),
+        logged(told, store, line(), name="no/name"),
     ]
     try:
         before = len(mzplan(told, "events", "--json").json()["events"])
@@ -285,8 +220,8 @@ def test_what_is_no_event_is_left_out_and_nothing_moves_the_cursor(told: Path, s
         assert ran.code == 0 and "\x1b" not in ran.out and "\u202e" not in ran.out
         assert "\\x1b[2Jmoved" in ran.out
         found = mzplan(told, "events", "--json").json()
-        assert found["unreadable"] == 8 and len(found["events"]) == before
-        assert "8 lines of the event log can't be read" in mzplan(told, "events").err
+        assert found["unreadable"] == 6 and len(found["events"]) == before
+        assert "6 lines of the event log can't be read" in mzplan(told, "events").err
         assert mzplan(told, "why", "source.orders").code == 0
         table = str(element("div", event_table("x", latest_events(store, ORDERS, 50, 0.0))))
         assert "\x1b" not in table and "<table" in table
@@ -295,25 +230,20 @@ def test_what_is_no_event_is_left_out_and_nothing_moves_the_cursor(told: Path, s
             store.backend.delete(key)
 
 
-def test_a_link_a_fifo_and_a_huge_file_are_left_out_and_named(
+def test_a_segment_that_can_not_be_read_is_left_out_and_named(
     told: Path, store: Store, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside.jsonl"
     outside.write_bytes(line(detail="from outside"))
-    folder = told / "state" / "events"
-    link, fifo, huge = (folder / f"local.179500000000{number}-9.jsonl" for number in (2, 3, 4))
+    link = told / "state" / "events" / "local.1795000000002-9.jsonl"
     before = mzplan(told, "events", "--json").json()["events"]
     link.symlink_to(outside)
     try:
         ran = mzplan(told, "events")
         assert ran.code == 0 and "from outside" not in ran.out and "source.orders" in ran.out
         assert f"warning: events/{link.name} of the event log can't be read, and is left out" in ran.err
-        os.mkfifo(fifo)
-        with huge.open("wb") as file:
-            file.truncate((1 << 30) + 1)
         found = mzplan(told, "events", "--json")
-        assert (found.json()["events"], found.json()["unreadable"]) == (before, 3)
-        assert found.err.count("warning: ") == 1 and " and 2 more of the event log" in found.err
+        assert (found.json()["events"], found.json()["unreadable"]) == (before, 1)
         ran = mzplan(told, "why", "source.orders")
         assert ran.code == 0 and "paused by hand" in ran.out
         assert ran.err.count("warning: ") == 1
@@ -323,8 +253,7 @@ def test_a_link_a_fifo_and_a_huge_file_are_left_out_and_named(
         log.flush()
         assert outside.read_bytes() == line(detail="from outside")
     finally:
-        for path in (link, fifo, huge):
-            path.unlink(missing_ok=True)
+        link.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +262,7 @@ def test_a_link_a_fifo_and_a_huge_file_are_left_out_and_named(
 )
 def test_a_time_that_can_not_be_shown_is_no_event(told: Path, store: Store, at: str) -> None:
     cause = {"cause": "change", "serial": 2}
-    key = forged(told, store, line(at=at, cause=cause), line(at="0001-01-01T00:00:00+14:00", cause=cause))
+    key = logged(told, store, line(at=at, cause=cause), line(at="0001-01-01T00:00:00+14:00", cause=cause))
     try:
         found = mzplan(told, "events", "source.orders", "--json")
         assert found.code == 0 and found.json()["unreadable"] == 1
@@ -354,8 +283,8 @@ def test_events_of_logs_that_overlap_are_in_the_order_of_their_times(
 
     first, other, earlier = 1_577_836_800_000, 1_577_836_860_000, 1_577_750_400_000
     keys = [
-        forged(told, store, moved(0, "stopped"), name=f"small.{earlier}-1"),
-        forged(
+        logged(told, store, moved(0, "stopped"), name=f"small.{earlier}-1"),
+        logged(
             told,
             store,
             moved(1, "started"),
@@ -363,7 +292,7 @@ def test_events_of_logs_that_overlap_are_in_the_order_of_their_times(
             moved(9, "started"),
             name=f"small.{first}-1",
         ),
-        forged(told, store, moved(3, "started"), moved(8, "stopped"), name=f"big.{other}-1"),
+        logged(told, store, moved(3, "started"), moved(8, "stopped"), name=f"big.{other}-1"),
     ]
     read: list[str] = []
     content = store.backend.read
