@@ -19,7 +19,6 @@ from mzplan.store.backends.backend import Backend
 from mzplan.store.formats import canonical, load_as
 
 LIFETIME = 120.0  # seconds; a proposal without an answer by then is removed
-MOST_BYTES = 8 << 20  # of one proposal: descriptions of thousands of queries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +102,9 @@ class Proposals:
         return proposals
 
     def _read(self, key: str) -> Proposal | None:
-        """None for what is no proposal, or too large to be one: to decode that would hold up the runner."""
+        """None for what is no proposal."""
         try:
-            blob = self._backend.read(key, MOST_BYTES)  # a link or a folder of that name can't be read
+            blob = self._backend.read(key)  # a link or a folder of that name can't be read
             if blob is None:
                 return None
             proposal = Proposal.decode(blob.data, key)

@@ -57,7 +57,6 @@ from mzplan.store.proposals import Proposals
 
 HOLD_KEY = "hold.json"
 APPEND_WAIT = 60.0  # seconds
-_SERIAL_DIGITS = 15  # of a serial at most; a key of a database or a bucket can have thousands
 
 
 def open_store(settings: ProjectSettings) -> Store:
@@ -167,10 +166,7 @@ class Store:
     def serials(self) -> list[int]:
         """The earlier serials that the history has, in order."""
         names = (key.removeprefix("history/").removesuffix(".json") for key in self.backend.list("history/"))
-        numbers = (
-            name for name in names if name.isascii() and name.isdecimal() and len(name) <= _SERIAL_DIGITS
-        )
-        return sorted(map(int, numbers))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def read_serial(self, serial: int) -> State | None:
         """An earlier serial, from the history; None when it is not there (any more)."""

@@ -124,18 +124,6 @@ def test_compare_and_swap(make: Make) -> None:
     assert backend.list("a/") == []
 
 
-def test_a_huge_blob_is_not_fetched(make: Make) -> None:
-    backend = make().backend
-    backend.write("status/x.json", b"12345")
-    kept = backend.read("status/x.json", 5)
-    assert kept is not None and kept.data == b"12345"
-    with pytest.raises(MzplanError) as caught:
-        backend.read("status/x.json", 4)
-    (problem,) = caught.value.diagnostics
-    assert problem.code == "MZ030" and "holds more than 4 bytes" in problem.detail
-    assert backend.read("status/none.json", 4) is None
-
-
 def test_of_two_that_write_the_same_bytes_one_has_written(make: Make) -> None:
     """An epoch is handed out once, though all that it says is its number."""
     one, other = make().backend, make().backend

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from mzplan.host.files import UnfitError
 from mzplan.host.processes import is_alive, pid_space
 from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
@@ -24,8 +23,6 @@ from mzplan.model.stored import SPARSE
 from mzplan.schema.loading import load_schema
 from mzplan.schema.properties import takes_secret
 from mzplan.secrets.references import Secrets
-
-MAX_BLOB = 1 << 30  # bytes; a state of 100,000 resources has about 50 MB
 
 
 class Blob(NamedTuple):
@@ -110,9 +107,8 @@ class Backend(Protocol):
     def idle(self) -> float:
         """Seconds that a runner with nothing to do leaves between two looks."""
 
-    def read(self, key: str, most: int = MAX_BLOB) -> Blob | None:
-        """The blob, or None when there is none. MZ030 for one of more than so many bytes, which is not
-        fetched."""
+    def read(self, key: str) -> Blob | None:
+        """The blob, or None when there is none."""
 
     def version(self, key: str) -> str | None:
         """The version alone, cheaply: to see whether anything changed."""
@@ -150,12 +146,6 @@ class Backend(Protocol):
 def unreachable(place: str, why: str, hint: str) -> MzplanError:
     """MZ095: the backend does not answer, or does not let us in."""
     return error("MZ095", f"The state in {place} can't be reached", f"{why}. Nothing was changed.", hint)
-
-
-def oversized(place: str, key: str, most: int) -> MzplanError:
-    """MZ030: a blob has more than so many bytes."""
-    why = f"{UnfitError.large(f'{place}/{key}', most)}."
-    return error("MZ030", f"Cannot read {key} in {place}", why, "look who may write there.")
 
 
 def unknown_write(

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.host.files import UnfitError, left_of
+from mzplan.host.files import left_of
 from mzplan.host.guarded import GuardedFolder, refuse_brought
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.store.backends.backend import (
     ANY,
-    MAX_BLOB,
     Blob,
     CommittedError,
     ConflictError,
@@ -64,14 +63,11 @@ class LocalBackend:
         hint = "name a folder, or what can become one."
         return error("MZ030", f"Cannot read {self.folder}", f"{why}.", hint) if why else None
 
-    def read(self, key: str, most: int = MAX_BLOB) -> Blob | None:
+    def read(self, key: str) -> Blob | None:
         path = self.folder / key
         try:
             with os.fdopen(self._files.open(key), "rb") as file:
-                info = os.fstat(file.fileno())
-                if info.st_size > most:
-                    raise UnfitError.large(str(path), most)
-                return Blob(file.read(), _version(info))
+                return Blob(file.read(), _version(os.fstat(file.fileno())))
         except FileNotFoundError:
             return None
         except OSError as problem:

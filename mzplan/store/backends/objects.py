@@ -20,14 +20,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.store.backends.backend import (
     ANY,
-    MAX_BLOB,
     Blob,
     ConflictError,
     Expected,
     LockInfo,
     UnknownWriteError,
     locked_error,
-    oversized,
     resolved_settings,
     unknown_write,
     unreachable,
@@ -68,13 +66,11 @@ class ObjectStoreBackend:
     def describe(self) -> str:
         return self.url
 
-    def read(self, key: str, most: int = MAX_BLOB) -> Blob | None:
+    def read(self, key: str) -> Blob | None:
         import obstore
 
         def get(store: ObjectStore) -> Blob | None:
-            answer = obstore.get(store, key)  # of its bytes, those on the way
-            if answer.meta["size"] > most:
-                raise oversized(self.describe(), key, most)
+            answer = obstore.get(store, key)
             return Blob(bytes(answer.bytes()), _version(answer.meta))
 
         return self._run(get, "MZ030", key, None)

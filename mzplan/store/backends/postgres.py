@@ -23,13 +23,11 @@ from mzplan.host.network import is_loopback, libpq_security
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.store.backends.backend import (
     ANY,
-    MAX_BLOB,
     Blob,
     ConflictError,
     Expected,
     LockInfo,
     locked_error,
-    oversized,
     resolved_settings,
     unknown_write,
     unreachable,
@@ -42,7 +40,7 @@ log = logging.getLogger("mzplan.store")
 CONNECT_S = 5
 STATEMENT_MS = 20_000
 SILENCE_S = 25.0  # without an answer; the server itself ends a statement before that
-MOST_ANSWER = 2 * MAX_BLOB + (1 << 20)  # bytes: those of a state are written as two digits each
+MOST_ANSWER = (2 << 30) + (1 << 20)  # bytes; a state of 100,000 resources has about 100 MB
 UNACKNOWLEDGED_MS = 10_000
 NOTIFIED = ("mzplan.state.json", "proposals/")
 _LOCK_ROW = "lock"
@@ -55,10 +53,7 @@ _REFUSED = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.InvalidSchemaName,
 )
-_READ = (
-    "SELECT CASE WHEN octet_length(data) <= %s THEN data END, version "
-    "FROM {t} WHERE project = %s AND key = %s"
-)
+_READ = "SELECT data, version FROM {t} WHERE project = %s AND key = %s"
 _VERSION = "SELECT version FROM {t} WHERE project = %s AND key = %s"
 _PUT = (
     "INSERT INTO {t} (project, key, data, version) VALUES (%s, %s, %s, nextval({s})) "
@@ -109,10 +104,8 @@ class PostgresBackend:
         s = self.settings
         return f"postgres://{s.get('host')}:{s.get('port', 5432)}/{s.get('database')}/{self.schema}"
 
-    def read(self, key: str, most: int = MAX_BLOB) -> Blob | None:
-        row = self._reading(_READ, most, *self._id(key))
-        if row is not None and row[0] is None:
-            raise oversized(self.describe(), key, most)
+    def read(self, key: str) -> Blob | None:
+        row = self._reading(_READ, *self._id(key))
         return Blob(bytes(row[0]), str(row[1])) if row else None
 
     def version(self, key: str) -> str | None:
@@ -296,7 +289,7 @@ class PostgresBackend:
             exit_code=ExitCode.LOCKED,
         )
 
-    def _reading(self, query: str, *values: str | int) -> tuple[Any, ...] | None:
+    def _reading(self, query: str, *values: str) -> tuple[Any, ...] | None:
         try:
             return self._run(lambda c: c.execute(self._sql(query), values).fetchone(), "MZ030")
         except psycopg.errors.UndefinedTable:

@@ -17,7 +17,7 @@ from mzplan.controller.instances import LeaseKeeper
 from mzplan.host.processes import pid_space
 from mzplan.model.diagnostics import error
 from mzplan.model.observed import Lease
-from mzplan.store.backends.backend import MAX_BLOB, Blob
+from mzplan.store.backends.backend import Blob
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.formats import decode_lease, encode_lease
 from mzplan.store.leases import LEASE_TTL, Sightings, is_live
@@ -37,11 +37,11 @@ class Trouble(LocalBackend):
         self.trouble: Callable[[], None] | None = None
         self.asked = threading.Event()
 
-    def read(self, key: str, most: int = MAX_BLOB) -> Blob | None:
+    def read(self, key: str) -> Blob | None:
         if self.trouble is not None:
             self.asked.set()
             self.trouble()
-        return super().read(key, most)
+        return super().read(key)
 
 
 class Kept:

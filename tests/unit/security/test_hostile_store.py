@@ -24,12 +24,8 @@ from mzplan.host.processes import is_alive
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.runner.loop import Runner
-from mzplan.store.backends.backend import MAX_BLOB
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
-from mzplan.store.backends.objects import ObjectStoreBackend
-from mzplan.store.backends.postgres import PostgresBackend
 from mzplan.store.formats import decode_status, encode_status
-from mzplan.store.proposals import Proposals
 from mzplan.store.store import Store
 from tests.runners import runner_in_memory
 from tests.unit.cli_runs import Ran, apply, mzplan, write
@@ -494,74 +490,12 @@ def test_an_instance_is_never_led_outside(folder: Path) -> None:
     assert ran.code == 64
 
 
-def test_a_proposal_that_is_huge_or_of_tomorrow_is_dropped(tmp_path: Path) -> None:
+def test_a_proposal_of_tomorrow_is_dropped(tmp_path: Path) -> None:
     """It would be decoded in each round of a runner."""
     store = Store(LocalBackend(tmp_path / "state"), "shop")
     kept = store.proposals.make("local", ())
-    huge = store.proposals.make("local", ())
     late = store.proposals.make("local", ())
     folder = tmp_path / "state" / "proposals"
-    (folder / f"{huge.id}.json").write_bytes(huge.encode() + b" " * (8 << 20))
     (folder / f"{late.id}.json").write_bytes(replace(late, created=9e15).encode())
     assert [proposal.id for proposal in store.proposals.open("local")] == [kept.id]
     assert [path.name for path in folder.iterdir()] == [f"{kept.id}.json"]
-
-
-# --- what is huge, where it is fetched whole
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Path:
-    return tmp_path / "bucket"
-
-
-def objects(bucket: Path) -> ObjectStoreBackend:
-    (bucket / "proposals").mkdir(parents=True)
-    return ObjectStoreBackend({"url": bucket.as_uri()}, str(bucket))
-
-
-def huge(path: Path, size: int) -> None:
-    with path.open("wb") as file:
-        file.truncate(size)  # it takes no disk
-
-
-def test_a_huge_object_is_not_fetched(bucket: Path) -> None:
-    backend = objects(bucket)
-    huge(bucket / STATE_KEY, MAX_BLOB + 1)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(MzplanError) as caught:
-        Store(backend, "shop").read_state()
-    (problem,) = caught.value.diagnostics
-    assert problem.code == "MZ030" and "holds more than 1024 MiB" in problem.detail
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
-
-
-def test_a_huge_proposal_is_removed_unread(bucket: Path) -> None:
-    backend = objects(bucket)
-    path = bucket / "proposals" / f"{'a' * 16}.json"
-    huge(path, MAX_BLOB)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert Proposals(backend).open("local") == []
-    assert not path.exists()
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
-
-
-def test_a_huge_row_is_left_at_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    def answered(_: Any, *question: Any) -> tuple[None, int]:
-        asked.append(question)
-        return None, 7
-
-    monkeypatch.setattr(PostgresBackend, "_reading", answered)
-    with pytest.raises(MzplanError) as caught:
-        PostgresBackend({"host": "h"}, "/p", "shop").read("proposals/a.json", 8 << 20)
-    assert "holds more than 8 MiB" in caught.value.diagnostics[0].detail
-    assert asked[0][1:] == (8 << 20, "shop", "proposals/a.json")
-
-
-def test_a_serial_of_thousands_of_digits_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file's name has 255 characters; a key of a database, as many as somebody wants."""
-    names = ["history/00000007.json", f"history/{'9' * 5000}.json", "history/²²²²²²²².json"]
-    monkeypatch.setattr(LocalBackend, "list", lambda *_: names)
-    assert Store(LocalBackend(tmp_path), "shop").serials() == [7]
