@@ -11,7 +11,6 @@ On the way to what was named, a link counts as its user's unless git tracks it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import shutil
@@ -23,16 +22,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mzplan.host.files import (
-    MAX_BYTES,
     UnfitError,
-    content_of,
     create_durably,
     ensure_regular,
     kind_of,
     replacing,
 )
 
-_ROWS = (".parquet", ".arrow")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OPENED = re.compile(r"(?:/dev|/proc/self)/(stdout|stderr|fd/\d{1,9})")
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -83,13 +79,14 @@ class GuardedFolder:
                 raise
             return ensure_regular(handle, str(self.path(name)))
 
-    def read(self, name: str, most: int | None = None) -> bytes | None:
-        """A file's content, None where there is none; of at most so many bytes (MAX_BYTES)."""
+    def read(self, name: str) -> bytes | None:
+        """A file's content, None where there is none."""
         try:
             handle = self.open(name)
         except FileNotFoundError:
             return None
-        return content_of(handle, str(self.path(name)), MAX_BYTES if most is None else most)
+        with os.fdopen(handle, "rb") as stream:
+            return stream.read()
 
     def stat(self, name: str) -> os.stat_result:
         """Of what is there itself, also of a link."""
@@ -147,10 +144,7 @@ class GuardedFolder:
         refuse_brought(str(self._root))
         with self._at(name) as (folder, last):
             if stat.S_ISDIR(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode):
-                try:
-                    shutil.rmtree(last, dir_fd=folder)
-                except RecursionError:
-                    raise OSError(errno.ENAMETOOLONG, "nested too deep to be removed", last) from None
+                shutil.rmtree(last, dir_fd=folder)
             else:
                 os.unlink(last, dir_fd=folder)
 
@@ -161,30 +155,6 @@ class GuardedFolder:
             for entry in entries:
                 if left.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     os.unlink(entry.name, dir_fd=folder)
-
-    def ensure_plain(self, name: str = "", *, deep: bool = False, most: int = MAX_BYTES) -> None:
-        """Before somebody else reads a folder by its path: UnfitError where a link, or what is no file, is in
-        it, or a file of more than `most` bytes that holds no rows. `deep`: in its folders, too."""
-        inner = []
-        with (
-            contextlib.suppress(FileNotFoundError),
-            self.folder(name) as handle,
-            os.scandir(handle) as listing,
-        ):
-            for entry in listing:
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue  # what a writer has renamed or removed meanwhile
-                at = f"{name}/{entry.name}".lstrip("/")
-                if stat.S_ISDIR(status.st_mode):
-                    inner.append(at)
-                elif not stat.S_ISREG(status.st_mode):
-                    raise UnfitError(status.st_mode, str(self.path(at)))
-                elif not entry.name.endswith(_ROWS) and status.st_size > most:
-                    raise UnfitError.large(str(self.path(at)), most)
-        for folder in inner if deep else ():
-            self.ensure_plain(folder, deep=True, most=most)
 
     @contextmanager
     def _at(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:

@@ -16,7 +16,7 @@ from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.queries import Output, ResolvedQuery, resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.checks import check_connection, check_description, prepare_target
-from mzplan.connectors.formats.dead_letters import folder_of, require_own
+from mzplan.connectors.formats.dead_letters import folder_of
 from mzplan.connectors.frames.merges import merge_small_files
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import require_packages
@@ -50,8 +50,8 @@ from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.versions import require_features, require_readable
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.collection_log import CollectionLog, require_inside, require_uncomputed
-from mzplan.warehouse.storage import missing_storage, require_plain
+from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.storage import missing_storage
 
 log = logging.getLogger("mzplan.spark")
 
@@ -128,7 +128,6 @@ class SparkExecutor(SparkDriver):
     def merge_files(self, collection: str) -> None:
         """Merge the small files of a Delta table into large ones; its streams don't notice."""
         session = self._session()
-        CollectionLog(collection).ensure_inside()
         with self._collections.rewriting(collection):
             merge_small_files(session, table_at(collection))
 
@@ -174,9 +173,7 @@ class SparkExecutor(SparkDriver):
             query.name.generation == description.generation for query in self._hosted(description.address)
         ):
             return ()
-        return _raised(
-            "MZ281 MZ282 MZ283", lambda: self._require_features(self._resolve(description, secrets))
-        )
+        return _raised("MZ281", lambda: self._require_features(self._resolve(description, secrets)))
 
     def _uncastable(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """MZ294, before anything is stopped for a source that could not begin with the rows that it has."""
@@ -218,26 +215,16 @@ class SparkExecutor(SparkDriver):
             return [query for name, query in self._running.items() if name.address == address]
 
     def _require_features(self, query: ResolvedQuery) -> None:
-        """Raise MZ282 for a collection, or a table of dead letters, that computes; MZ283 for a table whose
-        log leads out of it; MZ281 for one that the Delta of here can't read, or write where the query does.
-        """
-        # One log for all looks: it keeps the commits that it has read.
+        """Raise MZ281 for a table that the Delta of here can't read, or write where the query does."""
         writes, source = query.address.has_collection, query.description.source
         tables = {CollectionLog(collection_of(self._warehouse, query.description)): writes}
         if writes and source is not None:
             tables[CollectionLog(collection_path(self._warehouse, *source.place))] = False
-        for collection in tables:
-            require_inside(collection, query.address)
-            require_uncomputed(collection, query.address)
         target = None if writes else self._connectors.sink(query.description.type).target_table(query)
         if target is not None:
-            written = CollectionLog(target)
-            require_inside(written, query.address, own=False)
-            tables[written] = True
+            tables[CollectionLog(target)] = True
         if (folder := folder_of(query)) is not None:
-            letters = CollectionLog(folder)
-            require_own(letters, query.address)
-            tables[letters] = True
+            tables[CollectionLog(folder)] = True
         ours = self._delta_features
         if ours is None:  # it then says so itself
             return
@@ -271,9 +258,6 @@ class SparkExecutor(SparkDriver):
         name = QueryName.of(self._context.project, description)
         pool = self._pools.of(description.address)
         running = Running(name, self._connector(query).route(query), pool)
-        checkpoint = Checkpoint.of(self._warehouse, *description.place)
-        log = f"{collection_of(self._warehouse, description)}/_delta_log"
-        require_plain(query.address, checkpoint.folder, log)
         self._require_features(query)
         resolve_again = partial(self._resolve, secrets=secrets)
         try:

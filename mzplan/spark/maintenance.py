@@ -16,8 +16,6 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.losses import Loss
 from mzplan.spark import failures
 from mzplan.spark.collections import table_at
-from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.folder import ensure_plain
 from mzplan.warehouse.step_history import StepHistory, unread
 
 if TYPE_CHECKING:
@@ -47,9 +45,7 @@ def compact_target(
 
 def vacuum(spark: SparkSession, table: str, older: float) -> None:
     """Remove the files of a Delta table that no version of the last so many seconds has; Delta counts in
-    whole hours. Raises OSError, OutsideError among them, and what Spark raises."""
-    CollectionLog(table).ensure_inside(0)  # it goes through all of the log, and removes what that names
-    ensure_plain(table, deep=True)
+    whole hours. Raises what Spark raises."""
     # It guards against readers that are slow: here, `older` follows from what every reader still needs.
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     # LITE: only what the log knows, so never a file of a micro-batch that is being written.

@@ -37,8 +37,8 @@ class Running:
     aside, and `interruptions` end a batch that waits for a server. `resumed` is where it has gone on (see
     RunFacts). `step` is the last micro-batch before this run: of one that finds nothing to do, Spark reports
     none. `was_idle`: it has finished a trigger. `written_with`: what has written its checkpoint before, where
-    that is another Spark or Delta. `backfilled`, `letters`, `replayed`: see RunFacts. `asked_at`: when it was looked at
-    last, in seconds, monotonic."""
+    that is another Spark or Delta. `backfilled`, `letters`, `replayed`: see RunFacts. `asked_at`: when it
+    was looked at last, in seconds, monotonic."""
 
     name: QueryName
     place: str

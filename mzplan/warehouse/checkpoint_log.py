@@ -55,7 +55,6 @@ class CheckpointLog:
     def last_written(self) -> int:
         """The last step that is done and has been written, as far as its offsets are kept; -1: none."""
         done = self.committed()
-        # Of those that are there: a number in a file's name may be any.
         steps = (step for step in reversed(self.planned()) if step <= done and self.is_written(step))
         return next(steps, -1)
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.resolved import shortened
-from mzplan.warehouse.folder import MalformedError, decoding, open_folder
+from mzplan.warehouse.folder import decoding, open_folder
 from mzplan.warehouse.log_entries import (
     Commit,
     Features,
-    OutsideError,
-    computing_of,
     decode_commit,
-    ensure_inside,
     features_of,
     partitions_of,
     place_of,
@@ -27,9 +21,7 @@ from mzplan.warehouse.table_checkpoints import actions_in, checkpoints_of
 T = TypeVar("T")
 
 _CACHED = 4096  # commits
-_LOOKED_THROUGH = 1 << 28  # bytes of commits after a checkpoint; Delta makes one every 10, or 20
 _SHOWN = 10  # names of an error
-_IN_CHECKSUMS = {"metaData": "metadata", "protocol": "protocol"}
 
 
 class CollectionLog:
@@ -39,9 +31,6 @@ class CollectionLog:
         self.collection = collection
         self._folder = open_folder(f"{collection}/_delta_log")
         self._kept: dict[int, Commit] = {}
-        self._read = 0  # bytes of commits
-        self._inside: set[int] = set()  # checkpoints that name no file outside
-        self._inside_after: tuple[int, int] | None = None  # commits that don't: after one, up to another
 
     def commit(self, version: int) -> Commit | None:
         """One version; None when it is not written yet, or its log is gone (Delta keeps it for 30 days)."""
@@ -49,7 +38,6 @@ class CollectionLog:
             data = self._folder.read(f"{version:020}.json")
             if data is None:
                 return None
-            self._read += len(data)
             if len(self._kept) >= _CACHED:
                 self._kept.clear()
             with decoding(f"{self.collection}/_delta_log/{version:020}.json"):
@@ -89,33 +77,10 @@ class CollectionLog:
         OSError."""
         return self._newest("protocol", features_of, lambda commit: commit.features)
 
-    def computing(self) -> tuple[str, ...] | None:
-        """What Delta is to compute with each write of the newest version (see Commit), looked for in the same
-        way. None where there is no table. Raises OSError."""
-        return self._newest("metaData", computing_of, lambda commit: commit.computing)
-
     def partitions(self) -> Mapping[str, str] | None:
         """The partition columns of the newest version with their types, in order, looked for in the same way.
         None where there is no table. Raises OSError."""
         return self._newest("metaData", partitions_of, lambda commit: commit.partitions)
-
-    def ensure_inside(self, first: int | None = None) -> None:
-        """Raise OutsideError where what Delta reads from a version on (None: the newest) names a file outside
-        the table: the checkpoints that it begins with, and the commits after the earlier one. What was looked
-        at is not again. Raises OSError, also for a log that mzplan and Delta would read differently."""
-        checkpoints = self._checkpoints()
-        begin = max((at for at in checkpoints if first is None or at <= first), default=-1)
-        for version in {begin, max(checkpoints, default=-1)} - self._inside - {-1}:
-            for action in ("add", "remove"):
-                rows = self._actions(checkpoints[version], action)
-                entry = checkpoints[version][0]
-                with decoding(f"{self.collection}/_delta_log/{entry}"):
-                    ensure_inside(self.collection, entry, ({action: row} for row in rows))
-            self._inside.add(version)
-        known = self._inside_after
-        for commit in self.after(known[1] if known is not None and known[0] <= begin <= known[1] else begin):
-            known = (min(begin, known[0]) if known is not None else begin, commit.version)
-        self._inside_after = known
 
     def _newest(
         self, action: str, read: Callable[[Mapping[str, Any]], T], of: Callable[[Commit], T | None]
@@ -125,34 +90,13 @@ class CollectionLog:
         actions = self._actions(checkpoints.get(version, []), action)
         with decoding(f"the checkpoint {version} of {self.collection}"):
             newest = read(actions[0]) if actions else None
-            if any(read(other) != newest for other in actions):
-                raise ValueError(f"it has more than one {action}")
-        begun = self._read
         for commit in self.after(version):
-            if self._read - begun > _LOOKED_THROUGH:
-                raise OSError(
-                    f"{self.collection} has over {_LOOKED_THROUGH >> 20} MiB of commits after {version}"
-                )
-            version = commit.version
             newest = now if (now := of(commit)) is not None else newest
-        self._ensure_same(version, action, read, newest)
         return newest
 
-    def _ensure_same(
-        self, version: int, action: str, read: Callable[[Mapping[str, Any]], T], newest: T | None
-    ) -> None:
-        """Spark takes what a table is from the checksum of its newest version, where there is one."""
-        name = f"{version:020}.crc"
-        with decoding(f"{self.collection}/_delta_log/{name}"):
-            noted = json.loads(self._folder.read(name) or b"{}").get(_IN_CHECKSUMS[action])
-            if noted is not None and newest is not None and read(noted) != newest:
-                raise ValueError(f"it has another {action} than the log")
-
     def _checkpoints(self) -> dict[int, list[str]]:
-        """The files of each of Delta's checkpoints. By a listing: what `_last_checkpoint` says, anybody can
-        have written."""
-        with decoding(f"{self.collection}/_delta_log"):
-            return checkpoints_of(self._folder.names())
+        """The files of each of Delta's checkpoints."""
+        return checkpoints_of(self._folder.names())
 
     def _actions(self, names: list[str], action: str) -> list[dict[str, Any]]:
         """What these files of a checkpoint have of one kind of action."""
@@ -172,61 +116,10 @@ class CollectionLog:
         stems = (name.removesuffix(".json") for name in self._folder.names() if name.endswith(".json"))
         return sorted(int(stem) for stem in stems if _is_version(stem))
 
-    def between(self, first: int, last: int) -> Sequence[int]:
-        """The versions from one to another, but for some that are not there. An offset may name any: of many,
-        none is looked for that the log does not list."""
-        if last - first < _CACHED:
-            return range(first, last + 1)
-        return [version for version in self.versions() if first <= version <= last]
-
-
-def require_inside(table: CollectionLog, address: Address, *, own: bool = True) -> None:
-    """Before Spark reads or writes a table: raise MzplanError MZ283 where its log leads out of it, and MZ063
-    where that can't be seen. Unless it is mzplan's `own`, the storage may be one that only Spark reaches."""
-    try:
-        table.ensure_inside()
-    except OutsideError as problem:
-        raise problem.at(address) from None
-    except OSError as problem:
-        if own or isinstance(problem, MalformedError):
-            raise unseen(address, f"Where the log of {table.collection} leads", problem) from None
-
-
-def require_uncomputed(table: CollectionLog, address: Address, *, own: bool = True) -> None:
-    """Raise MzplanError MZ282 for a table that has Delta compute something, which mzplan's own never do: it
-    would run with the rights of the runner; and MZ063 where that can't be seen, as require_inside."""
-    try:
-        computing = table.computing()
-    except OSError as problem:
-        if own or isinstance(problem, MalformedError):
-            raise unseen(address, f"What {table.collection} has Delta compute", problem) from None
-        return
-    if computing:
-        raise error(
-            "MZ282",
-            f"A table of {address} computes what mzplan has not declared",
-            f"{table.collection} has generated columns, defaults, constraints or types that name a class: "
-            f"{listed(computing)}. None of it was run.",
-            "look who else writes there, and take them out of the table; or, of a collection, begin anew: "
-            f"mzplan apply --replace {address} --allow-replace",
-            address=address,
-        )
-
 
 def listed(names: Sequence[str]) -> str:
     """The first of names that others have written."""
     return ", ".join([shortened(name, 80) for name in names[:_SHOWN]] + ["…"] * (len(names) > _SHOWN))
-
-
-def unseen(address: Address, what: str, problem: OSError) -> MzplanError:
-    """MZ063 for what has to be looked at before a start, and can't be."""
-    return error(
-        "MZ063",
-        f"{address} could not be started",
-        f"{what} can't be seen: {problem}. None of it was run.",
-        "it is tried again; where its log is damaged, look who else writes there.",
-        address=address,
-    )
 
 
 def _is_version(stem: str) -> bool:
@@ -254,7 +147,7 @@ def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[i
 
 def steps_of(collection: CollectionLog, first: int, last: int) -> tuple[tuple[int, int] | None, int | None]:
     """The first and last step that these versions hold, and their rows; None for what is not known."""
-    commits = list(filter(None, map(collection.commit, collection.between(first, last))))
+    commits = list(filter(None, map(collection.commit, range(first, last + 1))))
     steps = [commit.step for commit in commits if commit.step is not None]
     if not steps:
         return None, None

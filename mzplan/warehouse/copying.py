@@ -19,12 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mzplan.host.files import MAX_BYTES, Readable, UnfitError
+from mzplan.host.files import Readable
 from mzplan.host.guarded import GuardedFolder
 from mzplan.warehouse.folder import file_system
 from mzplan.warehouse.paths import local_path, split_storage, stays_below
 
-_MOST_FILES = 500_000
 _AT_ONCE = 8
 _PIECE = 4 << 20  # bytes
 _SILENCE_S = 120.0  # of a store, after which it is given up
@@ -111,11 +110,7 @@ class _Remote:
             name = entry.path.removeprefix(f"{self._path}/")
             if name == entry.path or not stays_below(name):
                 raise OSError(f"{self.place} has an object whose name leads out of it: {name[:200]!r}")
-            if entry.size > MAX_BYTES and not name.endswith(".parquet"):
-                raise UnfitError.large(f"{self.place}/{name}", MAX_BYTES)
             files[name] = entry.size
-        if len(files) > _MOST_FILES:
-            raise OSError(f"{self.place} has more than {_MOST_FILES:,} files")
         return files
 
     def ensure_room(self, size: int) -> None:

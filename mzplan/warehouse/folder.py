@@ -8,24 +8,17 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from mzplan.host.files import MAX_BYTES, at_most, left_of, sync_folder
+from mzplan.host.files import left_of, sync_folder
 from mzplan.host.guarded import GuardedFolder
 from mzplan.warehouse.paths import local_path, split_storage
 
 Data = bytes | memoryview
-_FIT: set[tuple[str, int | None, int | None]] = set()  # Parquet files whose footers were looked at
-_MOST_FIT = 10_000
 _IN_URIS = "%/:?#[]@!$&'()*+,;=~"
-_PIECE = 16 << 20  # bytes that one request to an object store asks for
 _SHOWN = 200  # characters of what decoding says, which may repeat what it has met
 _RETRIES_S = 15  # of a request to Google's object store, whose client would try for 15 minutes
 # What decoding raises for a text that others may have written: `1e999` as a number of a step is an
 # OverflowError, and a hundred thousand brackets are a RecursionError.
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-
-
-class MalformedError(OSError):
-    """What lies there was read, and is not as it should be."""
 
 
 class Folder(Protocol):
@@ -35,8 +28,8 @@ class Folder(Protocol):
     def names(self) -> list[str]:
         """What is in it, sorted, but for what is hidden; nothing where the folder is not there."""
 
-    def read(self, name: str, most: int = MAX_BYTES) -> bytes | None:
-        """A file's content, None when it is not there. UnfitError for more than `most` bytes."""
+    def read(self, name: str) -> bytes | None:
+        """A file's content, None when it is not there."""
 
     def extend(self, name: str, lines: bytes) -> None:
         """Add whole lines to a file, or make it. Where the storage can, that is all that is written, and not
@@ -99,62 +92,11 @@ def is_there(place: str) -> bool:
     return bool(system.get_file_info(path).type != fs.FileType.NotFound)
 
 
-def read_text(place: str, most: int = MAX_BYTES) -> str | None:
-    """A file's content, None when it is not there. Raises OSError, also for what is not UTF-8, or has more
-    than `most` bytes."""
+def read_text(place: str) -> str | None:
+    """A file's content, None when it is not there. Raises OSError, also for what is not UTF-8."""
     folder, _, name = place.rpartition("/")
-    data = open_folder(folder).read(name, most)
+    data = open_folder(folder).read(name)
     return decoded(data, place) if data is not None else None
-
-
-def ensure_plain(place: str, *, deep: bool = False) -> None:
-    """Before a library, or Spark, reads a folder of a file system by its path: UnfitError where it would
-    follow a link, or meet a pipe, a device or a huge file. `deep`: in its folders, too."""
-    local = local_path(place)
-    if local is not None:
-        GuardedFolder(*split_storage(local)).ensure_plain(deep=deep)
-
-
-def ensure_readable_log(table: str, *, whole: bool = False) -> None:
-    """Before delta-rs reads a table that others may write: as ensure_plain of its log (`whole`: of all its
-    folders), and OSError for a checkpoint whose footer pyarrow refuses. One that is nested some thousand
-    levels deep overflows delta-rs's stack, and ends the process without a word."""
-    log = f"{table}/_delta_log"
-    ensure_plain(table if whole else log, deep=True)
-    for folder in ("", "/_sidecars"):
-        for name in open_folder(log + folder).names():
-            if name.endswith(".parquet"):
-                ensure_footer(f"{log}{folder}/{name}")
-
-
-def ensure_footer(place: str) -> None:
-    """The same of one Parquet file. Raises FileNotFoundError where it is not there."""
-    from pyarrow import ArrowException, parquet
-
-    ensure_file(place)
-    system, path = file_system(place)
-    file = system.get_file_info(path)
-    known = (place, file.size, file.mtime_ns)
-    if known in _FIT:
-        return
-    try:
-        parquet.read_metadata(path, filesystem=system)
-    except FileNotFoundError:
-        raise
-    except (ArrowException, OSError) as problem:
-        raise OSError(f"{place} can't be read: {str(problem)[:200]}") from None
-    if len(_FIT) >= _MOST_FIT:
-        _FIT.clear()
-    _FIT.add(known)
-
-
-def ensure_file(place: str) -> None:
-    """The same of a file. Raises FileNotFoundError where it is not there."""
-    local = local_path(place)
-    if local is not None:
-        root, inner = split_storage(local)
-        folder, name = (GuardedFolder(root), inner) if inner else (GuardedFolder(local.parent), local.name)
-        os.close(folder.open(name))
 
 
 def decoded(data: bytes, place: str) -> str:
@@ -168,12 +110,12 @@ def decoded(data: bytes, place: str) -> str:
 @contextlib.contextmanager
 def decoding(place: str) -> Iterator[None]:
     """Around whatever decodes what others may have written at a place: raises OSError, which names the place,
-    for all that is not as it should be there (MalformedError)."""
+    for all that is not as it should be there ."""
     try:
         yield
     except _MALFORMED as problem:
         why = "it is nested too deeply" if isinstance(problem, RecursionError) else str(problem)[:_SHOWN]
-        raise MalformedError(f"{place} is damaged: {why}") from None
+        raise OSError(f"{place} is damaged: {why}") from None
 
 
 def write_text(place: str, text: str) -> None:
@@ -197,8 +139,8 @@ class LocalFolder:
     def names(self) -> list[str]:
         return [entry.name for entry in self._files.entries() if not entry.name.startswith(".")]
 
-    def read(self, name: str, most: int = MAX_BYTES) -> bytes | None:
-        return self._files.read(name, most)
+    def read(self, name: str) -> bytes | None:
+        return self._files.read(name)
 
     def extend(self, name: str, lines: bytes) -> None:
         handle = self._files.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -245,11 +187,10 @@ class RemoteFolder:
         infos = self._system.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
         return sorted(info.base_name for info in infos if not info.base_name.startswith("."))
 
-    def read(self, name: str, most: int = MAX_BYTES) -> bytes | None:
-        place = f"{self._path}/{name}"
+    def read(self, name: str) -> bytes | None:
         try:
-            with self._system.open_input_stream(place) as stream:
-                return at_most(stream, most, place, _PIECE)
+            with self._system.open_input_stream(f"{self._path}/{name}") as stream:
+                return bytes(stream.read())
         except FileNotFoundError:
             return None
 

@@ -13,7 +13,7 @@ from mzplan.schema.columns import CHANGE, DELETE, UPSERT
 from mzplan.warehouse.collection_log import CollectionLog, versions_between
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError, missing
-from mzplan.warehouse.folder import decoding, ensure_file, file_system
+from mzplan.warehouse.folder import decoding, file_system
 from mzplan.warehouse.log_entries import Add, Commit
 from mzplan.warehouse.partitions import with_nulls
 from mzplan.warehouse.step_record import StepRecord
@@ -34,7 +34,6 @@ def read_batches(place: str) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    ensure_file(place)
     system, path = file_system(place)
     try:
         # Spark stores timestamps as INT96, which would be read in nanoseconds and overflow.

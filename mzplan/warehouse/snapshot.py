@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError, missing
-from mzplan.warehouse.delta_rs import ensure_readable_rows, open_delta
+from mzplan.warehouse.delta_rs import open_delta
 from mzplan.warehouse.folder import is_there
 from mzplan.warehouse.log_entries import Commit
 from mzplan.warehouse.replay import commit_of
@@ -51,7 +51,7 @@ class TableSnapshot:
         self.place = collection
         self.version = version
         try:
-            self._table: DeltaTable = open_delta(collection, version, whole=True)
+            self._table: DeltaTable = open_delta(collection, version)
         except DeltaError as problem:
             if "Unsupported" in str(problem):
                 raise OSError(f"{collection} can't be read without Spark: {_first(problem)}") from None
@@ -99,7 +99,6 @@ class TableSnapshot:
             ensure_one_condition(where)
         condition = f" WHERE (\n{where}\n)" if where is not None else ""
         with self._explained(where):
-            ensure_readable_rows(self._table)
             builder = QueryBuilder(_ENGINE).register(TABLE, self._table)
             stream = builder.execute(f"SELECT {what} FROM {TABLE}{condition}")
             reader = pa.RecordBatchReader.from_stream(stream)

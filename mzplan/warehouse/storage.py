@@ -18,7 +18,7 @@ from mzplan.model.address import ID, Address, Place
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.folder import ensure_plain, is_there, open_folder, read_text, remote
+from mzplan.warehouse.folder import is_there, open_folder, read_text, remote
 from mzplan.warehouse.lost_steps import lost_steps
 from mzplan.warehouse.paths import absolute, local_path, split_storage
 from mzplan.warehouse.step_history import StepHistory, given_up
@@ -81,23 +81,6 @@ def _checkpoint_gone(address: Address, folder: str) -> Diagnostic:
         hint=f"put it back from a backup; or begin anew: mzplan apply --replace {address} --allow-replace.",
         address=address,
     )
-
-
-def require_plain(address: Address, *folders: str) -> None:
-    """Before Spark writes in these folders: raise MZ063 where it would follow a link to somebody else's
-    files, or wait for a pipe. What is put there while it runs, it meets."""
-    try:
-        for folder in folders:
-            ensure_plain(folder, deep=True)
-    except UnfitError as problem:
-        raise error(
-            "MZ063",
-            f"{address} could not be started",
-            f"{problem}.",
-            "it is tried again; nothing in a warehouse, or a table of dead letters, is a link, a pipe or a "
-            "device.",
-            address=address,
-        ) from None
 
 
 def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> None:

@@ -157,11 +157,10 @@ def copy_steps(earlier: Checkpoint, later: Checkpoint) -> None:
     """Let an endpoint find in another checkpoint what it keeps in the files of this one. Raises OSError."""
     kept, copy = open_folder(earlier.steps), open_folder(later.steps)
     for name in kept.names():
-        if (data := kept.read(name, _MOST_BYTES)) is not None:
+        if (data := kept.read(name)) is not None:
             copy.write(name, data)
 
 
-_MOST_BYTES = 1 << 32  # of one file of an endpoint
 _COUNTED = 200  # steps whose rows are counted one by one
 
 

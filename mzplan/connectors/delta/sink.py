@@ -144,8 +144,6 @@ class DeltaSink(SinkConnector):
         if wanted is None:
             return None
         path = folder_of(query)
-        if (seen := self.target_table(query)) is not None:
-            CollectionLog(seen).ensure_inside()
         table = f"delta.{quoted(path)}"
         file_count = count_files(spark, table)
         # Fewer than the last time: somebody else has merged them, or emptied the table.

@@ -33,9 +33,8 @@ from mzplan.model.losses import Loss
 from mzplan.schema.columns import canonical_type, spark_type
 from mzplan.schema.source_columns import record_columns
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.collection_log import CollectionLog, require_inside
+from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.folder import decoding
-from mzplan.warehouse.log_entries import OutsideError
 from mzplan.warehouse.step_index import StepIndex
 
 if TYPE_CHECKING:
@@ -63,8 +62,6 @@ class DeltaSource(SourceConnector):
             return Probe(diagnostics=tuple(problems))
         try:
             table = open_table(folder)
-        except OutsideError:
-            raise
         except OSError:
             table = None
         if table is None:
@@ -160,8 +157,6 @@ class DeltaSource(SourceConnector):
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         body, folder = query.body, folder_of(query)
-        if AWS not in query.link.connections:  # else only Spark can look
-            require_inside(CollectionLog(folder), query.address, own=False)
         use_s3(spark, query, folder)
         reader = spark.readStream.format("delta").option("maxFilesPerTrigger", body["max_files_per_trigger"])
         if query.keys:
@@ -187,7 +182,7 @@ def _type_of(type_: DataType) -> str:
 
 def _file_below(uri: str, folder: str) -> Any:
     """The file that a row comes from. It fails of one that is not below the table's folder, of this URI: the
-    log may lead out of it in a version that was not there when the query started."""
+    log may lead out of it."""
     # Without regard to how many slashes a local path begins with: Hadoop and Spark differ in it.
     root, name = _plain(f.lit(f"{uri.rstrip('/')}/")), f.input_file_name()
     stays = f.startswith(_plain(name), root) & ~name.rlike(_UPWARDS)

@@ -16,7 +16,6 @@ from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of
 from mzplan.endpoints.arrow import arrow_type
 from mzplan.endpoints.interface import Step, Written
-from mzplan.host.files import UnfitError
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError
@@ -48,7 +47,6 @@ class DeltaContent(Content):
         version, self.frontier = last_step(log, query_id)
         if version < 0:
             raise incomparable(query, f"There is no table in {self._folder}.", "has the sink run yet?")
-        log.ensure_inside(version)
         table = spark.read.format("delta").option("versionAsOf", version).load(self._folder)
         self._table = table
         self._types = {field.name.lower(): field.dataType for field in table.schema.fields}
@@ -95,7 +93,7 @@ def open_table(folder: str) -> DeltaTable | None:
         table = open_delta(folder)
         table.schema()  # raises for a type that only Spark knows
         return table
-    except (DeltaError, UnfitError):
+    except DeltaError:
         return None
 
 

@@ -103,9 +103,6 @@ class FilesContent(Content):
         return ", ".join(f"{quoted(output.name)} STRING" for output in self._outputs)
 
 
-_MOST_BYTES = 1 << 32  # of one file of text
-
-
 class FilesRecorded(Recorded):
     """Reads the list in the folder, and the files that it names for a step: their rows, and for Parquet the
     hash, if the types of all partition columns are known without Spark. The list is merged every ten steps;
@@ -156,7 +153,7 @@ class FilesRecorded(Recorded):
 
 def _count(file: str, format_: str) -> int:
     """The rows of a file of JSON lines, or of CSV with a header. Raises GoneError, OSError."""
-    text = read_text(file, _MOST_BYTES)
+    text = read_text(file)
     if text is None:
         raise GoneError(f"{file}, which the target says this step has written, is gone.")
     if format_ == "json":

@@ -16,12 +16,9 @@ from mzplan.connectors.formats.records import DEAD
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import add_missing, append
 from mzplan.connectors.frames.types import quoted
-from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.columns import POSITION
-from mzplan.warehouse.collection_log import CollectionLog, require_inside, require_uncomputed
 from mzplan.warehouse.paths import absolute, local_path
-from mzplan.warehouse.storage import require_plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,8 +77,6 @@ class DeadLetters:
         folder = folder_of(self.query)
         if folder is None:
             return self.send(_records(letters))
-        if self._may_repeat:  # else it is only added to
-            require_own(CollectionLog(folder), self.query.address)
         table = ensure_table(bad.sparkSession, folder)
         if self._may_repeat:
             # Record by record: under another schema, the step may have other dead letters than before.
@@ -124,15 +119,6 @@ def remove(letters: DataFrame, table: str) -> None:
     letters.sparkSession.sql(
         f"MERGE INTO {table} AS t USING {_REMOVED} AS s ON {same} WHEN MATCHED THEN DELETE"
     )
-
-
-def require_own(table: CollectionLog, address: Address) -> None:
-    """Before Spark reads a table of dead letters, which others may write: raise MzplanError MZ063 for a link
-    or a pipe in its folder, MZ283 where its log leads out of it, MZ282 for one that computes. The storage may
-    be one that only Spark reaches."""
-    require_plain(address, table.collection)
-    require_inside(table, address, own=False)
-    require_uncomputed(table, address, own=False)
 
 
 def folder_of(query: ResolvedQuery) -> str | None:

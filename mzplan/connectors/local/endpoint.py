@@ -16,7 +16,6 @@ others out.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +48,6 @@ KEPT_IDS = 100_000
 _DISCARD = 64
 # What one micro-batch reads of small steps, in bytes of their files; a larger step is one of its own.
 _JOINED_BYTES = 16 << 20
-_MOST_BYTES = 1 << 32  # of one step's file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +272,7 @@ class LocalSteps:
             raise OSError(f"{name} is damaged: {problem}") from None
 
     def _open(self, name: str) -> StepFile | None:
-        data = self.folder.read(name, _MOST_BYTES)
+        data = self.folder.read(name)
         try:
             return None if data is None else StepFile(data)
         except DamagedStepError as problem:
@@ -336,10 +334,7 @@ class Turn:
             self._write(name, id_, rows)
 
     def _write(self, name: str, id_: str, rows: Table) -> None:
-        data = encode_step(rows, id_)
-        if len(data) > _MOST_BYTES:  # nobody could read it again
-            raise OSError(errno.EFBIG, f"one step has at most {_MOST_BYTES >> 30} GiB; append less at once")
-        self._steps.folder.write(name, data)
+        self._steps.folder.write(name, encode_step(rows, id_))
 
 
 class LocalEndpoint:

@@ -19,7 +19,6 @@ from mzplan.operations.project import (
     why_nothing_runs,
 )
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.log_entries import OutsideError
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.snapshot import ConditionError, TableSnapshot, snapshot_of
 from mzplan.warehouse.step_history import StepHistory, Steps
@@ -150,8 +149,6 @@ def _readable(address: Address) -> Iterator[None]:
             address=address,
             exit_code=ExitCode.USAGE,
         ) from None
-    except OutsideError as problem:
-        raise problem.at(address) from None
     except OSError as problem:
         raise error(
             "MZ090",

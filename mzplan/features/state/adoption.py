@@ -17,7 +17,6 @@ from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_
 from mzplan.operations.project import Project, Workbench
 from mzplan.warehouse import foreign_query
 from mzplan.warehouse.foreign_query import Left, NotAdoptableError
-from mzplan.warehouse.log_entries import OutsideError
 
 _LOOK_S = 300.0  # at most, under the state's lock: some object stores answer never
 _REMOVAL_S = 60.0
@@ -101,8 +100,6 @@ def _look(
             return left
 
         return bounded(look, _LOOK_S)
-    except OutsideError as problem:
-        raise problem.at(address) from None
     except (NotAdoptableError, OSError) as problem:
         raise _refused(address, problem) from None
 

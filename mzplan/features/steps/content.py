@@ -12,7 +12,6 @@ from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
 from mzplan.operations.project import Project, Reporter, committed_resource, read_state
 from mzplan.render.text import Paint, safe
-from mzplan.warehouse.log_entries import OutsideError
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.targets import Compared
@@ -55,8 +54,6 @@ def compare_content(
     with reporter.working(doing):
         try:
             return comparison.compare()
-        except OutsideError as problem:
-            raise problem.at(address) from None
         except OSError as problem:
             raise error(
                 "MZ090",

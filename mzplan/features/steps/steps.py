@@ -21,7 +21,6 @@ from mzplan.operations.selection import Selection
 from mzplan.operations.status import select
 from mzplan.schema.description import writes_all
 from mzplan.warehouse.damage import DamagedError
-from mzplan.warehouse.log_entries import OutsideError
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.step_history import StepHistory, Steps, needed_by
 from mzplan.warehouse.step_record import StepRecord
@@ -120,8 +119,6 @@ def readable(address: Address) -> Iterator[None]:
         yield
     except DamagedError:
         raise
-    except OutsideError as problem:
-        raise problem.at(address) from None
     except OSError as problem:
         raise error(
             "MZ090",

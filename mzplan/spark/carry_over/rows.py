@@ -188,7 +188,6 @@ class CarryOver:
         return replace(carried, written=_written(path, query_id))
 
     def _rows(self, collection: str, version: int) -> DataFrame:
-        CollectionLog(collection).ensure_inside(version)
         return self._spark.read.format("delta").option("versionAsOf", version).load(collection)
 
     def _uncastable(self, generation: _Generation) -> Diagnostic | None:

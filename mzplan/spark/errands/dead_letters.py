@@ -24,7 +24,6 @@ from mzplan.connectors.formats.dead_letters import (
     letters_of,
     records_of,
     remove,
-    require_own,
 )
 from mzplan.connectors.formats.records import DEAD
 from mzplan.connectors.frames import functions as f
@@ -36,7 +35,6 @@ from mzplan.schema.columns import POSITION
 from mzplan.spark.errands.source_steps import finish_step, next_step
 from mzplan.spark.projection import rows_where
 from mzplan.warehouse.checkpoints import Checkpoint, LettersStep
-from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.paths import absolute
 
 if TYPE_CHECKING:
@@ -117,7 +115,6 @@ class LettersReplays:
 
     def _letters(self, path: str, where: str) -> DataFrame:
         folder = self._folder(path)
-        require_own(CollectionLog(folder), self.query.address)
         letters = letters_of(self.query, self.spark.table(ensure_table(self.spark, folder)))
         return rows_where(letters, where, WHERE, self.query) if where else letters
 

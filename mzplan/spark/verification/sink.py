@@ -137,7 +137,6 @@ class Downstream:
         from mzplan.connectors.frames.changes import CHANGE_FEED, with_change, with_order
 
         first, last = versions_of(self._history.collection, record)
-        self._history.collection.ensure_inside(first)
         between = {"startingVersion": str(first), "endingVersion": str(last)}
         reader = self._session().read.format("delta").options(**CHANGE_FEED, **between)
         feed = with_order(reader.load(self._history.collection.collection), self._query.columns)

@@ -21,7 +21,6 @@ from mzplan.host.spark_lines import line_of
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.spark.executor import SparkExecutor
 from mzplan.spark.versions import delta_features
-from tests.integration.spark_lab import until
 
 if TYPE_CHECKING:
     from mzplan.schema.description import Description
@@ -318,28 +317,3 @@ def test_the_features_of_a_line_are_those_of_its_delta(lab: Lab) -> None:
     lab.executor.open()
     session = lab.executor._session()
     assert delta_features(session) == line_of(session.version).features
-
-
-def test_a_collection_that_computes_is_refused(lab: Lab, tmp_path: Path) -> None:
-    """Whoever writes the warehouse would have the runner evaluate it."""
-    source = lab.files_source(tmp_path / "in", schema="id BIGINT")
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.json").write_text('{"id": 1}\n')
-    lab.start(source)
-    until("a row is there", lambda: lab.count(source) == 1)
-    lab.finish(source)
-    assert lab.codes(source) == []
-    log = lab._collection(source) / "_delta_log"
-    version = max(int(path.stem) for path in log.glob("*.json"))
-    lines = (log / f"{0:020}.json").read_text().splitlines()
-    metadata = next(action["metaData"] for action in map(json.loads, lines) if "metaData" in action)
-    schema = json.loads(metadata["schemaString"])
-    evil = {"delta.generationExpression": "java_method('java.lang.System', 'getenv', 'PATH')"}
-    schema["fields"].append({"name": "evil", "type": "string", "nullable": True, "metadata": evil})
-    metadata["schemaString"] = json.dumps(schema)
-    metadata["configuration"]["delta.constraints.evil"] = "id > 0"
-    (log / f"{version + 1:020}.json").write_text(json.dumps({"metaData": metadata}) + "\n")
-    (refused,) = [d for d in lab.check(source).diagnostics if d.severity == "error"]
-    assert refused.code == "MZ282" and "delta.constraints.evil, evil" in refused.detail
-    with pytest.raises(MzplanError, match="MZ282"):
-        lab.start(source)

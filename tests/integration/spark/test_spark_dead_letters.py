@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from mzplan.connectors.formats.dead_letters import DeadLetters
-from mzplan.connectors.formats.records import DEAD
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import LettersReplayed
 from mzplan.model.state import Replay
-from mzplan.schema.columns import POSITION
 from mzplan.spark import streams
 from mzplan.spark.errands import dead_letters
 from mzplan.warehouse.step_history import StepHistory
@@ -203,56 +197,6 @@ def test_letters_that_are_rows_already(lab: Lab, topic: Make, monkeypatch: pytes
     recorded = StepHistory(str(lab.folder / "warehouse"), (source.id, 1)).tail(None, None)
     assert [record.step for record in recorded] == list(range(len(recorded)))
     assert [(r.letters, r.rows) for r in recorded if r.letters] == [(7, 3), (8, 0)]
-
-
-def test_a_table_of_dead_letters_leads_nowhere(lab: Lab, topic: Make, tmp_path: Path) -> None:
-    """Who writes its folder has the runner read no file outside of it: not by a replay, not by a MERGE of
-    letters, and not by Delta's own merging of small files, which a log can ask for."""
-    name = topic(partitions=1)
-    aside = {"on_error": "dead-letter", "dead_letter": {"path": "dead/led"}}
-    source = lab.kafka_source(name, "id BIGINT NOT NULL", **aside)
-    send(lab, name, b'{"id": 1}', b'{"id": "x"}')
-    lab.start(source)
-    until("the letter is kept", lambda: lab.count(source) == 1 and lab.checkpoint_done(source))
-    folder = lab.folder / "dead/led"
-    log, (secret,) = folder / "_delta_log", folder.glob("*.parquet")
-    lines = (log / f"{0:020}.json").read_text().splitlines()
-    metadata = next(action["metaData"] for action in map(json.loads, lines) if "metaData" in action)
-    metadata["configuration"]["delta.autoOptimize.autoCompact"] = "true"
-    added = []
-    for number in range(60):
-        shutil.copy(secret, tmp_path / f"{number}.parquet")
-        size = secret.stat().st_size
-        place = {"path": (tmp_path / f"{number}.parquet").as_uri(), "size": size, "partitionValues": {}}
-        added.append({"add": {**place, "modificationTime": 1, "dataChange": True}})
-    version = len(list(log.glob("*.json")))
-    (log / f"{version:020}.json").write_text("\n".join(map(json.dumps, [{"metaData": metadata}, *added])))
-
-    # While it runs, a letter is added to the table, and nothing of it is read.
-    send(lab, name, b'{"id": "y"}', b'{"id": 2}')
-    until("the next ones", lambda: lab.count(source) == 2 and lab.checkpoint_done(source))
-    assert len(list(log.glob("*.json"))) == version + 2
-    lab.finish(source)
-    assert lab.codes(source) == ["MZ283"]
-    asked = replayed(lab, source, 7)
-    assert lab.codes(asked) == ["MZ283"]
-    for description in (asked, lab.retried(source)):
-        with pytest.raises(MzplanError, match="leads out of it"):
-            lab.start(description)
-    # Nor by what looks away from the start: a killed replay that is settled, letters of a step run again.
-    query = lab.executor._resolve(source, lab.secrets)
-    bad = spark_of(lab).sql(
-        f"SELECT struct('x' AS reason, CAST('k' AS BINARY) AS key, CAST('v' AS BINARY) AS value) AS {DEAD}, "
-        f"struct(0 AS partition, 9L AS offset, now() AS timestamp) AS {POSITION}"
-    )
-    replays = dead_letters.LettersReplays(
-        spark=spark_of(lab), connector=Mock(), query=query, checkpoint=Mock(), collection=""
-    )
-    with pytest.raises(MzplanError, match="MZ283"):
-        replays._letters("dead/led", "")
-    with pytest.raises(MzplanError, match="MZ283"):
-        DeadLetters(query, Mock(), Mock())._keep(bad, 0)
-    assert ids(lab, source) == [1, 2] and len(list(log.glob("*.json"))) == version + 2
 
 
 def ids(lab: Lab, source: Description) -> list[int]:

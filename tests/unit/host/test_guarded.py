@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from mzplan.host.guarded import GuardedFolder
 from mzplan.warehouse.storage import stored_in
 
 
@@ -43,11 +42,6 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(os, "scandir", Listed)
     return tmp_path
-
-
-def test_a_file_that_is_renamed_meanwhile_is_no_error(written: Path) -> None:
-    GuardedFolder(written / "log").ensure_plain(deep=True)
-    GuardedFolder(written).ensure_plain(deep=True)
 
 
 def test_what_is_removed_meanwhile_is_not_counted(written: Path) -> None:

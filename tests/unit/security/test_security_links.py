@@ -23,13 +23,11 @@ import pytest
 from mzplan.host.files import UnfitError
 from mzplan.host.guarded import refuse_brought, write_whole
 from mzplan.model.diagnostics import MzplanError
-from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.storage import remove_storage, require_plain
+from mzplan.warehouse.storage import remove_storage
 from tests.left_by_hand import leave
 from tests.stored_steps import StoredSource, named
 from tests.unit.cli_runs import Ran, mzplan
 from tests.unit.features.alter.test_cli_keys import HOST_KEY
-from tests.unit.small_projects import at
 
 SETTINGS = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\nretain_dropped: 1s\n"
 PIPELINE = """\
@@ -410,34 +408,3 @@ def test_a_warehouse_may_be_a_link_of_its_user(tmp_path: Path) -> None:
     (tmp_path / "warehouse").symlink_to("disk")
     remove_storage(str(tmp_path / "warehouse"), "a", 1)
     assert not place.exists() and (tmp_path / "warehouse").is_symlink()
-
-
-# --- before Spark writes
-
-
-@pytest.mark.parametrize(
-    "linked",
-    ["checkpoints/a", "checkpoints/a/g1", "checkpoints/a/g1/spark/offsets", "collections/a/g1/_delta_log"],
-)
-@pytest.mark.parametrize("what", ["link", "pipe"])
-def test_no_query_starts_where_spark_would_follow_a_link(tmp_path: Path, linked: str, what: str) -> None:
-    warehouse = tmp_path / "warehouse"
-    for inner in ("checkpoints/a/g1/spark/offsets", "collections/a/g1/_delta_log"):
-        (warehouse / inner).mkdir(parents=True)
-        (warehouse / inner / "0").write_text("x")
-    checkpoint, table = Checkpoint.of(str(warehouse), "a", 1), collection_path(str(warehouse), "a", 1)
-    require_plain(at("source.orders"), checkpoint.folder, f"{table}/_delta_log")
-    there = warehouse / linked
-    if what == "link":
-        there.rename(tmp_path / "elsewhere")
-        there.symlink_to(tmp_path / "elsewhere")
-    elif there.name in ("offsets", "_delta_log"):
-        os.mkfifo(there / "1")
-    else:
-        os.mkfifo(there / "pipe")
-    if (what, linked) == ("pipe", "checkpoints/a"):  # beside the generation: nobody looks there
-        return
-    with pytest.raises(MzplanError) as caught:
-        require_plain(at("source.orders"), checkpoint.folder, f"{table}/_delta_log")
-    (found,) = caught.value.diagnostics
-    assert (found.code, f" is a {what}" in found.detail) == ("MZ063", True), found
