@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from examples.servers import KafkaBroker
 
 Make = Callable[..., str]
-# Where records of a step are in the topic and its transaction is open, and around it.
-WRITER = (Failpoint.TASK_SENT, Failpoint.SINK_BEFORE_STEP, Failpoint.SINK_WRITTEN)
+# Around a step; between them its records are in the topic, and their transaction is open.
+AROUND = (Failpoint.SINK_BEFORE_STEP, Failpoint.SINK_WRITTEN)
 SECONDS = 240.0
 TRIGGER = "trigger: {interval: 500ms}"
 
@@ -97,7 +97,14 @@ def test_a_reader_sees_each_row_of_a_killed_writer_once(
         for end in (chain.writer, chain.reader):
             end.project.down()
         reader = chain.reader.runner()
-        for point in WRITER:
+        # The worker of a task dies with its records sent: their transaction is given up.
+        chain.produce(50)
+        writer = chain.writer.runner(Failpoint.TASK_SENT.value)
+        log = chain.writer.project.folder / "runner.log"
+        eventually("a task has died", lambda: "(crashed)" in log.read_text(errors="replace"), SECONDS)
+        writer.kill()
+        writer.wait(30)
+        for point in AROUND:
             chain.produce(50)
             assert chain.writer.runner(point.value).wait(SECONDS) == -signal.SIGKILL
         reader.kill()
