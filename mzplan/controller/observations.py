@@ -131,7 +131,9 @@ def observe(address: Address, query: QueryState) -> Observation:
         and shown.name.digest == digest
     ):
         failed = None  # it could not go back, and has come up after all
-    lag, unit = _lag(address, shown, measured)
+    # An upstream that doesn't answer may hold any number of records by now.
+    unknown = fault is not None and not address.reads_collection
+    lag, unit = (None, None) if unknown else _lag(address, shown, measured)
     recent = shown.recent if shown is not None and shown.recent else measured.recent if measured else ()
     last = recent[0] if recent else None
     error, code = _error(query, failed)
@@ -171,7 +173,7 @@ def observe(address: Address, query: QueryState) -> Observation:
 
 
 def _error(query: QueryState, failed: Verdict | None) -> tuple[str | None, str | None]:
-    """Why the query is not as it should be, and the code of that: each of the first that says it."""
+    """Return why the query is not as it should be, and the code of that reason."""
     shown, changed = query.shown, query.changed
     problem = f"{changed.summary}. {changed.detail}" if changed is not None else None
     causes = (
@@ -180,8 +182,7 @@ def _error(query: QueryState, failed: Verdict | None) -> tuple[str | None, str |
         (shown.error, shown.error_code) if shown is not None else (None, None),
         (problem, changed.code) if changed is not None else (None, None),
     )
-    error = next((text for text, _ in causes if text), None)
-    return error, next((code for _, code in causes if code), None)
+    return next(((text, code or None) for text, code in causes if text), (None, None))
 
 
 def _backfilled(memory: Memory) -> int:

@@ -168,8 +168,11 @@ class OutcomeFollower:
             if self._failed_canary(address, status):
                 return _outcome(address, "pending", seconds, seen, seen.held, "MZ141")
             source = self._stopped_source(resource, status)
-            code = (source.error_code or "MZ065") if source is not None else ""
-            return _outcome(address, "pending", seconds, seen, seen.held, code) if code else "held"
+            if source is None:
+                return "held"
+            why = ": ".join(filter(None, (source.condition, source.error_code, source.error)))
+            reason = f"{seen.held}; {source.address} is {why}"
+            return _outcome(address, "pending", seconds, seen, reason, "MZ065")
         return _verdict(address, resource, seen, seconds)
 
     def _stopped_source(self, resource: ResourceState, status: Status) -> Observation | None:
@@ -230,9 +233,9 @@ def _verdict(address: Address, resource: ResourceState, seen: Observation, secon
         case "paused" if resource.paused:
             return _outcome(address, "applied", seconds, seen)
         case "rejected":
-            return _outcome(address, "rejected", seconds, seen, seen.error or "")
+            return _outcome(address, "rejected", seconds, seen, seen.error or "", seen.error_code or "")
         case "failed":
-            return _outcome(address, "failed", seconds, seen, seen.error or "")
+            return _outcome(address, "failed", seconds, seen, seen.error or "", seen.error_code or "")
         case _:
             return seen.condition
 
@@ -250,7 +253,7 @@ def _outcome(
         status=status,
         seconds=seconds,
         reason=reason,
-        code=code or seen.error_code or "",
+        code=code,
         warning=seen.warning or "",
         query_id=seen.query_id,
         run_id=seen.run_id,

@@ -15,17 +15,18 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import CheckResult, Measured, QueryName, QueryReport
-from mzplan.controller.observations import QueryState, observe
+from mzplan.controller.observations import Fault, QueryState, observe
 from mzplan.controller.reconcile import Decision, Desired, Memory
 from mzplan.controller.watches import ConnectionWatch, Sampler
 from mzplan.host import spark_lines
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
-from mzplan.model.observed import Condition, Observation, Status
+from mzplan.model.observed import Condition, Observation, Status, Verdict
 from mzplan.model.state import InstanceStatus, ProjectStatus, QueryStatus
 from mzplan.operations.follower import OutcomeFollower
 from mzplan.operations.logs import entries, mention
 from mzplan.operations.planning import version_notices
+from mzplan.operations.project import Outcome
 from mzplan.operations.status import read_project_status, repair_of
 from mzplan.plan.drift import drift_between
 from mzplan.render.resumption import render_resumed
@@ -115,6 +116,44 @@ def test_of_what_a_run_says_and_what_was_measured_the_newer_counts() -> None:
     assert lag(report, at=99.0) == (0, "records")
     assert lag(report, at=101.0) == (5, "rows")
     assert lag(replace(report, active=False), at=99.0) == (5, "rows")  # it has ended: what it said is past
+
+
+def test_the_lag_behind_a_server_that_does_not_answer_is_unknown() -> None:
+    report = QueryReport(
+        name=QueryName("shop", ORDERS, 1, "a"), query_id="q", run_id="r", active=True, triggered=True, lag=0
+    )
+    fault = Fault(connection=KAFKA, problem=DOWN, since=1.0)
+    decision = Decision(command=None, memory=Memory(), condition="running", shown=report)
+    assert observe(ORDERS, QueryState(decision=decision)).lag == 0
+    seen = observe(ORDERS, QueryState(decision=decision, fault=fault))
+    assert (seen.lag, seen.lag_unit) == (None, None)
+    assert observe(SINK, QueryState(decision=decision, fault=fault)).lag == 0  # its input is a collection
+
+
+def test_a_code_is_the_one_of_the_error_that_is_told() -> None:
+    """Not that of another cause, which says something else."""
+    failed = Verdict(serial=2, passed=False, reason="no progress within 30 s")
+    query = QueryState(memory=Memory(error="refused", error_code="MZ050"), failed=failed)
+    seen = observe(ORDERS, query)
+    assert (seen.error, seen.error_code) == ("no progress within 30 s", None)
+
+
+@pytest.mark.parametrize("condition", ["rejected", "failed"])
+def test_a_sink_that_waits_for_its_source_has_a_code_of_its_own(condition: Condition) -> None:
+    state = make_state(1)
+    digests = {address: state.resources[address].digest for address in (ORDERS, SINK)}
+    source = seen_of(
+        ORDERS, condition=condition, wanted_digest=digests[ORDERS], error="refused", error_code="MZ050"
+    )
+    held = "waits for generation 1 of source.orders to begin"
+    sink = seen_of(SINK, condition="running", wanted_digest=digests[SINK], held=held)
+    status = Status(
+        instance="local", epoch=1, heartbeat=0.0, serial=1, observations={ORDERS: source, SINK: sink}
+    )
+    follower = OutcomeFollower(SimpleNamespace(), state, "local", {SINK})  # type: ignore[arg-type]
+    outcome = follower._look(SINK, status, 1.0)
+    assert isinstance(outcome, Outcome) and outcome.code == "MZ065"
+    assert outcome.reason == f"{held}; source.orders is {condition}: MZ050: refused"
 
 
 def test_a_failed_query_that_starts_again_has_failed_until_it_has_triggered(
