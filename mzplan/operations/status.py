@@ -254,6 +254,6 @@ def _missing_storage(project: Project, state: State, statuses: Mapping[str, Stat
                 continue
             source = state.resources[record.references["from"]] if address.reads_collection else record
             for gone in missing_storage(warehouse, address, record.place, (source.address, *source.place)):
-                kind = LOST[gone.code]
-                if kind == "checkpoint-missing" or address.has_collection:
+                kind = LOST.get(gone.code, "")
+                if kind == "checkpoint-missing" or (kind and address.has_collection):
                     yield DriftItem(address=str(address), kind=kind, detail=f"{gone.summary}. {gone.detail}")

@@ -29,9 +29,9 @@ _GENERATION = re.compile(r"g[1-9][0-9]{0,17}")
 def missing_storage(
     warehouse: str, address: Address, place: Place, read: tuple[Address, str, int]
 ) -> tuple[Diagnostic, ...]:
-    """MZ160, MZ161, MZ194 and MZ291 for what is gone of a query that has run. `place` is the id and the
-    generation of its checkpoint, `read` whose collection it reads (a source: writes; a view has one
-    of its own, too). Where it can't be seen, nothing is gone."""
+    """MZ160, MZ161, MZ194 and MZ291 for what is gone of a query that has run, and MZ166 where its input's new
+    generation has not begun. `place` is the id and the generation of its checkpoint, `read` whose collection
+    it reads (a source: writes; a view has one of its own, too). Where it can't be seen, nothing is gone."""
     diagnostics = []
     checkpoint = Checkpoint.of(warehouse, *place)
     is_view = address.has_collection and address.reads_collection
@@ -43,6 +43,10 @@ def missing_storage(
         # A log that was cleaned up has lost its first entry, and has a checkpoint instead.
         log = f"{table}/_delta_log"
         if not is_there(f"{log}/{0:020}.json") and not is_there(f"{log}/_last_checkpoint"):
+            begun = is_there(f"{Checkpoint.of(warehouse, id_, generation).spark}/metadata")
+            if (id_, generation) != place and generation > 1 and not begun:
+                diagnostics.append(_not_begun(address, owner, generation))
+                return tuple(diagnostics)
             diagnostics.append(_collection_gone(address, owner, table, "is not there, or has no Delta log"))
         elif _is_another(Checkpoint.of(warehouse, id_, generation), table):
             diagnostics.append(
@@ -115,6 +119,17 @@ def _collection_gone(address: Address, owner: Address, table: str, why: str) -> 
         summary=f"The collection of {owner} is gone",
         detail=f"{table} {why}. Its checkpoint goes on behind what it held.",
         hint=f"put it back from a backup; or begin anew: mzplan apply --replace {owner} --allow-replace.",
+        address=address,
+    )
+
+
+def _not_begun(address: Address, owner: Address, generation: int) -> Diagnostic:
+    return Diagnostic(
+        code="MZ166",
+        summary=f"{address} waits for generation {generation} of {owner} to begin",
+        detail=f"{owner} has a new generation, which has written nothing yet. Nothing is lost.",
+        hint=f"let {owner} begin: resume it if it is paused, or correct what keeps it from starting "
+        f"(mzplan status {owner}).",
         address=address,
     )
 

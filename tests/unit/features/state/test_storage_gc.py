@@ -117,6 +117,24 @@ def test_of_storage_that_is_half_removed_nothing_goes_on(shop: Shop, monkeypatch
     assert list(places_below(warehouse)) == []
 
 
+def test_a_generation_that_has_not_begun_is_not_gone(shop: Shop) -> None:
+    warehouse, sink = str(shop.folder / "warehouse"), Address("sink", "out")
+
+    def codes(generation: int) -> list[str]:
+        read = (ORDERS, shop.id, generation)
+        return [found.code for found in missing_storage(warehouse, sink, ("0123456789abcdef", 1), read)]
+
+    metadata = Path(Checkpoint.of(warehouse, "0123456789abcdef", 1).spark) / "metadata"
+    metadata.parent.mkdir(parents=True)
+    metadata.touch()
+    assert codes(1) == ["MZ161"]  # the sink has read it
+    assert codes(2) == ["MZ166"]
+    begun = Path(Checkpoint.of(warehouse, shop.id, 2).spark) / "metadata"
+    begun.parent.mkdir(parents=True)
+    begun.touch()
+    assert codes(2) == ["MZ161"]
+
+
 def test_old_storage_that_nothing_claims_is_removed_when_asked(shop: Shop) -> None:
     current, former = shop.stored(shop.id, 1), shop.replaced()
     (one,) = shop.listed().values()
