@@ -233,7 +233,7 @@ def test_many_at_once_without_a_runner(tmp_path: Path) -> None:
         (2, ("resume", "sink.c2", "sink.c10")),
         (5, ("restart", "--condition", "stopped")),
     ):
-        ran = mzplan(folder, *command, "--wait", "0s", "--json")
+        ran = mzplan(folder, *command, "--no-live", "--wait", "0s", "--json")
         assert ran.code == 8 and len(ran.json()["changes"]) == changed, ran
     shown = mzplan(folder, "status", "--condition", "stopped", "--sort", "lag", "--json").json()["queries"]
     assert len(shown) == 5
