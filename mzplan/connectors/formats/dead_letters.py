@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 WORD = "dead-letter"
 COLUMNS = (
-    "source STRING, reason STRING, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
-    "key BINARY, value BINARY, step BIGINT, kept_at TIMESTAMP"
+    "query STRING, source STRING, reason STRING, topic STRING, partition INT, offset BIGINT, "
+    "timestamp TIMESTAMP, key BINARY, value BINARY, step BIGINT, kept_at TIMESTAMP"
 )
 # Identifies a record. `timestamp`: a topic that was deleted and created again has the same offsets.
 RECORD = ("topic", "partition", "offset", "timestamp")
-# Identifies a letter, so that a step that is run again finds it.
-LETTER = ("source", "step", *RECORD)
+# Identifies a letter, so that a step that is run again finds it. `query` is the id of the source's query: a
+# rename keeps it, and another environment's source of the same name has another one.
+LETTER = ("query", "step", *RECORD)
 _REMOVED = "mzplan_removed"
 _NO_HEADERS = "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers"
 
@@ -65,6 +66,7 @@ class DeadLetters:
 
     def _keep(self, bad: DataFrame, step: int) -> None:
         letters = bad.select(
+            f.lit(self.query.description.id).alias("query"),
             f.lit(str(self.query.address)).alias("source"),
             f.col(f"{DEAD}.reason"),
             f.lit(self.query.body["topic"]).alias("topic"),
@@ -92,8 +94,8 @@ def ensure_table(session: SparkSession, folder: str) -> str:
 
 
 def letters_of(query: ResolvedQuery, table: DataFrame) -> DataFrame:
-    """The letters of a source from the topic that it reads now."""
-    own = (f.col("source") == str(query.address)) & (f.col("topic") == query.body["topic"])
+    """Return the letters that a source's query has kept from the topic that it reads now."""
+    own = (f.col("query") == query.description.id) & (f.col("topic") == query.body["topic"])
     return table.where(own)
 
 
@@ -115,7 +117,7 @@ def records_of(letters: DataFrame) -> DataFrame:
 def remove(letters: DataFrame, table: str) -> None:
     """Take letters out of their table (its name in SQL), in one commit."""
     letters.createOrReplaceTempView(_REMOVED)
-    same = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in ("source", *RECORD))
+    same = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in ("query", *RECORD))
     letters.sparkSession.sql(
         f"MERGE INTO {table} AS t USING {_REMOVED} AS s ON {same} WHEN MATCHED THEN DELETE"
     )
@@ -176,7 +178,7 @@ def _problem(query: ResolvedQuery, summary: str, detail: str, hint: str) -> Diag
 
 def _records(letters: DataFrame) -> DataFrame:
     """The original records, with what is known of them in headers."""
-    names = ("source", "reason", "topic", "partition", "offset", "step")
+    names = ("query", "source", "reason", "topic", "partition", "offset", "step")
     headers = [
         f.struct(
             f.lit(f"mzplan.{name}").alias("key"),

@@ -103,7 +103,7 @@ class LettersReplays:
 
     def _clear(self, step: LettersStep) -> None:
         position = f.struct("partition", "offset", "timestamp").alias(POSITION)
-        letters = self._letters(step.path, step.errand.where).select("source", *RECORD, position)
+        letters = self._letters(step.path, step.errand.where).select("query", *RECORD, position)
         held = self._held(letters)
         gone = letters.join(held, f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_semi").drop(POSITION)
         if not gone.isEmpty():

@@ -70,8 +70,8 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: py
         (2, b"k", BAD[1], "the record is not UTF-8"),
         (3, b"k", BAD[2], "id is missing (NOT NULL)"),
     ]
-    assert {(r.source, r.topic, r.partition, r.step) for r in letters} == {
-        (str(table.address), name, 0, letters[0].step)
+    assert {(r.query, r.source, r.topic, r.partition, r.step) for r in letters} == {
+        (table.id, str(table.address), name, 0, letters[0].step)
     }
     assert None not in {value for r in letters for value in (r.timestamp, r.kept_at)}
 
@@ -181,16 +181,18 @@ def test_letters_that_are_rows_already(lab: Lab, topic: Make, monkeypatch: pytes
     assert [r.offset for r in found(lab, source)] == [3]
     lab.finish(other)
 
-    # Put back, kept by two steps, and of another source at the same place.
-    again = [letters[0], letters[0].asDict() | {"step": 99}, letters[0].asDict() | {"source": "source.z"}]
+    # Put back, kept by two steps, and kept by a source of the same name in another environment.
+    elsewhere = "0123456789abcdef"
+    again = [letters[0], letters[0].asDict() | {"step": 99}, letters[0].asDict() | {"query": elsewhere}]
     table = spark_of(lab).read.format("delta").load(str(lab.folder / "dead/again"))
     added = spark_of(lab).createDataFrame(again, table.schema)
     added.write.format("delta").mode("append").save(str(lab.folder / "dead/again"))
-    second = replayed(lab, source, 8)
+    # It has another name now.
+    second = replace(replayed(lab, source, 8), address=Address("source", "renamed"))
     lab.start(second)
     assert lab.report(second).letters == LettersReplayed(serial=8, rows=0, before=1, stay=STAYS)
     assert [r.offset for r in found(lab, source)] == [3]
-    assert [r.offset for r in found(lab, replace(source, address=Address("source", "z")))] == [1]
+    assert [r.offset for r in found(lab, replace(source, id=elsewhere))] == [1]
     send(lab, source.body["topic"], b'{"id": 6}')
     until("it goes on", lambda: ids(lab, source) == [1, 2, 3, 5, 6])
     lab.finish(second)
@@ -211,7 +213,7 @@ def spark_of(lab: Lab) -> Any:
 def found(lab: Lab, source: Description) -> list[Any]:
     """The letters of a source."""
     table = spark_of(lab).read.format("delta").load(str(lab.folder / source.body["dead_letter"]["path"]))
-    return table.where(f"source = '{source.address}'").orderBy("offset").collect()
+    return table.where(f"query = '{source.id}'").orderBy("offset").collect()
 
 
 def sent(lab: Lab, topic: str, count: int) -> list[tuple[bytes, dict[str, bytes]]]:
