@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PROPERTY = "spark.scheduler.pool"
-DEFAULT = "default"  # Spark's own, where the jobs of checks and of maintenance are
+DEFAULT = "default"  # Spark's own, for checks and maintenance. Not for queries: it sorts stages by name, too
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 
@@ -36,7 +36,7 @@ class SchedulerPools:
         """Return the pool of a query: one with the fewest queries, when it is asked for first."""
         with self._lock:
             if query not in self._by_query:
-                names = (DEFAULT, *(f"queries-{number}" for number in range(1, self._count())))
+                names = [f"queries-{number}" for number in range(self._count())]
                 members = Counter(self._by_query.values())
                 self._by_query[query] = min(names, key=lambda name: members[name])
             return self._by_query[query]
