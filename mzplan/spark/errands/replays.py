@@ -77,6 +77,7 @@ def rows_again(both: SinkContent, sides: Sides, replay: Replay) -> DataFrame:
     """Those of the wanted rows that are to be written, as SinkConnector.put_again takes them."""
     from pyspark.sql import functions as f
 
+    sides.steps.require_known(replay)
     within = f.lit(True) if both.query.keys else _within(replay)
     wanted = _missing(sides, within) if replay.missing else sides.wanted.where(within)
     if both.query.keys:
@@ -88,10 +89,10 @@ def _of_keyed(sides: Sides, replay: Replay, wanted: DataFrame) -> DataFrame:
     """Of a keyed collection, rows of the keys that the steps have changed; and those of them that are gone by
     now are to be deleted."""
     comes = _with_change(wanted, UPSERT)
-    if replay.is_whole:
+    if replay.is_whole or replay.first < sides.steps.moved:
         return comes
     last = replay.last if replay.last is not None else sides.content.frontier
-    records = [record for record in sides.records if replay.first <= record.step <= last]
+    records = [record for record in sides.steps.records if replay.first <= record.step <= last]
     keys = sides.content.keys
     if not records:
         return comes.limit(0)

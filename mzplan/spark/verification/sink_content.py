@@ -16,6 +16,7 @@ from mzplan.connectors.api.targets import Content, HoldsContent, incomparable
 from mzplan.connectors.catalogue import Connectors
 from mzplan.schema.description import Description
 from mzplan.spark.projection import analysed_outputs
+from mzplan.spark.verification.former_reads import FormerReads, former_reads
 from mzplan.spark.verification.wanted_content import WantedContent
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 class Sides:
     """Up to the last step that the target holds. `first`: the first step whose rows it must all have; None
     where it has lost rows of all of them. `wanted`: the rows that it should hold, in the form that it has
-    them in, with `_position` and MUST; `found`: those that it holds, with PLACE. `records`: of these
-    steps."""
+    them in, with `_position` and MUST; `found`: those that it holds, with PLACE. `steps`: which of these
+    steps have read the collection as it is."""
 
     content: Content
     collection: WantedContent
     first: int | None
     wanted: DataFrame
     found: DataFrame
-    records: Sequence[StepRecord]
+    steps: FormerReads
 
 
 class SinkContent:
@@ -58,6 +59,7 @@ class SinkContent:
         self.query = resolve(description)
         self._position = connectors.position(source)
         self.sink: SinkConnector = connectors.sink(description.type)
+        self._warehouse = warehouse
         self._history = StepHistory(warehouse, (description.id, description.generation), source.place)
         self.content: Content | None = None
 
@@ -77,6 +79,7 @@ class SinkContent:
         require_steps(self.query, records, content.frontier, done)
         upto = [record for record in records if record.step <= content.frontier]
         first = _first_complete(upto, content)
+        steps = former_reads(self._warehouse, self.query, self._history, upto)
         target = content.rows(self._spark)
         collection = WantedContent(
             self.query,
@@ -87,11 +90,12 @@ class SinkContent:
             outputs if self._carries else (),
         )
         if upto:
-            wanted = collection.rows(upto, content, first if first is not None else content.frontier + 1)
+            first_complete = first if first is not None else content.frontier + 1
+            wanted = collection.rows(steps, content, first_complete)
         else:
             wanted = collection.none(content)
         return Sides(
-            content=content, collection=collection, first=first, wanted=wanted, found=target, records=upto
+            content=content, collection=collection, first=first, wanted=wanted, found=target, steps=steps
         )
 
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content
 from mzplan.connectors.frames.changes import CHANGE_FEED, with_order
+from mzplan.connectors.frames.nested import FieldsDifferError, cast_by_name
 from mzplan.connectors.frames.types import ddl, quoted
 from mzplan.schema.columns import POSITION, spark_type
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark.projection import project
+from mzplan.spark.verification.former_reads import FormerReads
 from mzplan.warehouse.checkpoints import Begun
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
     from mzplan.schema.description import Description
 
@@ -67,12 +70,21 @@ class WantedContent:
     def _empty(self) -> DataFrame:
         return self._spark.createDataFrame([], f"{ddl(self._query.columns)}, {POSITION} {self._position}")
 
-    def rows(self, records: Sequence[StepRecord], content: Content, first: int) -> DataFrame:
+    def rows(self, read: FormerReads, content: Content, first: int) -> DataFrame:
         """The sink's rows as the target should hold them, with `_position`, and MUST: whether it must (it
         may have lost those of the steps before `first`)."""
         from pyspark.sql import functions as f
 
+        records = read.records
         descriptions = self._descriptions(records[-1].step)
+        boundaries = [description.first for description in descriptions[1:]]
+        if boundaries and boundaries[0] < read.moved:
+            raise GoneError(
+                f"The sink's select or where was changed at step {boundaries[0]}, and its steps up to "
+                f"{read.moved - 1} have read a former generation of the source: which of its rows came "
+                "before the change is not known any more."
+            )
+        descriptions = self._with_former_types(descriptions, read)
         boundaries = [description.first for description in descriptions[1:]]
         if self._query.keys:
             rows = self._latest_of_collection(records[-1], boundaries, first)
@@ -87,11 +99,13 @@ class WantedContent:
                 part = part.where(f.col(f"{POSITION}.{STEP}") >= description.first)
             if i + 1 < len(descriptions):
                 part = part.where(f.col(f"{POSITION}.{STEP}") < descriptions[i + 1].first)
-            parts.append(content.held(self._carrying(project(part, description.query)), description.query))
+            made = project(self._as_then(part, description.query), description.query)
+            parts.append(content.held(self._carrying(made), description.query))
         held = reduce(lambda union, part: union.unionByName(part), parts)
         if content.keys:
             held = _last_of_each(held, content.keys)
-        return held.withColumn(MUST, f.col(f"{POSITION}.{NOT_BEFORE}") >= first)
+        # A row of before all known steps is of none that the target may have lost, if it has lost none.
+        return held.withColumn(MUST, f.col(f"{POSITION}.{NOT_BEFORE}") >= first if first > 0 else f.lit(True))
 
     def keys_of(self, records: Sequence[StepRecord], keys: Sequence[str]) -> DataFrame:
         """Of a keyed collection: each key of the target of which these steps, in order, have read a change.
@@ -106,6 +120,7 @@ class WantedContent:
     def _carrying(self, rows: DataFrame) -> DataFrame:
         """The same rows, with ROW in their `_position` where it is asked for."""
         from pyspark.sql import functions as f
+        from pyspark.sql import types as t
 
         if not self._carried:
             return rows
@@ -114,7 +129,10 @@ class WantedContent:
         for output in self._carried:
             own = names.get(output.name.lower())
             value = f.col(quoted(own)) if own is not None else f.lit(None)
-            values.append((value.cast(output.type) if output.type else value).alias(output.name))
+            if output.type:
+                before = rows.schema[own].dataType if own is not None else t.NullType()
+                value = _cast(value, before, output)
+            values.append(value.alias(output.name))
         fields = [f.col(f"{POSITION}.{name}") for name in (STEP, NOT_BEFORE, ORDER)]
         return rows.withColumn(POSITION, f.struct(*fields, f.struct(*values).alias(ROW)))
 
@@ -138,15 +156,38 @@ class WantedContent:
         )
         return [*before, *later]
 
+    def _with_former_types(self, descriptions: list[_Description], read: FormerReads) -> list[_Description]:
+        """The same ones; the first one sees the columns of the former generation up to the step from which
+        on the collection is as it is. (Others have begun after that.)"""
+        if read.columns is None:
+            return descriptions
+        oldest, *later = descriptions
+        then = _Description(oldest.first, replace(oldest.query, columns=read.columns))
+        if any(description.first == read.moved for description in later) or not any(
+            record.step >= read.moved for record in read.records
+        ):
+            return [then, *later]
+        return [then, _Description(read.moved, oldest.query), *later]
+
+    def _as_then(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+        """The rows with the types that the query has seen: narrower ones, which hold these values."""
+        from pyspark.sql import functions as f
+
+        now = {column.name: column.type for column in self._query.columns}
+        then = [column for column in query.columns if now.get(column.name, column.type) != column.type]
+        return rows.withColumns(
+            {column.name: f.col(quoted(column.name)).cast(spark_type(column.type)) for column in then}
+        )
+
     def _require_told_apart(self, steps: FileSteps, boundaries: Sequence[int]) -> None:
         """See that no file has rows of steps that began under two descriptions. Raises GoneError."""
         for boundary in boundaries:
             merged = any(first < boundary <= last for first, last in steps.spans.values())
             if merged or boundary < steps.known_from:
                 raise GoneError(
-                    f"The sink's select or where was changed at step {boundary}, and which rows of the "
-                    "collection came before that is not known any more: their files were merged, or the logs "
-                    "of these steps are gone."
+                    f"The sink's select or where, or the type of a column, was changed at step {boundary}, "
+                    "and which rows of the collection came before that is not known any more: their files "
+                    "were merged, or the logs of these steps are gone."
                 )
 
     def _added(self, record: StepRecord, steps: FileSteps) -> DataFrame:
@@ -188,8 +229,8 @@ class WantedContent:
         """The rows of a keyed collection after a step: what is deleted or replaced is so in the target."""
         if boundaries:
             raise GoneError(
-                f"The sink's select or where was changed at step {boundaries[-1]}, and which rows of a keyed "
-                "collection it had written before that is not known."
+                f"The sink's select or where, or the type of a column, was changed at step {boundaries[-1]}, "
+                "and which rows of a keyed collection it had written before that is not known."
             )
         if first > 0:
             raise GoneError("Which rows of a keyed collection the target may have lost is not known.")
@@ -204,6 +245,18 @@ class WantedContent:
         log, version = self._collection, _whole_version(self._collection, record)
         reader = self._spark.read.format("delta").option("versionAsOf", version)
         return _positioned(reader.load(log.collection), None)
+
+
+def _cast(value: Expression, before: DataType, output: Output) -> Expression:
+    """The value as a column of today. Raises GoneError."""
+    from pyspark.sql import types as t
+
+    after = t.StructType.fromDDL(f"`one` {output.type}")
+    assert isinstance(after, t.StructType)
+    try:
+        return cast_by_name(value, before, after.fields[0].dataType)
+    except FieldsDifferError as problem:
+        raise GoneError(f"{output.name} was written in another form: {problem}.") from None
 
 
 def _whole_version(log: CollectionLog, record: StepRecord) -> int:

@@ -1,0 +1,101 @@
+"""Steps of a sink that have read former generations of its source, whose rows were migrated since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.model.state import Replay
+from mzplan.schema.columns import Column, spark_type
+from mzplan.schema.source_columns import columns_of
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.step_record import StepRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormerReads:
+    """What is known of these steps.
+
+    - `moved`: the first step that has read the collection as it is now; 0 if each step has.
+    - `columns`: the collection's columns with the types that they had before, None if these are the same.
+    - `records`: the steps from `moved` on. If there is none, the last one, as ending after the migrated rows.
+    """
+
+    moved: int
+    columns: tuple[Column, ...] | None
+    records: tuple[StepRecord, ...]
+
+    def require_known(self, replay: Replay) -> None:
+        """Raise GoneError for a replay of only some of the steps before `moved`: their rows are mixed."""
+        last = self.moved - 1
+        if 0 < replay.first <= last or (replay.last is not None and replay.last < last):
+            raise GoneError(
+                f"The steps up to {last} have read a former generation of the source, and which of its rows "
+                f"came with which step is not known any more. Replay all of them, or steps from {self.moved} "
+                "on."
+            )
+
+
+def former_reads(
+    warehouse: str, query: ResolvedQuery, history: StepHistory, records: Sequence[StepRecord]
+) -> FormerReads:
+    """Look for them among the steps that a target holds, in order. Raises GoneError, OSError."""
+    former = [record for record in records if _is_former(record, history)]
+    if not former:
+        return FormerReads(moved=0, columns=None, records=tuple(records))
+    moved = former[-1].step + 1
+    known = tuple(record for record in records if record.step >= moved)
+    if not known:
+        end, _ = history.log.offset(former[-1].step)  # rewritten when the sink moved to this collection
+        if not history.has_read(end):
+            raise GoneError("The sink has still to read the rest of a former generation of its source.")
+        known = (replace(former[-1], start=end, end=end),)
+    tables = {_table(offset) for record in former for offset in (record.start, record.end)}
+    columns = _former_columns(warehouse, query, tables)
+    return FormerReads(moved=moved, columns=columns, records=known)
+
+
+def _is_former(record: StepRecord, history: StepHistory) -> bool:
+    """Whether a step has read a former generation. The entry of the last such step was rewritten when the
+    sink moved: it begins where it ends."""
+    was_rewritten = record.start is not None and record.start == record.end
+    return was_rewritten or not (history.has_read(record.start) and history.has_read(record.end))
+
+
+def _former_columns(warehouse: str, query: ResolvedQuery, tables: set[Any]) -> tuple[Column, ...] | None:
+    """The query's columns as they were in the former generations with these tables. Raises GoneError if they
+    differ between them."""
+    source = query.description.source
+    assert source is not None
+    place = source.place
+    found: list[tuple[Column, ...]] = []
+    tables = tables - {Checkpoint.of(warehouse, *place).collection(), None}
+    while tables:
+        carried = Checkpoint.of(warehouse, *place).carried()
+        if carried is None:
+            raise GoneError("What a former generation of its source has looked like is not known any more.")
+        if carried.table in tables:
+            then = {column.name.lower(): column.type for column in columns_of(source.type, carried.body)}
+            columns = (replace(c, type=then.get(c.name.lower(), c.type)) for c in query.columns)
+            found.append(tuple(columns))
+        tables.discard(carried.table)
+        place = (source.id, carried.generation)
+    differing = {columns for columns in found if _types(columns) != _types(query.columns)}
+    if len(differing) > 1 or (differing and len(found) > 1):
+        raise GoneError(
+            "The sink has read several former generations of its source with columns of other types, and "
+            "which rows came from which of them is not known any more."
+        )
+    return differing.pop() if differing else None
+
+
+def _types(columns: Sequence[Column]) -> list[str]:
+    return [spark_type(column.type) for column in columns]
+
+
+def _table(offset: Any) -> Any:
+    return offset.get("reservoirId") if isinstance(offset, dict) else None

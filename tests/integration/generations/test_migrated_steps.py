@@ -1,0 +1,123 @@
+"""Steps of a sink that were written before its source has migrated its rows, and structs whose fields lie in
+another order: rows are made as they were written, or refused with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.state import Replay
+from tests.integration.generations.test_carry_over import after, reading, rows
+from tests.integration.spark.test_spark_replays import replayed
+from tests.integration.spark.test_spark_verify_sinks import compared, numbers
+from tests.integration.spark_lab import read_delta, until
+
+if TYPE_CHECKING:
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+
+
+def test_steps_before_a_migration_are_made_with_the_types_of_then(
+    lab: Lab, topic: Make, database: Make
+) -> None:
+    records, name = topic("then", partitions=1), database("then")
+    lab.execute(name, "CREATE TABLE t (id bigint, v text)")
+    source = lab.kafka_source(records, "id BIGINT, n INT, gone INT")
+    sink = lab.postgres_sink(source, name, "t", select=["id", "cast(n AS STRING) AS v"])
+    lab.start(source, sink)
+    for batch in (rows(1, 2), rows(3)):
+        before = len(lab.rows(name, "SELECT id FROM t"))
+        lab.produce(records, *batch)
+        until("they are there", lambda before=before: len(lab.rows(name, "SELECT id FROM t")) > before)  # type: ignore[misc]
+    lab.has_rows(name, "t", 3)
+    lab.finish(source, sink)
+    wider = after(source, "id BIGINT, n DECIMAL(12,1)")
+    moved = reading(sink, wider)
+    lab.start(wider, moved)
+    lab.finish(wider, moved)
+    assert numbers(compared(lab, moved)) == (0, 0, 0)  # no step has read the new collection yet
+    lab.start(wider, moved)
+    lab.produce(records, *rows(4, 5))
+    lab.has_rows(name, "t", 5)
+    lab.finish(wider, moved)
+    everything = [(1, "10"), (2, "20"), (3, "30"), (4, "40.0"), (5, "50.0")]
+    assert lab.rows(name, "SELECT id, v FROM t ORDER BY id") == everything
+    assert numbers(compared(lab, moved)) == (0, 0, 0)
+    lab.execute(name, "DELETE FROM t WHERE id IN (2, 4)")
+    assert compared(lab, moved).missing == 2
+    assert replayed(lab, moved, 7, missing=True) == 2
+    assert lab.rows(name, "SELECT id, v FROM t ORDER BY id") == everything
+    assert replayed(lab, moved, 8, first=lab.last_step(moved), missing=True) == 0
+    with pytest.raises(MzplanError, match="MZ177") as refused:
+        replayed(lab, moved, 9, last=0, missing=True)
+    assert "came with which step is not known" in refused.value.diagnostics[0].detail
+
+
+def test_steps_before_a_changed_select_and_a_migration_are_refused(
+    lab: Lab, topic: Make, database: Make
+) -> None:
+    records, name = topic("both", partitions=1), database("both")
+    lab.execute(name, "CREATE TABLE t (id bigint, v text)")
+    source = lab.kafka_source(records, "id BIGINT, n INT")
+    sink = lab.postgres_sink(source, name, "t", select=["id", "cast(n AS STRING) AS v"], where="id < 2")
+    lab.produce(records, *rows(1, 2))
+    lab.start(source, sink)
+    lab.has_rows(name, "t", 1)
+    lab.finish(sink)
+    body = {**sink.body, "select": ["id", "concat(cast(n AS STRING), 'x') AS v"], "where": "id > 0"}
+    sink = replace(sink, body=body, digest=f"{sink.digest}changed")
+    lab.start(sink)
+    lab.produce(records, *rows(3))
+    lab.has_rows(name, "t", 2)
+    lab.finish(source, sink)
+    assert numbers(compared(lab, sink)) == (0, 0, 0)
+    wider = after(source, "id BIGINT, n BIGINT")
+    moved = reading(sink, wider)
+    lab.start(wider, moved)
+    lab.produce(records, *rows(4))
+    lab.has_rows(name, "t", 3)
+    lab.finish(wider, moved)
+    assert lab.rows(name, "SELECT id, v FROM t ORDER BY id") == [(1, "10"), (3, "30x"), (4, "40x")]
+    with pytest.raises(MzplanError, match="MZ177") as refused:
+        compared(lab, moved)
+    assert "select or where was changed at step" in refused.value.diagnostics[0].detail
+    asked = Replay(serial=7, missing=True, generation=1)
+    with pytest.raises(MzplanError, match="MZ177"):
+        lab.start(replace(lab.retried(moved), replays=(asked,)))
+    assert len(lab.rows(name, "SELECT id FROM t")) == 3
+
+
+def test_fields_of_a_struct_are_matched_by_name(lab: Lab, tmp_path: Path) -> None:
+    spark, lake = lab.executor._spark, tmp_path / "lake"
+    assert spark is not None
+    price = "price STRUCT<net: INT, gross: INT>"
+    spark.sql(f"CREATE TABLE delta.`{lake}/orders` (id INT, {price}) USING DELTA")
+    spark.sql(f"INSERT INTO delta.`{lake}/orders` VALUES (1, struct(10, 12)), (2, NULL)")
+    for target in ("appended", "merged"):
+        spark.sql(
+            f"CREATE TABLE delta.`{lake}/{target}` (price STRUCT<gross: INT, net: INT>, id INT) USING DELTA"
+        )
+    disk = {"type": "files", "path": str(lake)}
+    swapped = lab.source("delta", disk, path="orders", schema="id INT, price STRUCT<gross: INT, net: INT>")
+    assert lab.codes(swapped) == ["MZ285"]
+    with pytest.raises(MzplanError, match="MZ285"):
+        lab.start(swapped)
+    source = lab.source("delta", disk, path="orders", schema=f"id INT, {price}")
+    select = ["id", "named_struct('net', price.net, 'gross', price.gross) AS price"]
+    appended = lab.sink(source, "delta", disk, path="appended", select=["id", "price"])
+    merged = lab.sink(source, "delta", disk, path="merged", mode="upsert", key=["id"], select=select)
+    lab.start(source, appended, merged)
+    for sink in (appended, merged):
+        path = lake / sink.body["path"]
+        until("both are there", lambda path=path: len(read_delta(path)) == 2)  # type: ignore[misc]
+    lab.finish(source, appended, merged)
+    for sink in (appended, merged):
+        found = {row["id"]: row["price"] for row in read_delta(lake / sink.body["path"])}
+        assert found[1] == {"net": 10, "gross": 12}, sink.address
+        assert numbers(compared(lab, sink)) == (0, 0, 0), sink.address
