@@ -141,6 +141,9 @@ def apply_saved(
         _settle(work)
         made = plan_configuration(work, state, plan.targets, plan.replacing, canary=canary, rotated=rotated)
         ensure_same(plan, made)
+        known = {loss.address for loss in losing(made)}
+        seen = (loss for loss in losing(plan) if loss.address not in known)  # by the live validation of then
+        made = replace(made, diagnostics=(*made.diagnostics, *seen))
         return made if canary is not None else with_canaries(made, state, options.canary)
 
     return carry_out(work, CommitRequest(command="apply", planned=planned, approve=approve, options=options))

@@ -52,7 +52,7 @@ def test_records_that_retention_has_dropped(
     project.apply()
     eventually("300 rows", lambda: ids(lake) == list(range(300)))
     delete_records(kafka, name, 200)
-    declare("STRING")
+    declare("INT")
     before, runs = project.state_bytes(), project.run_ids("lo_")
 
     # In a plan with --live: above all else, in each of its forms.
@@ -104,7 +104,7 @@ def test_files_that_are_gone_are_found_by_the_runner_before_it_stops_anything(pr
     project.apply()
     eventually("3 rows", lambda: ids(lake) == [1, 2, 3])
     (inbox / "one.json").unlink()
-    declare("STRING")
+    declare("INT")
     runs = project.run_ids("go_")
 
     done = project.apply("--allow-replace", "--no-live", code=8)
@@ -150,7 +150,7 @@ def test_several_sources_that_lose_with_a_canary_and_by_alter(project: Project) 
     eventually("all are read", lambda: [rows(name) for name in folders] == [2, 2, 2])
     for name in "ab":
         (folders[name] / "1.json").unlink()
-    declare("STRING", trigger="400ms")
+    declare("INT", trigger="400ms")
 
     # All that lose are named at once.
     refused = project.apply("--canary", "--allow-replace", code=7)["diagnostics"]

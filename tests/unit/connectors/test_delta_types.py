@@ -17,7 +17,7 @@ from mzplan.connectors.delta.column_types import holds
         ("TIMESTAMP", "DATE"),
         ("DECIMAL(12,2)", "DECIMAL(10,2)"),
         ("DECIMAL(20,1)", "BIGINT"),
-        ("ARRAY<INT>", "ARRAY<STRING>"),  # Spark's to say
+        ("ARRAY<STRING>", "ARRAY<INT>"),
     ],
 )
 def test_what_holds_every_value(there: str, written: str) -> None:
