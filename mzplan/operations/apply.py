@@ -140,7 +140,7 @@ def apply_saved(
     def planned(state: State) -> Plan:
         _settle(work)
         made = plan_configuration(work, state, plan.targets, plan.replacing, canary=canary, rotated=rotated)
-        ensure_same(plan, made)
+        ensure_same(plan, made, state)
         known = {loss.address for loss in losing(made)}
         seen = (loss for loss in losing(plan) if loss.address not in known)  # by the live validation of then
         made = replace(made, diagnostics=(*made.diagnostics, *seen))

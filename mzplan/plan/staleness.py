@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.plan import Change, Plan
-from mzplan.model.state import ResourceState
+from mzplan.model.state import ResourceState, State
 from mzplan.plan.comparison import compare_resources
 from mzplan.plan.file import digest_of_plan
 
@@ -15,14 +16,14 @@ MAX_SHOWN = 8  # differences that the error names
 MAX_FIELDS = 3
 
 
-def ensure_same(saved: Plan, made: Plan) -> None:
-    """Raise MZ036 (exit 5) unless both plans commit the same. `made`: the same plan, made again now."""
+def ensure_same(saved: Plan, made: Plan, state: State) -> None:
+    """Raise MZ036 (exit 5) unless both plans commit the same. `made`: the plan, made again of `state`."""
     if saved.lineage and saved.lineage != made.lineage:
         differences = ["it was made for another state"]
     elif digest_of_plan(saved) == digest_of_plan(made):
         return
     else:
-        differences = [*_changes(saved, made), *_settings(saved, made)] or ["it was edited"]
+        differences = [*_changes(saved, made, state), *_settings(saved, made)] or ["it was edited"]
     more = f"; and {len(differences) - MAX_SHOWN} more" if len(differences) > MAX_SHOWN else ""
     raise error(
         "MZ036",
@@ -33,18 +34,30 @@ def ensure_same(saved: Plan, made: Plan) -> None:
     )
 
 
-def _changes(saved: Plan, made: Plan) -> Iterator[str]:
-    if saved.changes and not made.changes:
+def _changes(saved: Plan, made: Plan, state: State) -> Iterator[str]:
+    if saved.changes and all(_is_done(change, state) for change in saved.changes):
         yield "all its changes are done already"
         return
     old, new = ({change.address: change for change in plan.changes} for plan in (saved, made))
     for address in sorted(old.keys() | new.keys(), key=natural):
-        if (difference := _difference(address, old.get(address), new.get(address))) is not None:
+        committed = state.resources.get(address)
+        if (difference := _difference(address, old.get(address), new.get(address), committed)) is not None:
             yield difference
 
 
-def _difference(address: Address, saved: Change | None, made: Change | None) -> str | None:
+def _is_done(change: Change, state: State) -> bool:
+    committed, after = state.resources.get(change.address), change.after
+    if committed is None or after is None:
+        return committed is after
+    return committed == replace(after, id=after.id or committed.id)
+
+
+def _difference(
+    address: Address, saved: Change | None, made: Change | None, committed: ResourceState | None
+) -> str | None:
     if saved is None or made is None:
+        if saved is not None and (fields := _fields(saved.before, committed)):
+            return f"{address} was changed since ({fields})"
         present, what = (made, "would also") if made is not None else (saved, "would no longer")
         return f"{address} {what} {present.action}" if present is not None else None
     if fields := _fields(saved.before, made.before):

@@ -266,7 +266,7 @@ def test_a_saved_plan_of_a_migration_can_be_applied() -> None:
     state = commit(shop(orders=orders()))
     wanted = shop(orders=orders("id BIGINT"))
     plan = decode_plan(encode_plan(build_plan(wanted, state)))
-    ensure_same(plan, build_plan(wanted, state))
+    ensure_same(plan, build_plan(wanted, state), state)
 
 
 def test_another_upstream_begins_with_nothing() -> None:

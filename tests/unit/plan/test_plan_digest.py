@@ -78,7 +78,7 @@ def check(plan: Plan) -> None:
     made = build_plan(WANTED, STATE, targets=plan.targets, replace=plan.replacing, rotated=rotated)
     if plan.canaries:
         made = dataclasses.replace(made, canaries=choose_canaries(made, STATE, plan.canaries[0].wait))
-    ensure_same(decode_plan(encode_plan(plan)), made)
+    ensure_same(decode_plan(encode_plan(plan)), made, STATE)
 
 
 def edited(address: str, **changes: Any) -> Callable[[Plan], Plan]:

@@ -104,9 +104,10 @@ def test_two_that_claim_one_name(state: State) -> None:
 def test_a_saved_plan_with_a_rename(state: State) -> None:
     plan = build_plan(renamed_source(), state)  # type: ignore[arg-type]
     assert decode_plan(encode_plan(plan)) == plan
-    ensure_same(plan, build_plan(renamed_source(), state))  # type: ignore[arg-type]
+    ensure_same(plan, build_plan(renamed_source(), state), state)  # type: ignore[arg-type]
     with pytest.raises(MzplanError):
-        ensure_same(plan, build_plan(renamed_source(), commit_plan(plan, state)))  # type: ignore[arg-type]
+        later = commit_plan(plan, state)
+        ensure_same(plan, build_plan(renamed_source(), later), later)  # type: ignore[arg-type]
 
 
 def test_targets_take_a_rename_along(state: State) -> None:

@@ -31,7 +31,7 @@ def state() -> State:
 def stale(plan: Plan, configuration: Configuration, state: State, **options: Any) -> str:
     """Return the difference that the error names."""
     with pytest.raises(MzplanError) as caught:
-        ensure_same(plan, build_plan(configuration, state, **options))
+        ensure_same(plan, build_plan(configuration, state, **options), state)
     (found,) = caught.value.diagnostics
     assert (found.code, caught.value.exit_code) == ("MZ036", ExitCode.STALE)
     assert "Nothing was changed" in found.detail
@@ -40,15 +40,15 @@ def stale(plan: Plan, configuration: Configuration, state: State, **options: Any
 
 def test_an_unrelated_commit_does_not_make_a_plan_stale(state: State) -> None:
     plan = build_plan(MOVED, state)
-    ensure_same(plan, build_plan(MOVED, state))
+    ensure_same(plan, build_plan(MOVED, state), state)
     more = {**OTHER, "other": source("other", connection="k2", trigger={"interval": "9s"})}
     two = {**LOCAL, "two": Instance(name="two", type="cluster")}
     later = commit(shop(two, **more, extra=console("extra", "other")), state)
     made = build_plan(shop(two, **more, extra=console("extra", "other"), k=kafka(brokers=["b:9092"])), later)
-    ensure_same(plan, made)
+    ensure_same(plan, made, later)
     assert made.serial == 2 and commit_plan(made, later).resources[at("sink.extra")]
     paused = commit_plan(plan_pause(state, [at("sink.orders_pg")]), state)  # which keeps running
-    ensure_same(plan, build_plan(MOVED, paused))
+    ensure_same(plan, build_plan(MOVED, paused), paused)
 
 
 @pytest.mark.parametrize(
