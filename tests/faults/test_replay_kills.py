@@ -183,12 +183,12 @@ def test_killed_while_letters_are_read_once_more(
     running = doomed.runner()
     shop.arrive([*range(100)])
     eventually("the letters are kept", lambda: shop.letters() == [*range(100, 143)], SECONDS)
-    shop.declare("DOUBLE", "dead/s")
+    shop.declare("DECIMAL(12,2)", "dead/s")
     project.apply("--allow-replace")
     running.terminate()
     assert running.wait(SECONDS) == 0
     asked = ("replay", "source.s", "--dead-letters", "--auto-approve")
-    recorded = project.run(*asked, "--wait", "0s")
+    recorded = project.run(*asked, "--no-live", "--wait", "0s")
     assert recorded.returncode == 8 and "no runner" in recorded.stdout.lower(), recorded.stdout
 
     for point in LETTERS_POINTS:
@@ -196,7 +196,7 @@ def test_killed_while_letters_are_read_once_more(
         assert killed == -signal.SIGKILL, (point, (project.folder / "runner.log").read_text())
         if point == Failpoint.DEAD_LETTERS_WRITTEN:  # and the next one finds another definition
             assert shop.letters() == [*range(100, 143)]
-            shop.declare("DOUBLE", "dead/later")
+            shop.declare("DECIMAL(12,2)", "dead/later")
             project.apply("--no-live", "--wait", "0s", code=8)
     assert shop.letters() == [140, 141, 142]
     shop.send(range(143, 150))
@@ -205,16 +205,17 @@ def test_killed_while_letters_are_read_once_more(
     eventually("it is done", lambda: project.queries()["source.s"]["replays"][0]["done"], SECONDS)
     assert shop.letters() == [140, 141, 142]
     (replay,) = project.queries()["source.s"]["replays"]
-    stay = [{"reason": "amount is not a DOUBLE", "letters": 3}]
+    stay = [{"reason": "amount is not a DECIMAL(12,2)", "letters": 3}]
     assert replay["dead_letters"] == {"read": 43, "rows": 40, "rows_before": 0, "stay": stay}
     eventually("nothing is pending", lambda: project.json("plan")["pending"] == [], SECONDS)
 
     # With a runner alive the command says what has become of them.
-    shop.declare("DOUBLE", "dead/s")
+    shop.declare("DECIMAL(12,2)", "dead/s")
     project.apply()
     again = project.run(*asked, "--where", "offset >= 0")
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "3 dead letters were read: 0 are rows now, 3 stay\n    3: amount is not a DOUBLE" in again.stdout
+    said = "3 dead letters were read: 0 are rows now, 3 stay\n    3: amount is not a DECIMAL(12,2)"
+    assert said in again.stdout
     (change,) = project.json(*asked, "--where", "topic = 'other'")["changes"]
     assert change["dead_letters"] == {"read": 0, "rows": 0, "rows_before": 0, "stay": []}
     running.terminate()

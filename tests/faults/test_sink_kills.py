@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,7 @@ from mzplan.connectors.files.manifest import committed_files
 from mzplan.host.failpoints import Failpoint
 from tests.faults.doomed import Doomed
 from tests.integration.committed import committed
+from tests.integration.spark_lab import read_delta
 from tests.support import (
     Project,
     eventually,
@@ -61,6 +63,7 @@ class Copies(Doomed):
             f"connections:\n{self.connections}"
             f"  disk: {{type: files, path: {self.lake}}}\n"
             f"sources:\n{orders_source('s', 'k', self.input)}"
+            f"{orders_source('chained', 'k', self.output)}"  # reads what the sink writes in transactions
             "sinks:\n"
             f"  kafka: {{from: s, connection: k, topic: {self.output}, {trigger}}}\n"
             f"  straight: {{from: s, connection: pg, table: straight, {trigger}}}\n"
@@ -126,6 +129,9 @@ class Copies(Doomed):
             there = DeltaTable.is_deltatable(str(path))
             return DeltaTable(str(path)).to_pyarrow_table(columns=["id"])["id"].to_pylist() if there else ()
 
+        def chained() -> Iterable[int]:
+            return (row["id"] for row in read_delta(self.collection("chained")))
+
         def files() -> Iterable[int]:
             listed = committed_files(self.lake / "files")
             return pq.ParquetDataset(listed).read(columns=["id"])["id"].to_pylist() if listed else ()
@@ -136,7 +142,14 @@ class Copies(Doomed):
             "staged": lambda: table("staged"),
             "delta": delta,
             "files": files,
+            "chained": chained,
         }
+
+    def collection(self, source: str) -> Path:
+        """The folder of a source's collection."""
+        state = json.loads(self.project.state_bytes())
+        id_ = state["resources"][f"source.{source}"]["id"]
+        return self.project.folder / "warehouse" / "collections" / id_ / "g1"
 
 
 @pytest.fixture
