@@ -358,7 +358,7 @@ def test_records_of_an_aborted_transaction_are_no_rows(lab: Lab, topic: Make) ->
     name = topic(partitions=1)
     source, dirty = lab.kafka_source(name, "id BIGINT"), lab.kafka_source(name, "id BIGINT")
     dirty.connections["connection"].body["options"] = {"isolation.level": "read_uncommitted"}  # type: ignore[index]
-    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap, "transactional.id": name})
+    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap, "transactional.id": name, "log_level": 0})
     producer.init_transactions(30)
     for number, end in enumerate((producer.commit_transaction, producer.abort_transaction)):
         producer.begin_transaction()

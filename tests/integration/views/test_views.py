@@ -67,6 +67,10 @@ class Shop:
     def waits(self, rows: int) -> bool:
         return bool(self.project.queries()["view.large"]["lag"] == rows)
 
+    def newest_step(self) -> int:
+        """The newest step of source.orders that is recorded, which is a moment after its rows are there."""
+        return int(self.project.json("steps", "source.orders")["steps"][-1]["step"])
+
     def shows(self, rows: list[tuple[Any, ...]]) -> None:
         eventually(f"{rows}", lambda: self.rows() == rows)
 
@@ -145,11 +149,12 @@ def test_sql_between_a_source_and_a_sink_is_changed_while_it_runs(shop: Shop) ->
 
     # A view that does not read on holds what it has still to read.
     assert project.run("pause", "view.large").returncode == 0
+    newest = shop.newest_step()
     for waiting in (10, 20):  # a step of its own each: the last one is kept in any case
         shop.append()
         eventually(f"{waiting} rows wait", partial(shop.waits, waiting))
-    newest = project.json("steps", "source.orders")["steps"][-1]["step"]
-    held = project.run("expire", "source.orders", "--before", str(newest + 1))
+    eventually("both steps are recorded", lambda: shop.newest_step() == newest + 2)
+    held = project.run("expire", "source.orders", "--before", str(newest + 3))
     assert held.returncode != 0 and "view.large" in held.stderr
     assert project.run("resume", "view.large").returncode == 0
     fourth = [*third, *((i, f"C{i % 3}", Decimal(i * 2), f"{i}.00") for i in range(30, 50))]
