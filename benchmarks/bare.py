@@ -132,12 +132,11 @@ class BareLoop:
         return resolve(description, self.secrets, str(self.project), self.warehouse)
 
     def _history(self, description: Description) -> StepHistory:
-        upstream = description.source
-        return StepHistory(self.warehouse, description.place, upstream.place if upstream else None)
+        read = description.input
+        return StepHistory(self.warehouse, description.place, read.place if read else None)
 
     def _collection(self, description: Description) -> str:
-        place = description.source or description
-        return collection_path(self.warehouse, place.id, place.generation)
+        return collection_path(self.warehouse, *description.rows_of.place)
 
 
 def _has_triggered(query: StreamingQuery) -> bool:
@@ -154,10 +153,8 @@ def _renamed(description: Description) -> Description:
         body["table"] = body["table"].replace("public.", "public.bare_")
     elif description.type == "delta":
         body["path"] = f"bare_{body['path']}"
-    upstream = description.source
-    if upstream is not None:
-        upstream = replace(upstream, id=f"bare-{upstream.id}")
-    return replace(description, id=f"bare-{description.id}", body=body, source=upstream)
+    reads = {name: replace(read, id=f"bare-{read.id}") for name, read in description.reads.items()}
+    return replace(description, id=f"bare-{description.id}", body=body, reads=reads)
 
 
 def _connection(description: Description) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.controller.executor import ExecutorContext, QueryName
 from mzplan.model.address import Address
-from mzplan.schema.description import Description, InlinedConnection, SourceRead
+from mzplan.schema.description import Description, InlinedConnection, CollectionRead
 from mzplan.secrets.references import Secrets
 from mzplan.spark.executor import SparkExecutor
 from mzplan.warehouse.checkpoints import collection_path
@@ -88,14 +88,14 @@ def describe_source(type_: str, connection: Mapping[str, Any], **body: Any) -> D
 def describe_sink(source: Description, type_: str, connection: Mapping[str, Any], **body: Any) -> Description:
     """A sink of that source."""
     sink = describe_source(type_, connection, **{"from": "s"}, **body)
-    upstream = SourceRead(
+    upstream = CollectionRead(
         address=source.address,
         id=source.id,
         generation=source.generation,
         type=source.type,
         body=source.body,
     )
-    return replace(sink, address=Address("sink", "k"), source=upstream)
+    return replace(sink, address=Address("sink", "k"), reads={source.address.name: upstream})
 
 
 def _connection(body: Mapping[str, Any]) -> InlinedConnection:

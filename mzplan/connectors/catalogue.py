@@ -4,6 +4,8 @@ registers itself by being imported."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from mzplan.connectors import console, delta, files, formats, kafka, local, network, postgres, views
@@ -11,7 +13,7 @@ from mzplan.connectors.api.connector import Connector, SinkConnector, SourceConn
 from mzplan.endpoints.interface import ReachesServers
 from mzplan.model.address import Kind
 from mzplan.model.diagnostics import error
-from mzplan.schema.description import Description, SourceRead
+from mzplan.schema.description import CollectionRead, Description
 from mzplan.schema.plugins import Plugin, find_plugin
 
 _OWN = {
@@ -54,10 +56,17 @@ def _of_endpoints(plugin: Plugin) -> Connector:
     from mzplan.connectors.adapter.source import EndpointSource
 
     brought = plugin.connector
-    has_source, has_sink = (f"{kind}.{plugin.type}" in plugin.schemas for kind in ("source", "sink"))
+    has_source, has_view, has_sink = (
+        f"{kind}.{plugin.type}" in plugin.schemas for kind in ("source", "view", "sink")
+    )
+    source: Callable[[], SourceConnector] | None = None
+    if has_view:
+        source = partial(views.View, brought.compute)
+    elif has_source:
+        source = lambda: EndpointSource(brought.input_factory(), brought)  # noqa: E731
     return Connector(
         type=plugin.type,
-        source=(lambda: EndpointSource(brought.input_factory(), brought)) if has_source else None,
+        source=source,
         sink=(lambda: EndpointSink(brought.output_factory(), brought)) if has_sink else None,
         servers=brought.servers if isinstance(brought, ReachesServers) else None,
     )
@@ -75,10 +84,10 @@ class Connectors:
         self._lock = threading.Lock()
 
     def source(self, type_: str) -> SourceConnector:
-        """The connector for a type of source. Raises MzplanError MZ063 for a type that has none."""
+        """The connector for a type of source or view. Raises MzplanError MZ063 for a type that has none."""
         return cast(SourceConnector, self._get("source", type_))
 
-    def position(self, collection: Description | SourceRead) -> str:
+    def position(self, collection: Description | CollectionRead) -> str:
         """The type of `_position` in a collection, as Spark DDL. Raises as `source` does."""
         return self.source(collection.position_type).position
 

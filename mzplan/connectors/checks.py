@@ -37,7 +37,7 @@ def prepare_target(
 ) -> tuple[Diagnostic, ...]:
     """Make what the target of a sink lacks, where it says so; why that can't be done, nothing if it is. See
     `check_description`."""
-    if description.address.kind != "sink":
+    if not description.address.writes_target:
         return ()
     try:
         with missing_extras_reported():
@@ -73,7 +73,7 @@ def check_description(
                     diagnostics=check_connection(inlined, secrets, directory or str(secrets.directory)) or ()
                 )
             query = resolve(description, secrets, directory or str(secrets.directory), warehouse)
-            if description.address.kind == "sink":
+            if description.address.writes_target:
                 probed = connectors.sink(description.type).probe(query, outputs(query))
                 beyond = check_replays(query, query.checkpoint) if query.checkpoint is not None else ()
                 return replace(probed, diagnostics=(*probed.diagnostics, *beyond)) if beyond else probed

@@ -24,7 +24,7 @@ log = logging.getLogger("mzplan.storage")
 
 def record_release(connectors: Connectors, checkpoint: Checkpoint, description: Description) -> None:
     """Record, durably, where a query is about to make something. Raises OSError."""
-    of = connectors.source if description.address.has_collection else connectors.sink
+    of = connectors.source if description.address.writes_collection else connectors.sink
     if not of(description.type).leaves:
         return
     left = encode(description)
@@ -44,7 +44,7 @@ def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> Non
     """Remove from its upstream what a generation that is given up has made there; nothing if it made
     nothing, or that is gone. Raises MzplanError while it can't be removed."""
     description = _recorded(warehouse, place)
-    if description is None or not description.address.has_collection:
+    if description is None or not description.address.writes_collection:
         return
     connector = Connectors().source(description.type)
     if not connector.leaves:
@@ -70,7 +70,7 @@ def remove(warehouse: str, place: Place, secrets: Secrets, directory: str) -> No
 
 def _forget(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
     description = _recorded(warehouse, place)
-    if description is not None and description.address.kind == "sink":
+    if description is not None and description.address.writes_target:
         connector = Connectors().sink(description.type)
         if connector.leaves:
             connector.forget(resolve(description, secrets, directory, warehouse))

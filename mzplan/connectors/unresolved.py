@@ -44,12 +44,11 @@ def lineage_of(description: Description, directory: str, warehouse: str) -> Quer
     ends = connector.ends(query) if connector is not None and connector.ends is not None else None
     reads, writes = (ends.reads, ends.writes) if ends is not None else ((), ())
     collection = LineageEnd(
-        name=at_path(collection_path(warehouse, *description.collection.place)),
+        name=at_path(collection_path(warehouse, *description.rows_of.place)),
         columns=tuple(Output(name=column.name, type=column.type) for column in query.columns),
     )
-    if description.address.has_collection:
-        read = description.source
-        below = () if read is None else (at_path(collection_path(warehouse, *read.place)),)
+    if description.address.writes_collection:
+        below = (at_path(collection_path(warehouse, *read.place)) for read in description.reads.values())
         aside = (LineageEnd(name=name) for name in writes)
         return QueryLineage(
             inputs=tuple(LineageEnd(name=name) for name in (*below, *reads)), outputs=(collection, *aside)
@@ -72,7 +71,7 @@ def ddl_of(description: Description, directory: str) -> Ddl | None:
     if connector is None or connector.ddl is None:
         return None
     query = resolve(description, _Unresolved(directory, {}), directory)
-    is_sink = description.address.kind == "sink"
+    is_sink = description.address.writes_target
     return connector.ddl(query, outputs_without_spark(query) if is_sink else ())
 
 

@@ -1,9 +1,9 @@
-"""The side of a view that is like a source: it writes a collection. What it reads is one, too, on no server;
-its rows are made of that by Spark (mzplan.spark.streams)."""
+"""Views: queries whose rows are computed from collections. They write a collection, and reach no server."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector, SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
@@ -11,22 +11,31 @@ from mzplan.connectors.api.queries import Probe, ResolvedQuery
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Compute = Callable[[Mapping[str, "DataFrame"], Mapping[str, Any]], "DataFrame"]
+"""Returns a view's rows. Takes the rows of each collection that it reads, by name, and the view's options."""
 
-class SqlView(SourceConnector):
-    """A query over a collection. Its rows keep the `_position` that they have there."""
 
-    position = ""
+class View(SourceConnector):
+    """A view by SQL, which mzplan.spark.projection computes: each row keeps the `_position` of its input.
+
+    With `compute`, a view by a function. The rows of a view with several inputs have no position.
+    """
+
+    position = "STRUCT<input: STRING>"
+
+    def __init__(self, compute: Compute | None = None):
+        self.compute = compute
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        """There is nothing to reach."""
+        """Return an empty probe: there is no server to reach."""
         return Probe()
 
     def route(self, query: ResolvedQuery) -> str:
-        source = query.description.source
-        return f"the collection of {source.address}" if source is not None else "no collection"
+        reads = query.description.reads.values()
+        return f"the collection{'s' * (len(reads) > 1)} of {' and '.join(str(r.address) for r in reads)}"
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
-        raise AssertionError("the rows of a view are those of a collection")
+        raise AssertionError(f"{query.address} reads collections, not an upstream")
 
 
-CONNECTOR = Connector(type="sql", source=SqlView)
+CONNECTOR = Connector(type="sql", source=View)

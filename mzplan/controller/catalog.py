@@ -29,7 +29,7 @@ class Catalog:
     def __init__(self) -> None:
         self.collections: dict[GlobalId, CollectionState] = {}
         self.exports: dict[GlobalId, ExportState] = {}
-        self.prepared: dict[GlobalId, CreateExportToken] = {}
+        self.prepared: dict[tuple[GlobalId, GlobalId], CreateExportToken] = {}
         self.kept: frozenset[Place] = frozenset()
         self._dropped: set[tuple[str, GlobalId]] = set()
 
@@ -77,7 +77,7 @@ class Catalog:
 
     def readers(self, id_: GlobalId) -> dict[GlobalId, Place]:
         """Where the exports of a collection keep their checkpoints, by id."""
-        return {i: export.place for i, export in self.exports.items() if export.description.from_id == id_}
+        return {i: export.place for i, export in self.exports.items() if id_ in export.description.from_ids}
 
     def ensure_known(self, ids: Sequence[GlobalId], kind: str, was: Callable[[str, GlobalId], bool]) -> None:
         """Raises IdentifierMissingError for the first id that neither this nor the durable history (`was`)
@@ -93,8 +93,8 @@ class Catalog:
         for id_, description in given:
             if id_ != description.query.id:
                 raise StorageError(f"{id_} is described as {description.query.id}.")
-            reads = description.query.source is not None  # a view is one, and reads one
-            if (id_ in self.exports and not reads) or wanted.setdefault(id_, description) != description:
+            is_other = id_ in self.exports and not description.query.reads
+            if is_other or wanted.setdefault(id_, description) != description:
                 raise IdentifierReusedError(f"{id_} is another one's: {description.query.address} can't be.")
         for id_, description in wanted.items():
             before = self.collections.get(id_)
@@ -110,37 +110,45 @@ class Catalog:
         collection already: the same token. Changes nothing."""
         for id_, from_id in wanted:
             self.collection(from_id)
-            if id_ in self.collections and self.collections[id_].description.query.source is None:
+            if id_ in self.collections and not self.collections[id_].description.query.reads:
                 raise IdentifierReusedError(f"{id_} is a collection's: no export can be.")
         return [self._token(id_, from_id) for id_, from_id in wanted]
 
     def _token(self, id_: GlobalId, from_id: GlobalId) -> CreateExportToken:
-        prepared = self.prepared.get(id_)
-        if prepared is not None and prepared.from_id == from_id:
+        prepared = self.prepared.get((id_, from_id))
+        if prepared is not None:
             return prepared
         return CreateExportToken(id=id_, from_id=from_id, step=self.collection(from_id).since)
 
     def prepare(self, tokens: Iterable[CreateExportToken]) -> None:
-        """Hold the since of the collections. A token of the same export for another one is cancelled."""
+        """Hold the since of the collections."""
         for token in tokens:
-            before = self.prepared.get(token.id)
-            if before is not None and before != token:
-                self.cancel(before)
-            self.prepared[token.id] = token
+            self.prepared[token.id, token.from_id] = token
             self.collection(token.from_id).hold(_prepared(token.id), token.step)
 
     def cancel(self, token: CreateExportToken) -> None:
         """No error when it was used or cancelled before."""
-        if self.prepared.get(token.id) != token:
+        if not self.is_prepared(token):
             return
-        del self.prepared[token.id]
+        del self.prepared[token.id, token.from_id]
         if token.from_id in self.collections:
             self.collections[token.from_id].release(_prepared(token.id))
 
+    def is_prepared(self, token: CreateExportToken) -> bool:
+        """Whether the token was neither used nor cancelled."""
+        return self.prepared.get((token.id, token.from_id)) == token
+
     def left_prepared(self, wanted: Container[GlobalId]) -> list[CreateExportToken]:
-        """The tokens of exports that are none of these, and those of collections that are gone."""
+        """The tokens that nobody will use: of other exports, and of collections that are gone or that the
+        export doesn't read."""
         tokens = self.prepared.values()
-        return [t for t in tokens if t.id not in wanted or t.from_id not in self.collections]
+        return [
+            token
+            for token in tokens
+            if token.id not in wanted
+            or token.from_id not in self.collections
+            or (token.id in self.exports and token.from_id not in self.exports[token.id].description.from_ids)
+        ]
 
     def without(self, tokens: Set[CreateExportToken]) -> list[CreateExportToken]:
         """What is prepared besides."""
@@ -151,12 +159,12 @@ class Catalog:
         StorageError for one of another export; IdentifierReusedError for two descriptions of one."""
         wanted: dict[GlobalId, ExportDescription] = {}
         for token, description in given:
-            if token.id != description.query.id or token.from_id != description.from_id:
+            if token.id != description.query.id or token.from_id not in description.from_ids:
                 raise StorageError(
                     f"The token is for {token.id}, a reader of {token.from_id}; {description.query.address} "
-                    f"is {description.query.id} and reads {description.from_id}."
+                    f"is {description.query.id} and reads {' and '.join(description.from_ids)}."
                 )
-            if self.prepared.get(token.id) != token:
+            if not self.is_prepared(token):
                 raise IdentifierMissingError("prepared export", token.id)
             self.collection(token.from_id)
             if wanted.setdefault(token.id, description) != description:
@@ -168,14 +176,17 @@ class Catalog:
             self._install(token, description)
 
     def _install(self, token: CreateExportToken, description: ExportDescription) -> None:
-        before = self.exports.get(token.id)
-        same = before is not None and before.place == (token.id, description.query.generation)
-        if before is not None and same and before.description.from_id == token.from_id:
-            before.description = description
-        else:
+        export = self.exports.get(token.id)
+        if export is None or export.place != (token.id, description.query.generation):
             self.drop(token.id, "sink")
-            upper = before.upper if before is not None and same else 0
-            self.exports[token.id] = ExportState(description=description, read_hold=token.step, upper=upper)
+            export = self.exports[token.id] = ExportState(description=description)
+        export.description = description
+        for former in export.read_holds.keys() - set(description.from_ids):
+            del export.read_holds[former]
+            if former in self.collections:
+                self.collections[former].release(token.id)
+        if token.from_id not in export.read_holds:
+            export.read_holds[token.from_id] = token.step
             self.collection(token.from_id).hold(token.id, token.step)
         self.cancel(token)
 
@@ -187,14 +198,15 @@ class Catalog:
             dropped = self.collections.pop(id_, None)
         else:
             dropped = export = self.exports.pop(id_, None)
-            if export is not None and export.description.from_id in self.collections:
-                self.collections[export.description.from_id].release(id_)
+            for from_id in export.description.from_ids if export is not None else ():
+                if from_id in self.collections:
+                    self.collections[from_id].release(id_)
         if dropped is not None:
             self._dropped.add((kind, id_))
 
     def adopt(self, token: CreateExportToken) -> None:
         """Take a token out of the journal: its hold is back as soon as its collection is."""
-        self.prepared[token.id] = token
+        self.prepared[token.id, token.from_id] = token
 
     def restore_holds(self) -> None:
         """After collections were created: what tokens and exports hold of them."""
@@ -202,9 +214,9 @@ class Catalog:
             if token.from_id in self.collections:
                 self.collections[token.from_id].hold(_prepared(token.id), token.step)
         for id_, export in self.exports.items():
-            from_id = export.description.from_id
-            if from_id in self.collections:
-                self.collections[from_id].hold(id_, export.read_hold)
+            for from_id in export.description.from_ids:
+                if from_id in self.collections:
+                    self.collections[from_id].hold(id_, export.read_holds.get(from_id, 0))
 
 
 def _prepared(id_: GlobalId) -> str:

@@ -324,7 +324,7 @@ class Controller(Hosting):
     def _running_sinks(self, wanted: Mapping[Address, Desired]) -> dict[Address, Description]:
         """The sinks that run, each with its description as it is committed."""
         running = {address for address, decision in self.decisions.items() if decision.condition == "running"}
-        return {a: w.description for a, w in wanted.items() if a in running and a.kind == "sink"}
+        return {a: w.description for a, w in wanted.items() if a in running and a.writes_target}
 
     def _observe(self, wanted: Mapping[Address, Desired]) -> None:
         """Take uppers and conditions from what runs."""

@@ -125,7 +125,7 @@ class Hosting:
         hundreds."""
         instance = self.instances.require()
         tokens = self.catalog.to_prepare(wanted)
-        after = {**self.catalog.prepared, **{token.id: token for token in tokens}}
+        after = {**self.catalog.prepared, **{(token.id, token.from_id): token for token in tokens}}
         if after != self.catalog.prepared:
             # Journalled before they are given away: a crash must not forget what somebody relies on.
             self._journal_tokens(instance, after.values())
@@ -133,7 +133,7 @@ class Hosting:
         return tokens
 
     def cancel_prepare_export(self, token: CreateExportToken) -> None:
-        self._cancel([token] if self.catalog.prepared.get(token.id) == token else [])
+        self._cancel([token] if self.catalog.is_prepared(token) else [])
 
     def keep_prepared(self, wanted: Collection[GlobalId]) -> None:
         """Cancel what is prepared for exports that are none of these, or for a collection that is gone: a
@@ -240,7 +240,7 @@ class Hosting:
                     continue
                 held = collection.hold(holder, step)
                 if holder in self.catalog.exports:
-                    self.catalog.exports[holder].read_hold = held
+                    self.catalog.exports[holder].read_holds[id_] = held
             self._downgrade(collection)
 
     def maintain(self, instance: InstanceId) -> None:
@@ -271,15 +271,9 @@ class Hosting:
         """What a sink keeps its collection from giving up, in words; None where that is not more than the
         policy keeps in any case."""
         export = self.catalog.exports.get(sink)
-        source = self.catalog.collections.get(export.description.from_id) if export is not None else None
-        held = source.holds.get(sink, source.upper) if source is not None else 0
-        if source is None or held >= min(source.implied, source.upper):
-            return None
-        limit = max_hold(source.description.query)
-        return (
-            f"It has read {source.description.query.address} up to step {held}, and what has come since is "
-            f"kept for it{f', for {limit} at most' if limit else ''}."
-        )
+        from_ids = export.description.from_ids if export is not None else ()
+        read = (self.catalog.collections[id_] for id_ in from_ids if id_ in self.catalog.collections)
+        return " ".join(filter(None, (_held_by(sink, collection) for collection in read))) or None
 
     def _downgrade(self, collection: CollectionState) -> None:
         """Let since follow the read capabilities, of a collection that this instance feeds."""
@@ -297,3 +291,15 @@ class Hosting:
         nothing."""
         entries = [Prepared(id=t.id, from_id=t.from_id, step=t.step) for t in tokens]
         self.store.write_prepared(instance, entries)
+
+
+def _held_by(reader: GlobalId, collection: CollectionState) -> str | None:
+    """See Hosting.holds_back."""
+    held = collection.holds.get(reader, collection.upper)
+    if held >= min(collection.implied, collection.upper):
+        return None
+    limit = max_hold(collection.description.query)
+    return (
+        f"It has read {collection.description.query.address} up to step {held}, and later rows are kept for "
+        f"it{f', for at most {limit}' if limit else ''}."
+    )

@@ -132,7 +132,7 @@ def observe(address: Address, query: QueryState) -> Observation:
     ):
         failed = None  # it could not go back, and has come up after all
     # An upstream that doesn't answer may hold any number of records by now.
-    unknown = fault is not None and not address.reads_collection
+    unknown = fault is not None and not address.reads_collections
     lag, unit = (None, None) if unknown else _lag(address, shown, measured)
     recent = shown.recent if shown is not None and shown.recent else measured.recent if measured else ()
     last = recent[0] if recent else None
@@ -202,7 +202,7 @@ def _lag(
     backlog = (measured.backlog or {}) if measured is not None else {}
     at = measured.at if measured is not None else 0.0
     if shown is not None and shown.active and shown.lag is not None and (shown.heard_at or at) >= at:
-        return shown.lag, "records" if address.kind == "source" else "rows"
+        return shown.lag, "records" if address.reads_upstream else "rows"
     return next(((backlog[name], unit) for name, unit in _UNITS if name in backlog), (None, None))
 
 

@@ -43,7 +43,7 @@ from mzplan.model.address import KINDS, Address
 from mzplan.model.cause import Cause
 from mzplan.model.diagnostics import sentence
 from mzplan.model.event import EventKind
-from mzplan.schema.description import Description
+from mzplan.schema.description import CollectionRead, Description
 
 log = logging.getLogger("mzplan.runner")
 
@@ -353,10 +353,17 @@ def _as_committed(decision: Decision, desired: Desired | None) -> Decision:
 
 
 def has_to_carry_over(description: Description, memory: Memory) -> bool:
-    """Whether a start may have the rows of a former generation to carry over first, or their rest to read."""
-    read, accepted = description.source or description, memory.accepted
-    known = (accepted.source or accepted).place if accepted is not None else None
-    return read.predecessor is not None and known != read.place
+    """Whether a start may first have to migrate rows of a former generation, or to read the rest of them."""
+    accepted = memory.accepted
+    known = {read.place for read in _collections_of(accepted)} if accepted is not None else set()
+    return any(
+        read.predecessor is not None and read.place not in known for read in _collections_of(description)
+    )
+
+
+def _collections_of(description: Description) -> tuple[Description | CollectionRead, ...]:
+    """What a query reads, and what it writes."""
+    return (*description.reads.values(), description)
 
 
 def has_errands(description: Description, memory: Memory, reports: Sequence[QueryReport]) -> bool:

@@ -295,7 +295,7 @@ def _may_go_back(fallback: Description, wanted: Description, memory: Memory) -> 
         return True
     is_earlier = fallback.id == wanted.id and fallback.generation < wanted.generation
     refused = memory.verdict == "rejected" or memory.error_code == "MZ294"
-    return wanted.address.has_collection and is_earlier and refused
+    return wanted.address.writes_collection and is_earlier and refused
 
 
 def _cause(desired: Desired, memory: Memory, pace: Pace, taken_over: Cause) -> Cause:

@@ -72,8 +72,8 @@ class NotAttachedError(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionDescription:
-    """A source: the query that feeds the collection, as it is to run. `instance` hosts it. `because`: why it
-    last had to start or stop."""
+    """A query that writes a collection, as it is to run: a source or a view. `instance` hosts the query.
+    `because`: why it last had to start or stop."""
 
     query: Description
     instance: InstanceId
@@ -83,7 +83,7 @@ class CollectionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportDescription:
-    """A sink: the query that writes a collection to its target, as it is to run."""
+    """A query that reads collections, as it is to run: a sink or a view."""
 
     query: Description
     instance: InstanceId
@@ -91,11 +91,9 @@ class ExportDescription:
     because: Cause | None = None
 
     @property
-    def from_id(self) -> GlobalId:
-        """The collection that it reads."""
-        if self.query.source is None:
-            raise StorageError(f"{self.query.address} reads no collection.")
-        return self.query.source.id
+    def from_ids(self) -> tuple[GlobalId, ...]:
+        """The collections that the query reads."""
+        return tuple(sorted(read.id for read in self.query.reads.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,11 +180,11 @@ class CollectionState:
 
 @dataclass(slots=True, kw_only=True)
 class ExportState:
-    """What is known of an export. `read_hold`: from which step on it still reads its collection. `upper`: its
-    own next step."""
+    """What is known of an export. `read_holds`: for each collection, the step from which the export still
+    reads it. `upper`: the export's own next step."""
 
     description: ExportDescription
-    read_hold: Step = 0
+    read_holds: dict[GlobalId, Step] = field(default_factory=dict)
     upper: Step = 0
     condition: Condition = "starting"
 
@@ -197,8 +195,8 @@ class ExportState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateExportToken:
-    """The right to create one export: it holds the collection's since at `step` until it is used or
-    cancelled."""
+    """The right to read one collection by one export. It holds the collection's since at `step` until it is
+    used or cancelled."""
 
     id: GlobalId
     from_id: GlobalId

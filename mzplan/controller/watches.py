@@ -235,7 +235,7 @@ class UpstreamWatch:
         if now - self._looked[due] >= self._every:
             self._looked[due] = now
             self._looks[due] += 1
-            whole = due.has_collection or self._looks[due] % SINKS == 0
+            whole = due.writes_collection or self._looks[due] % SINKS == 0
             self._under_way = (due, self._pool.submit(self._look_at, running[due], whole), whole)
 
     def _take_in(self, address: Address, check: Future[tuple[Diagnostic, ...]], whole: bool) -> None:

@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 Kind = Literal["connection", "source", "view", "sink"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 COLLECTIONS: tuple[Kind, ...] = ("source", "view")
-"""The kinds of queries that write a collection, which others read by their name."""
+"""The kinds of queries that write a collection. Other queries read it by name."""
 READERS: tuple[Kind, ...] = ("view", "sink")
-"""The kinds of queries that read one."""
+"""The kinds of queries that read collections."""
 
 # `\Z`, not `$`: `$` would let a trailing newline through.
 NAME_PATTERN = r"^[a-z][a-z0-9_]*\Z"
@@ -37,14 +37,24 @@ class Address(NamedTuple):
         return f"{self.kind}.{self.name}"
 
     @property
-    def has_collection(self) -> bool:
-        """Whether it is a query that writes a collection."""
+    def writes_collection(self) -> bool:
+        """Whether this is a query that writes a collection."""
         return self.kind in COLLECTIONS
 
     @property
-    def reads_collection(self) -> bool:
-        """Whether it is a query that reads one."""
+    def reads_collections(self) -> bool:
+        """Whether this is a query that reads collections."""
         return self.kind in READERS
+
+    @property
+    def reads_upstream(self) -> bool:
+        """Whether this is a query that reads an upstream, through a connection or by `mzplan append`."""
+        return self.writes_collection and not self.reads_collections
+
+    @property
+    def writes_target(self) -> bool:
+        """Whether this is a query that writes a target, through a connection."""
+        return self.reads_collections and not self.writes_collection
 
     @classmethod
     def parse(cls, text: str) -> Address:

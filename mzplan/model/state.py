@@ -210,6 +210,11 @@ class ResourceState:
         return Resource(address=self.address, type=self.type, body=self.body, references=self.references)
 
     @property
+    def reads(self) -> dict[str, Address]:
+        """The collections that the query reads, by the property that names them."""
+        return {role: address for role, address in self.references.items() if address.writes_collection}
+
+    @property
     def place(self) -> Place:
         return (self.id, self.generation)
 

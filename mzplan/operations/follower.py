@@ -176,12 +176,14 @@ class OutcomeFollower:
         return _verdict(address, resource, seen, seconds)
 
     def _stopped_source(self, resource: ResourceState, status: Status) -> Observation | None:
-        """What is seen of the source of a sink, where it will not begin by itself soon."""
-        source = self.state.resources.get(resource.references.get("from", resource.address))
-        seen = status.observations.get(source.address) if source is not None else None
-        if source is None or seen is None or seen.wanted_digest != source.digest:
-            return None
-        return seen if seen.condition in ("rejected", "failed", "paused") else None
+        """Return the observation of a query whose collection this one reads, if it won't begin by itself."""
+        for address in resource.reads.values():
+            seen, read = status.observations.get(address), self.state.resources.get(address)
+            if seen is None or read is None or seen.wanted_digest != read.digest:
+                continue
+            if seen.condition in ("rejected", "failed", "paused"):
+                return seen
+        return None
 
     def _failed_canary(self, address: Address, status: Status) -> bool:
         """Whether a canary that this query waits for has failed: then it waits for a person."""

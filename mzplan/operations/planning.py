@@ -265,7 +265,7 @@ def _lines(stored: list[ResourceState], project: Project, warehouse: str) -> Ite
     place, until = absolute(project.settings.directory, warehouse), time.monotonic() + _LOOK
     for record in stored[:MAX_LISTED]:
         folders = {"checkpoint": Checkpoint.of(place, record.id, record.generation).folder}
-        if record.address.has_collection:
+        if record.address.writes_collection:
             folders = {"collection": collection_path(place, record.id, record.generation), **folders}
         shown = (f"{kind}{_size(folder, until)}" for kind, folder in folders.items())
         yield f"{record.address}: {' and '.join(shown)} ({record.id}, generation {record.generation})"

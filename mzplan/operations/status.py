@@ -252,8 +252,8 @@ def _missing_storage(project: Project, state: State, statuses: Mapping[str, Stat
             record = state.resources.get(address)
             if record is None or seen.step < 0 or seen.generation != record.generation:
                 continue
-            source = state.resources[record.references["from"]] if address.reads_collection else record
-            for gone in missing_storage(warehouse, address, record.place, (source.address, *source.place)):
+            reads = {read: state.resources[read].place for read in record.reads.values()}
+            for gone in missing_storage(warehouse, address, record.place, reads):
                 kind = LOST.get(gone.code, "")
-                if kind == "checkpoint-missing" or (kind and address.has_collection):
+                if kind == "checkpoint-missing" or (kind and address.writes_collection):
                     yield DriftItem(address=str(address), kind=kind, detail=f"{gone.summary}. {gone.detail}")

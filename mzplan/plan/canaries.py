@@ -99,7 +99,7 @@ def _impacted(plan: Plan, state: State) -> Iterator[_Query]:
         if change.before is None:
             yield _Query(after, tuple(after.references.values()), "create")
         else:
-            follows = tuple(a for a in change.triggered_by if a.has_collection)
+            follows = tuple(a for a in change.triggered_by if a.writes_collection)
             yield _Query(after, follows, "replace" if change.effect == "replace" else "restart")
     left = {a for a in plan.goes_on if a in state.resources and a not in touched}
     for address in DependencyGraph.of(state.resources).order(left):

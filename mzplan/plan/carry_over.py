@@ -70,8 +70,10 @@ def check_migrations(
             yield from _replaced(change, statuses, instances)
         if change.carries_over:
             migrating[change.address] = change
-        source = change.after.references.get("from") if change.after is not None else None
-        if change.action in ("update", "restart") and source in migrating and sinks_go_on(migrating[source]):
+        reads = change.after.reads.values() if change.after is not None else ()
+        for source in reads if change.action in ("update", "restart") else ():
+            if source not in migrating or not sinks_go_on(migrating[source]):
+                continue
             yield Diagnostic(
                 severity="notice",
                 code="MZ045",

@@ -62,16 +62,18 @@ class Dependencies:
                 else:
                     reached.repointed[role] = effect
             elif previous == target:
-                _merge(reached.causes, self._collection(target))
+                # A query with several inputs can't move to the migrated rows of one of them.
+                _merge(reached.causes, self._collection(target, alone=len(after.reads) == 1))
         return reached
 
-    def _collection(self, source: Address) -> Causes:
-        """The effect of a source's change on the sinks that read its collection."""
+    def _collection(self, source: Address, *, alone: bool) -> Causes:
+        """Return the effect of a source's change on a query that reads its collection, perhaps as its only
+        input (`alone`)."""
         change = self._changes.get(source)
         if change is None or change.before is None or change.after is None:
             return {}
         if change.action == "replace":
-            return {source: "restart" if sinks_go_on(change) else "replace"}
+            return {source: "restart" if alone and sinks_go_on(change) else "replace"}
         if collection_columns(change.before) != collection_columns(change.after):
             return {source: "restart"}
         return {}

@@ -49,7 +49,7 @@ def apply_changes(
             resources.pop(change.address, None)
         else:
             after = change.after
-            if allow_loss and change.action == "replace" and change.address.kind == "source":
+            if allow_loss and change.action == "replace" and change.address.reads_upstream:
                 after = dataclasses.replace(after, may_lose=after.generation)
             former = None
             if change.before is not None:

@@ -120,7 +120,7 @@ def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> I
     """MZ292, a warning, for each source that begins again and, as its runner has seen, could not read again
     all that it has read. Validation looks in any case."""
     for change in changes:
-        if change.action != "replace" or change.before is None or change.address.kind != "source":
+        if change.action != "replace" or change.before is None or not change.address.reads_upstream:
             continue
         if change.carries_over:
             continue
@@ -158,13 +158,12 @@ def _doubling(change: Change, renames: Mapping[Address, Address]) -> Iterator[Di
     body = kind.with_defaults(change.after.body)
     if any(body.get(name) in values for name, values in rule["safe"].items()):
         return
-    new = change.after.references.get("from")
-    old = renames.get(new) if new is not None else None
-    renamed = (
-        f"if {new} is {old} under another name, say lifecycle: {{moved_from: {old.name}}} there, "
-        if old
-        else ""
-    )
+    renamed = ""
+    for new in change.after.reads.values():
+        if (old := renames.get(new)) is not None:
+            renamed = (
+                f"if {new} is {old} under another name, say lifecycle: {{moved_from: {old.name}}} there, "
+            )
     choices = kind.schema["properties"][rule["property"]]["enum"]
     yield Diagnostic(
         code="MZ047",
@@ -218,7 +217,7 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
 def _announced(change: Change) -> Iterator[Diagnostic]:
     """What a query will do when it starts, in addition to its purpose (`x-announces`). For a restart: only
     if the query itself or its source has changed; another connection brings nothing new to announce."""
-    reads = any(cause.has_collection for cause in change.triggered_by)
+    reads = any(cause.writes_collection for cause in change.triggered_by)
     if change.after is None or not (change.fields or reads or change.before is None):
         return
     kind = resource_kind(change.address.kind, change.after.type)
@@ -245,7 +244,7 @@ def _other_upstream(change: Change) -> Iterator[Diagnostic]:
     if change.after is None or change.effect != "restart" or not reached:
         return
     kind = resource_kind(change.address.kind, change.after.type)
-    role = "target" if change.address.kind == "sink" else "upstream"
+    role = "target" if change.address.writes_target else "upstream"
     for name, schema in kind.schema["properties"].items():
         texts = schema.get("x-upstream")
         text = texts.get(change.after.body.get(name)) if texts else None
@@ -288,17 +287,13 @@ def check_delivery(
     they are after the plan."""
     for change in changes:
         resource = change.after
-        if resource is None or change.address.kind != "sink" or change.action == "delete":
+        if resource is None or not change.address.writes_target or change.action == "delete":
             continue
         kind = resource_kind("sink", resource.type)
         if kind.with_defaults(resource.body).get("delivery") != EXACTLY_ONCE:
             continue
-        source = resources.get(resource.references["from"])
-        weak = [
-            resource
-            for resource in (source, resource)
-            if resource is not None and not gives_exactly_once(resource)
-        ]
+        read = (resources[address] for address in resource.reads.values() if address in resources)
+        weak = [resource for resource in (*read, resource) if not gives_exactly_once(resource)]
         if weak:
             yield _weaker(change.address, weak)
 

@@ -63,7 +63,9 @@ def _by_looks(
     for resource in resources:
         if resource.address.kind == kind:
             body = {key: value for key, value in resource.body.items() if key not in _UNSEEN}
-            body |= {role: renamed.get(str(body.get(role)), body.get(role)) for role in resource.references}
+            kind_ = resource_kind(resource.address.kind, resource.type)
+            names = {role: renamed.get(name, name) for role, _, name in kind_.named(body)}
+            body = {**body, **referring_to(kind_, body, names)} if names else body
             looks = json.dumps([resource.type, body], sort_keys=True, default=str)
             addresses.setdefault(looks, []).append(resource.address)
     return addresses
@@ -133,7 +135,9 @@ def _renamed(record: ResourceState, moves: Mapping[Address, Address]) -> Resourc
     references = {role: moves.get(target, target) for role, target in record.references.items()}
     if address == record.address and references == record.references:
         return record
-    names = {role: target.name for role, target in references.items() if role in record.body}
+    names = {
+        role: target.name for role, target in references.items() if role.partition("[")[0] in record.body
+    }
     return dataclasses.replace(
         record,
         address=address,

@@ -187,7 +187,7 @@ def _notes(plan: Plan, change: Change, switched: bool) -> list[str]:
 
 
 def _columns(resource: ResourceState) -> Any:
-    return collection_columns(resource) if resource.address.has_collection else None
+    return collection_columns(resource) if resource.address.writes_collection else None
 
 
 def _is_dry(plan: Plan, instance: str) -> bool:

@@ -11,7 +11,7 @@ from mzplan.model.words import count
 
 def render_resumed(address: Address, seen: Observation) -> str:
     """`source.orders: resumed at 1,204,311; 18,040 records from the outage read`."""
-    noun, done = ("records", "read") if address.kind == "source" else ("rows", "written")
+    noun, done = ("records", "read") if address.reads_upstream else ("rows", "written")
     waits = f", {seen.lag:,} {seen.lag_unit or noun} wait" if seen.lag else ""
     if seen.run_rows is None:
         read = "what was read since is not counted yet"

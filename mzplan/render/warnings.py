@@ -75,7 +75,7 @@ def warnings_of(plan: Plan) -> Iterator[Warned]:
     otherwise = writing_otherwise(plan)
     if listed := _edits(otherwise):
         writes = many(len(listed), "sink writes", "sinks write")
-        if any(change.address.has_collection for change, _ in otherwise):
+        if any(change.address.writes_collection for change, _ in otherwise):
             writes = many(len(listed), "query writes", "queries write")
         yield Warned(what=f"{writes} other rows or columns", of=listed)
     ahead, others = changed_settings(plan)

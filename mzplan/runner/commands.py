@@ -72,23 +72,23 @@ class WantedQueries:
 
 
 def wanted_of(state: State, instance: str) -> WantedQueries:
-    """What the state wants of an instance: its queries, and what these have to do with others': the
-    collections that they read, and who reads theirs elsewhere. A view is a collection, and reads one."""
+    """Return what the state wants of an instance: its queries, the collections of other instances that they
+    read, and the queries of other instances that read theirs. A view is both a collection and an export."""
     queries = [r for a, r in state.resources.items() if a.kind != "connection"]
     own = {r.address for r in queries if r.instance == instance}
-    read = {r.references["from"] for r in queries if r.address in own and "from" in r.references}
+    read = {address for r in queries if r.address in own for address in r.reads.values()}
     collections: dict[GlobalId, CollectionDescription] = {}
     exports: dict[GlobalId, ExportDescription] = {}
     for resource in queries:
-        source, address = resource.references.get("from"), resource.address
-        if address.has_collection and (address in own or address in read):
+        reads, address = set(resource.reads.values()), resource.address
+        if address.writes_collection and (address in own or address in read):
             collections[resource.id] = CollectionDescription(
                 query=describe(resource, state.resources),
                 instance=resource.instance,
                 paused=resource.paused,
                 because=resource.because,
             )
-        if source is not None and (address in own or source in own):
+        if reads and (address in own or reads & own):
             exports[resource.id] = ExportDescription(
                 query=describe(resource, state.resources),
                 instance=resource.instance,
@@ -141,9 +141,12 @@ async def carry_out(command: Command, controller: Controller) -> None:
             )
             failpoint(Failpoint.COMMAND_CREATE_COLLECTIONS)
         case CreateExports(exports=exports):
-            tokens = controller.prepare_exports([(export.query.id, export.from_id) for export in exports])
+            reads = [(export, from_id) for export in exports for from_id in export.from_ids]
+            tokens = controller.prepare_exports([(export.query.id, from_id) for export, from_id in reads])
             failpoint(Failpoint.COMMAND_PREPARE_EXPORTS)
-            await controller.create_exports(list(zip(tokens, exports, strict=True)))
+            await controller.create_exports(
+                [(token, export) for token, (export, _) in zip(tokens, reads, strict=True)]
+            )
             failpoint(Failpoint.COMMAND_CREATE_EXPORTS)
         case SetReadPolicy(policies=policies):
             controller.set_read_policy(policies)

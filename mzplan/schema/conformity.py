@@ -14,7 +14,7 @@ from mzplan.model.address import Address, Kind
 from mzplan.model.resources import Body
 from mzplan.model.words import unusable_character
 from mzplan.schema.columns import DdlError
-from mzplan.schema.description import Description, InlinedConnection, SourceRead
+from mzplan.schema.description import CollectionRead, Description, InlinedConnection
 from mzplan.schema.expressions import parse_select, parse_where
 from mzplan.schema.kinds import ResourceKind, resource_kind
 from mzplan.schema.loading import is_type
@@ -37,25 +37,31 @@ def fault_of_connection(inlined: InlinedConnection) -> str:
 
 
 def _faults(description: Description) -> Iterator[str]:
-    address, source = description.address, description.source
-    if address.kind == "connection" or (source is not None) != address.reads_collection:
+    address = description.address
+    if address.kind == "connection" or bool(description.reads) != address.reads_collections:
         yield f"{address} is no query, or reads what it can't"
         return
     yield from _resource_faults(address, description.type, description.body, description.connections)
-    if source is not None:
-        yield from _body_faults(source.address, source.type, source.body)
-        yield from _collection_faults(source)
-        if bool(source.origin) != source.address.reads_collection:
-            yield f"{source.address} should {'not ' if source.origin else ''}have rows of another"
-        if source.origin and not is_type("source", source.origin):
-            yield f"{_cut(source.origin)} is not a type of a source here"
+    for read in description.reads.values():
+        yield from _read_faults(description, read)
+    if description.reads:
         yield from _expression_faults(address, description.body)
-        yield from _query_faults(description, source)
-    if address.has_collection:
+        yield from _query_faults(description)
+    if address.writes_collection:
         yield from _collection_faults(description)
 
 
-def _collection_faults(read: Description | SourceRead) -> Iterator[str]:
+def _read_faults(description: Description, read: CollectionRead) -> Iterator[str]:
+    """Return what is wrong with a collection that the query reads."""
+    yield from _body_faults(read.address, read.type, read.body)
+    yield from _collection_faults(read)
+    if read.origin and not (read.address.reads_collections and is_type("source", read.origin)):
+        yield f"{_cut(read.origin)} is not a type of a source here"
+    if read.place == description.place:
+        yield f"{description.address} reads what it writes"
+
+
+def _collection_faults(read: Description | CollectionRead) -> Iterator[str]:
     """Of the columns of a collection, whose body is right by its schema, and of its former generations."""
     bodies, predecessor = [read.body], read.predecessor
     while predecessor is not None:
@@ -68,19 +74,20 @@ def _collection_faults(read: Description | SourceRead) -> Iterator[str]:
         yield f"the schema of {read.address} is not Spark DDL"
 
 
-def _query_faults(description: Description, source: SourceRead) -> Iterator[str]:
-    """The SQL of a view, which reads the collection that it is said to."""
-    address = description.address
+def _query_faults(description: Description) -> Iterator[str]:
+    """Return what is wrong with the SQL of a view: it may read only the collection that it declares."""
+    address, source = description.address, description.input
     property_ = resource_kind(address.kind, description.type).query_property
     if property_ is None:
+        return
+    if source is None:
+        yield f"{address} reads several collections"
         return
     query = parse_view(description.body[property_])
     if query.problem:
         yield f"{address}.{property_}: {query.problem}"
     elif not query.collection.text == source.address.name == description.body.get("from"):
         yield f"{address}.{property_} reads another collection than {source.address}"
-    if source.place == description.place:
-        yield f"{address} reads what it writes"
     key = keys_of(description.type, description.body)
     if not query.problem and query.key(keys_of(source.type, source.body)) != key:
         yield f"{address} has another key than what it reads"

@@ -16,7 +16,7 @@ from typing import Any
 
 from mzplan.model.address import Address, Place
 from mzplan.model.state import Backfill, Errand, Predecessor, Replay, ResourceState
-from mzplan.model.stored import SPARSE, Id, Positive, stored
+from mzplan.model.stored import SPARSE, Id, Positive
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.view_query import with_collection
 
@@ -34,9 +34,13 @@ class InlinedConnection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceRead:
-    """The collection that a query reads: its place (id, generation) and columns. `predecessor`: see
-    Description. `origin`: of that of a view, the type of the source that its rows come from at first."""
+class CollectionRead:
+    """A collection that a query reads.
+
+    - `type`, `body`: of the query that writes the collection; they give its columns and key.
+    - `predecessor`: see Description.
+    - `origin`: for a view whose rows keep the positions of a source, the type of that source; else "".
+    """
 
     address: Address
     id: Id
@@ -52,17 +56,21 @@ class SourceRead:
 
     @property
     def position_type(self) -> str:
-        """The type of the source whose positions the rows have."""
+        """The type of the query whose connector declares the rows' `_position`."""
         return self.origin or self.type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """A query as the runner starts it. Bodies are as committed: defaults are not filled in
-    (see ResourceKind.with_defaults), secrets are references. `backfills`, `replays`: what a source or a
-    sink does before it starts, each once. `may_lose`: it may begin without what its upstream no longer holds
-    of what the generation before has read. `predecessor`: the generation of a source whose rows this one
-    begins with."""
+    """A query as the runner starts it.
+
+    Bodies are as committed: without defaults (see ResourceKind.with_defaults), with secrets as references.
+
+    - `reads`: each collection that the query reads, by name; empty for a source.
+    - `backfills`, `replays`: one-off work that the query does before it starts, each once.
+    - `may_lose`: this generation may begin although the upstream no longer holds all that the last one read.
+    - `predecessor`: the generation of this query whose rows the collection begins with.
+    """
 
     address: Address
     id: Id
@@ -71,21 +79,33 @@ class Description:
     type: str
     body: Mapping[str, Any]
     connections: Mapping[str, InlinedConnection] = field(default_factory=dict)
-    source: SourceRead | None = field(default=None, metadata=stored("upstream"))
+    reads: Mapping[str, CollectionRead] = field(default_factory=dict, metadata=SPARSE)
     backfills: tuple[Backfill, ...] = field(default=(), metadata=SPARSE)
     replays: tuple[Replay, ...] = field(default=(), metadata=SPARSE)
     may_lose: bool = field(default=False, metadata=SPARSE)
     predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
 
     @property
-    def collection(self) -> Description | SourceRead:
-        """What it writes; of a sink, what it reads."""
-        return self if self.source is None or self.address.has_collection else self.source
+    def collection(self) -> Description | None:
+        """The collection that the query writes, with its columns and key; None for a sink."""
+        return self if self.address.writes_collection else None
+
+    @property
+    def input(self) -> CollectionRead | None:
+        """The collection that the query reads, if it reads exactly one."""
+        return next(iter(self.reads.values())) if len(self.reads) == 1 else None
+
+    @property
+    def rows_of(self) -> Description | CollectionRead:
+        """The collection whose columns and key the query's rows have: its own or, for a sink, its input."""
+        collection = self.collection or self.input
+        assert collection is not None, f"{self.address} neither writes nor reads a collection"
+        return collection
 
     @property
     def position_type(self) -> str:
-        """See SourceRead."""
-        return self.type if self.source is None else self.source.position_type
+        """The type of the query whose connector declares `_position`; see CollectionRead.origin."""
+        return self.input.position_type if self.input is not None else self.type
 
     @property
     def errands(self) -> tuple[Errand, ...]:
@@ -118,13 +138,13 @@ def references_of_connections(connections: Iterable[InlinedConnection]) -> set[s
 def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]) -> Description:
     """Inline a query of a state. Raises KeyError on a dangling reference: none is committed."""
     connections: dict[str, InlinedConnection] = {}
-    source: SourceRead | None = None
+    reads: dict[str, CollectionRead] = {}
     for role, target in resource.references.items():
         record = resources[target]
         if target.kind == "connection":
             connections[role] = inline_connection(record, resources)
         else:
-            source = SourceRead(
+            reads[target.name] = CollectionRead(
                 address=target,
                 id=record.id,
                 generation=record.generation,
@@ -141,7 +161,7 @@ def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]
         type=resource.type,
         body=resource.body,
         connections=connections,
-        source=source,
+        reads=reads,
         backfills=resource.own_backfills,
         replays=resource.own_replays,
         may_lose=resource.may_lose == resource.generation,
@@ -150,10 +170,10 @@ def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]
 
 
 def _origin(record: ResourceState, resources: Mapping[Address, ResourceState]) -> str:
-    """See SourceRead. Raises KeyError on a dangling reference."""
+    """See CollectionRead. Raises KeyError on a dangling reference."""
     first = record
-    while (read := first.references.get("from")) is not None:
-        first = resources[read]
+    while len(read := first.reads) == 1:
+        first = resources[next(iter(read.values()))]
     return first.type if first is not record else ""
 
 

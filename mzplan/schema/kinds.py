@@ -7,7 +7,7 @@ So no other module needs `if type == "kafka"` to find the effect of a change.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal, cast
@@ -18,7 +18,7 @@ from mzplan.model.plan import Effect
 from mzplan.model.resources import Body
 from mzplan.schema.columns import canonical
 from mzplan.schema.dialect import Json
-from mzplan.schema.loading import load_schema, types_of
+from mzplan.schema.loading import load_schema, own_types
 from mzplan.schema.properties import is_sensitive, takes_secret, walk_properties
 from mzplan.secrets.references import placed_references
 
@@ -28,8 +28,8 @@ _REFERRED: Mapping[str, tuple[Kind, ...]] = {"collection": COLLECTIONS}
 
 @dataclass(frozen=True)
 class Reference:
-    """A property that names another resource: of one of these kinds, which share their names, and of one of
-    these types (empty: any)."""
+    """A property that names another resource, or lists several. They are of one of these kinds, which share
+    their names, and of one of these types (empty: any)."""
 
     property: str
     kinds: tuple[Kind, ...]
@@ -69,6 +69,16 @@ class ResourceKind:
             for name, schema in self.schema["properties"].items()
             if "x-reference" in schema
         )
+
+    def named(self, body: Body) -> Iterator[tuple[str, Reference, str]]:
+        """Yield each name that a body refers to, with its role: `connection`, or `reads[0]` in a list."""
+        for reference in self.references:
+            value = body.get(reference.property)
+            if isinstance(value, str):
+                yield reference.property, reference, value
+            elif isinstance(value, list):
+                names = ((index, name) for index, name in enumerate(value) if isinstance(name, str))
+                yield from ((f"{reference.property}[{index}]", reference, name) for index, name in names)
 
     @property
     def validates_live(self) -> bool:
@@ -208,9 +218,9 @@ def resource_kind(kind: Kind, type_: str) -> ResourceKind:
 
 @cache
 def only_type(kind: Kind) -> str | None:
-    """The type of a query that says none and has no connection: the only one of its kind; None where there
-    are several, or it follows from the connection."""
-    types = types_of(kind)
+    """Return the type of a query that names neither a type nor a connection: mzplan's only one of the kind.
+    None if there are several, or if the type follows from the connection."""
+    types = own_types(kind)
     is_only = len(types) == 1 and "connection" not in resource_kind(kind, types[0]).schema["properties"]
     return types[0] if is_only else None
 

@@ -109,6 +109,12 @@ def types_of(kind: Kind) -> tuple[str, ...]:
     return tuple(name.partition(".")[2] for name in schema_names() if name.startswith(f"{kind}."))
 
 
+def own_types(kind: Kind) -> tuple[str, ...]:
+    """Return the types of a kind that mzplan brings itself, sorted. Loads no plug-in."""
+    files = (path.stem.partition(".") for path in schema_folder().glob(f"{kind}.*.json"))
+    return tuple(sorted(type_ for _, _, type_ in files))
+
+
 def is_type(kind: Kind, type_: Any) -> bool:
     """Whether a kind has this type. Raises MzplanError MZ080 when the plug-in that brings it is broken."""
     if not isinstance(type_, str) or not _TYPE.match(type_):

@@ -102,10 +102,13 @@ def _loaded(entry: EntryPoint) -> Plugin:
 def _problems(type_: str, connector: Any, schemas: Mapping[str, Json]) -> Iterator[str]:
     if connector.type != type_:
         yield f"its entry point is {type_!r}, and its connector's type is {connector.type!r}"
-    allowed = {f"{kind}.{type_}" for kind in KINDS if kind != "view"}
+    allowed = {f"{kind}.{type_}" for kind in KINDS}
     if not schemas or not set(schemas) <= allowed:
         yield f"its schemas are {sorted(schemas)}; they can only be of {sorted(allowed)}"
-    for kind, method in (("source", "input_factory"), ("sink", "output_factory")):
+    if {f"source.{type_}", f"view.{type_}"} <= set(schemas):
+        yield "it has a source and a view of one type"
+    methods = (("source", "input_factory"), ("view", "compute"), ("sink", "output_factory"))
+    for kind, method in methods:
         if f"{kind}.{type_}" in schemas and not callable(getattr(connector, method, None)):
             yield f"it has a schema of a {kind} and no {method}()"
     for name, schema in schemas.items():
@@ -120,10 +123,17 @@ def _schema_problems(type_: str, name: str, schema: Json) -> Iterator[str]:
     if properties.get("type", {}).get("const") != type_:
         yield f'has no property type with "const": "{type_}"'
     if schema.get("type") != "object" or not any("$ref" in base for base in schema.get("allOf", [])):
-        base = {"connection": "common.json", "source": "query.json", "sink": "sink.json"}
+        base = {
+            "connection": "common.json",
+            "source": "query.json",
+            "view": "query.json",
+            "sink": "sink.json",
+        }
         wanted = base[name.partition(".")[0]]
         yield f'is not "type": "object" with "allOf": [{{"$ref": "{wanted}"}}]'
-    if name.startswith("source.") and not _has_columns(schema):
+    if name.startswith("view.") and any("x-key" in inner for inner in properties.values()):
+        yield "has a key: the rows of such a view are only added"
+    if not name.startswith(("connection.", "sink.")) and not _has_columns(schema):
         yield 'has no property with "x-diff": "columns": the columns of the collection, as Spark DDL'
 
 

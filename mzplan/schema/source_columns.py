@@ -7,18 +7,19 @@ that needs none (`x-default-columns`), and properties that add one column each (
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from mzplan.schema.columns import Column, parse_columns
 from mzplan.schema.kinds import ResourceKind, as_mapping, resource_kind
+from mzplan.schema.loading import is_type
 
-VIEW_TYPES = frozenset(("sql",))
 
-
+@cache
 def collection_kind(type_: str) -> ResourceKind:
-    """The kind and type of what writes a collection: no source has the type of a view. Raises KeyError when
-    there is no such type."""
-    return resource_kind("view" if type_ in VIEW_TYPES else "source", type_)
+    """Return the kind of a query that writes a collection, by its type: no source and view share a type.
+    Raises KeyError if there is no such type."""
+    return resource_kind("view" if is_type("view", type_) else "source", type_)
 
 
 def columns_of(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:

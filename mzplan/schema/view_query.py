@@ -129,8 +129,15 @@ def with_collection(text: str, name: str) -> str:
 
 
 def referring_to(kind: ResourceKind, body: Body, names: Mapping[str, str]) -> dict[str, Any]:
-    """The body of a resource that refers to others by these names, by property; in a view's SQL, too."""
-    changed: dict[str, Any] = {**body, **names}
+    """Return the body, and its SQL, with these names of other resources by role (see ResourceKind.named)."""
+    changed: dict[str, Any] = dict(body)
+    for role, name in names.items():
+        property_, _, index = role.removesuffix("]").partition("[")
+        if index:
+            changed[property_] = [*changed[property_]]
+            changed[property_][int(index)] = name
+        else:
+            changed[property_] = name
     if kind.query_property is not None and "from" in names:
         changed[kind.query_property] = with_collection(changed[kind.query_property], names["from"])
     return changed

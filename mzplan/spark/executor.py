@@ -45,10 +45,11 @@ from mzplan.spark.pools import SchedulerPools, pool_count
 from mzplan.spark.progress import Progress, ProgressListener
 from mzplan.spark.projection import analysed_outputs, ensure_columns
 from mzplan.spark.query import Running
-from mzplan.spark.start import QueryStart, StartContext, collection_of
+from mzplan.spark.start import QueryStart, StartContext
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.versions import require_features, require_readable
+from mzplan.spark.view_functions import computed_outputs, function_of
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.storage import missing_storage
@@ -99,9 +100,8 @@ class SparkExecutor(SparkDriver):
     # ── storage and servers, beside the queries
 
     def missing(self, description: Description) -> tuple[Diagnostic, ...]:
-        read = description.source or description
-        of = (read.address, *read.place)
-        return missing_storage(self._warehouse, description.address, description.place, of)
+        reads = {read.address: read.place for read in description.reads.values()}
+        return missing_storage(self._warehouse, description.address, description.place, reads)
 
     def measure(self, description: Description, secrets: Secrets) -> Measured:
         try:
@@ -198,7 +198,7 @@ class SparkExecutor(SparkDriver):
 
     def _otherwise(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """MZ058 and MZ302, before anything is stopped for a view that Spark reads in another way."""
-        if self._spark is None or description.source is None or not description.address.has_collection:
+        if self._spark is None or not description.reads or not description.address.writes_collection:
             return ()
         query = self._resolve(description, secrets)
         return _raised("MZ058 MZ302", lambda: ensure_columns(self._outputs(query), query))
@@ -216,11 +216,14 @@ class SparkExecutor(SparkDriver):
 
     def _require_features(self, query: ResolvedQuery) -> None:
         """Raise MZ281 for a table that the Delta of here can't read, or write where the query does."""
-        writes, source = query.address.has_collection, query.description.source
-        tables = {CollectionLog(collection_of(self._warehouse, query.description)): writes}
-        if writes and source is not None:
-            tables[CollectionLog(collection_path(self._warehouse, *source.place))] = False
-        target = None if writes else self._connectors.sink(query.description.type).target_table(query)
+        description, writes = query.description, query.address.writes_collection
+        tables = {
+            CollectionLog(collection_path(self._warehouse, *read.place)): False
+            for read in description.reads.values()
+        }
+        if writes:
+            tables[CollectionLog(collection_path(self._warehouse, *description.place))] = True
+        target = None if writes else self._connectors.sink(description.type).target_table(query)
         if target is not None:
             tables[CollectionLog(target)] = True
         if (folder := folder_of(query)) is not None:
@@ -239,14 +242,16 @@ class SparkExecutor(SparkDriver):
         )
 
     def _outputs(self, query: ResolvedQuery) -> tuple[Output, ...]:
-        """A sink's columns: exactly, once Spark is there; before that, as far as they are known."""
+        """Return the columns that a sink or view gives: without Spark, as far as they are known."""
         if self._spark is None:
             return outputs_without_spark(query)
+        if (compute := function_of(self._connectors, query)) is not None:
+            return computed_outputs(self._spark, compute, query, self._connectors)
         return analysed_outputs(self._spark, query, self._connectors.position(query.description))
 
     def _connector(self, query: ResolvedQuery) -> Side:
         type_ = query.description.type
-        writes = query.address.has_collection
+        writes = query.address.writes_collection
         return self._connectors.source(type_) if writes else self._connectors.sink(type_)
 
     # ── starting

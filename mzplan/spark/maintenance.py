@@ -14,6 +14,7 @@ from mzplan.controller.executor import Measured
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.losses import Loss
+from mzplan.schema.description import Description
 from mzplan.spark import failures
 from mzplan.spark.collections import table_at
 from mzplan.warehouse.step_history import StepHistory, unread
@@ -60,17 +61,17 @@ def vacuum(spark: SparkSession, table: str, older: float) -> None:
 
 
 def measured(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Measured:
-    """What waits for a query, whether it runs or not: of a sink by the logs of both sides, of a source by
-    what its upstream says. Without Spark's session; never raises for what a server or the storage did."""
+    """Return what waits for a query, whether it runs or not: by the logs of the collections that it reads, or
+    by what its upstream says. Needs no Spark session; never raises for what a server or the storage did."""
     description = query.description
-    source = description.source
-    history = StepHistory(warehouse, description.place, source.place if source is not None else None)
+    input_ = description.input
+    history = StepHistory(warehouse, description.place, input_.place if input_ is not None else None)
     at = time.time()  # what comes while it is asked is not in the answer
     backlog: Mapping[str, int] | None = None
     loss: Loss | None = None
     try:
-        if source is not None:
-            backlog = unread(history, StepHistory(warehouse, source.place))
+        if description.reads:
+            backlog = _unread(warehouse, description)
         else:
             with missing_extras_reported():
                 connector = connectors.source(description.type)
@@ -81,3 +82,13 @@ def measured(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Me
     except (OSError, ValueError, MzplanError):
         return Measured(backlog=backlog, at=at)
     return Measured(backlog=backlog, loss=loss, recent=recent, at=at)
+
+
+def _unread(warehouse: str, description: Description) -> Mapping[str, int]:
+    """Return the steps and rows of all its collections that a query has still to read. Raises OSError."""
+    waiting = [
+        unread(StepHistory(warehouse, description.place, read.place), StepHistory(warehouse, read.place))
+        for read in description.reads.values()
+    ]
+    known = [name for name in ("steps", "rows") if all(name in counts for counts in waiting)]
+    return {name: sum(counts[name] for counts in waiting) for name in known}

@@ -76,7 +76,7 @@ _MOST_ARGUMENTS = {
 def read_by(query: ResolvedQuery) -> ResolvedQuery:
     """A query as one that reads a collection: a view as a sink would say what its SQL says, with the columns
     that it reads. Raises MzplanError MZ058 for SQL that no view may have."""
-    source = query.description.source
+    source = query.description.input
     property_ = resource_kind(query.address.kind, query.description.type).query_property
     if source is None or property_ is None:
         return query

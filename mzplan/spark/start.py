@@ -13,12 +13,14 @@ from mzplan.connectors.api.repairs import replays_to_do
 from mzplan.connectors.api.upstreams import errands_to_do, take_upstream
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.releases import record_release
+from mzplan.connectors.views import Compute
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Versions
 from mzplan.model.state import Replay
-from mzplan.schema.description import Description, SourceRead, writes_all
+from mzplan.schema.description import CollectionRead, Description, writes_all
+from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark import failures
 from mzplan.spark.carry_over.rows import CarryOver
 from mzplan.spark.collections import Collections
@@ -31,10 +33,17 @@ from mzplan.spark.progress import ProgressListener
 from mzplan.spark.projection import analysed_outputs, ensure_columns, outputs_of, read_by
 from mzplan.spark.query import Running, resumed
 from mzplan.spark.step_recorder import StepRecorder
-from mzplan.spark.streams import letters_of, rows_read, source_writer, trigger_interval
+from mzplan.spark.streams import (
+    collection_stream,
+    letters_of,
+    rows_read,
+    source_writer,
+    trigger_interval,
+)
 from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.verification.sink_content import SinkContent
 from mzplan.spark.versions import take_over
+from mzplan.spark.view_functions import computed, function_of
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.going_over import GoingOver
 from mzplan.warehouse.predecessors import require_not_migrated
@@ -60,11 +69,6 @@ class StartContext:
     source_runs: Callable[[Address], bool]
 
 
-def collection_of(warehouse: str, description: Description) -> str:
-    """The path or URI of the collection that a query writes, or reads."""
-    return collection_path(warehouse, *description.collection.place)
-
-
 class QueryStart:
     """`running` is told what happens. `resolve`: of another description of the same query."""
 
@@ -78,7 +82,7 @@ class QueryStart:
         resolve: Callable[[Description], ResolvedQuery],
     ):
         description = query.description
-        source = description.source
+        input_ = description.input
         self._context = context
         self._spark = spark
         self._query = query
@@ -86,11 +90,11 @@ class QueryStart:
         self._epoch = epoch
         self._resolve = resolve
         self._checkpoint = Checkpoint.of(context.warehouse, *description.place)
-        self._collection = collection_of(context.warehouse, description)
+        self._collection = collection_path(context.warehouse, *description.place)
         self._history = StepHistory(
             context.warehouse,
             description.place,
-            None if description.address.has_collection or source is None else source.place,
+            None if description.address.writes_collection or input_ is None else input_.place,
             whole=writes_all(description.body),
         )
 
@@ -98,11 +102,12 @@ class QueryStart:
         """Start the query, once all that comes before that is done. `ours`: what writes its checkpoint from
         now on. Raises MzplanError, OSError, and whatever Spark raises."""
         description, checkpoint, running = self._query.description, self._checkpoint, self._running
-        if description.source is not None:  # what began before the query was changed is finished first
-            self._go_over()
+        if description.reads:  # what began before the query was changed is finished first
+            if description.input is not None:  # the plan migrates no rows below a query with several inputs
+                self._go_over()
             self._context.unfinished.begin(description, checkpoint, running, self._run_once)
         running.written_with = take_over(checkpoint, self._query.address, ours)
-        if description.address.has_collection:
+        if description.address.writes_collection:
             require_not_migrated(self._context.warehouse, description.address, description.place)
             self._carry_over()
         self._do_errands()
@@ -152,7 +157,7 @@ class QueryStart:
 
     def _do_errands(self) -> None:
         """Do what the query is to do before it starts. Raises as `submit` does."""
-        if self._query.address.has_collection:
+        if self._query.address.writes_collection:
             self._write_errand_steps()
         else:
             with self._failing("replay"):
@@ -235,7 +240,7 @@ class QueryStart:
     def _start(self, *, once: bool = False) -> StreamingQuery:
         """`once`: for one micro-batch."""
         query, name = self._query, str(self._running.name)
-        if query.address.has_collection:
+        if query.address.writes_collection:
             self._remember_upstream()
             writer = self._source_writer()
         else:
@@ -256,10 +261,11 @@ class QueryStart:
     def _source_writer(self) -> DataStreamWriter:
         query = self._query
         connector = self._context.connectors.source(query.description.type)
-        if query.description.source is None:
+        if not query.description.reads:
             rows = connector.stream(self._spark, query)
         else:
-            rows = self._rows_read()
+            compute = function_of(self._context.connectors, query)
+            rows = self._rows_read() if compute is None else self._rows_computed(compute)
             ensure_columns(outputs_of(rows), query)
         self._own_collection()
         return source_writer(
@@ -279,15 +285,33 @@ class QueryStart:
         return self._context.connectors.sink(self._query.description.type).write(rows, run)
 
     def _rows_read(self) -> DataFrame:
-        """What a sink or a view makes of the collection that it reads."""
-        query, source = read_by(self._query), self._query.description.source
-        assert source is not None, f"{query.address} reads no collection"
-        path = collection_path(self._context.warehouse, *source.place)
-        self._context.collections.wait_for_writer(
-            path, query.columns, lambda: self._context.source_runs(source.address)
-        )
-        self._ensure_table(path, query, source)
+        """Return what a sink or a view by SQL makes of the collection that it reads."""
+        query, read = read_by(self._query), self._query.description.input
+        assert read is not None, f"{query.address} doesn't read exactly one collection"
+        path = self._readable(read)
         return rows_read(self._spark, query, path, begins=not self._checkpoint.log.has_begun())
+
+    def _rows_computed(self, compute: Compute) -> DataFrame:
+        """Return what the function of a view makes of the collections that it reads."""
+        query, begins = self._query, not self._checkpoint.log.has_begun()
+        inputs = {
+            name: collection_stream(self._spark, query, self._readable(read), begins=begins)
+            for name, read in query.description.reads.items()
+        }
+        position = self._context.connectors.position(query.description)
+        return computed(compute, inputs, query, position)
+
+    def _readable(self, read: CollectionRead) -> str:
+        """Make sure that a collection to read is there, with its newest columns. Returns its path or URI."""
+        path, columns = (
+            collection_path(self._context.warehouse, *read.place),
+            columns_of(read.type, read.body),
+        )
+        self._context.collections.wait_for_writer(
+            path, columns, lambda: self._context.source_runs(read.address)
+        )
+        self._ensure_table(path, read)
+        return path
 
     def _sink_run(self, outputs: tuple[Output, ...], *, begins: bool) -> SinkRun:
         running = self._running
@@ -308,7 +332,7 @@ class QueryStart:
     def _own_collection(self) -> None:
         """Make sure that the source's collection is there, and is the one that it has written before."""
         ensure_collection(self._checkpoint, self._query.address, self._collection)
-        self._ensure_table(self._collection, self._query, self._query.description)
+        self._ensure_table(self._collection, self._query.description)
         remember_collection(self._checkpoint, self._collection)
         self._context.collections.is_written_with(self._collection, self._query.columns)
 
@@ -317,7 +341,7 @@ class QueryStart:
         in the place of the lost steps, and a sink's target lacks rows. (Of a source whose table was made anew
         there is nothing left to save: it is drift, and its next start is refused.)"""
         try:
-            if self._query.address.has_collection:
+            if self._query.address.writes_collection:
                 ensure_collection(self._checkpoint, self._query.address, self._collection)
             else:
                 self._context.connectors.sink(self._query.description.type).ensure_whole(self._query)
@@ -328,9 +352,11 @@ class QueryStart:
             with suppress(MzplanError):  # it is busy: its next start is refused
                 self._running.stop()
 
-    def _ensure_table(self, path: str, query: ResolvedQuery, collection: Description | SourceRead) -> None:
+    def _ensure_table(self, path: str, collection: Description | CollectionRead) -> None:
         position = self._context.connectors.position(collection)
-        self._context.collections.ensure(self._spark, path, query.columns, position, keyed=bool(query.keys))
+        columns = columns_of(collection.type, collection.body)
+        keyed = bool(keys_of(collection.type, collection.body))
+        self._context.collections.ensure(self._spark, path, columns, position, keyed=keyed)
 
     def _remember_upstream(self) -> None:
         """Record the upstream's identity before the very first start; later, insist on it."""

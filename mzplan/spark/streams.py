@@ -29,7 +29,7 @@ from mzplan.warehouse.storage import is_untouched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 
 def trigger_interval(query: ResolvedQuery) -> str:
@@ -63,7 +63,7 @@ def source_writer(
         failpoint(Failpoint.SOURCE_BEFORE_MERGE)
         if query.keys:
             latest = latest_rows(batch, query.keys, position=True)
-            if query.description.source is not None:  # it was in the order of the collection that it reads
+            if query.description.reads:  # the rows came in the order of the collection that it reads
                 latest = without_order(latest)
             with rewriting:
                 merge(latest, step, table_at(collection), query.keys, guarded=connector.guarded)
@@ -96,17 +96,29 @@ def letters_of(
 
 
 def rows_read(spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool) -> DataFrame:
-    """What a sink or a view (see projection.read_by) makes of the collection that it reads. `begins`: its
-    checkpoint is still empty. Raises MzplanError MZ058 for expressions that Spark refuses."""
+    """Return what a sink or a view by SQL (see projection.read_by) makes of the collection that it reads.
+    `begins`: its checkpoint is still empty. Raises MzplanError MZ058 for expressions that Spark refuses."""
+    reader = _reader(spark, query, collection, begins)
+    if query.keys:
+        feed = with_order(reader.options(**CHANGE_FEED).load(collection), query.columns)
+        # A view's rows are found by its key: one that goes is taken away whatever the condition says of it,
+        # for it may have come in under another.
+        return with_change(project(feed, query, or_else=GOES if query.address.writes_collection else ""))
+    return project(reader.load(collection), query)
+
+
+def collection_stream(
+    spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool
+) -> DataFrame:
+    """Return the rows of a collection as a stream, for a view by a function. `begins`: see rows_read."""
+    return _reader(spark, query, collection, begins).load(collection)
+
+
+def _reader(spark: SparkSession, query: ResolvedQuery, collection: str, begins: bool) -> DataStreamReader:
     reader = spark.readStream.format("delta")
     reader = reader.option("maxFilesPerTrigger", query.body.get("max_files_per_trigger", 1000))
     if begins and is_untouched(collection):
         # From its first version on, which spares a micro-batch that reads an empty snapshot. Not for a table
         # that has rows: files of its early versions may be merged and gone.
         reader = reader.option("startingVersion", 0)
-    if query.keys:
-        feed = with_order(reader.options(**CHANGE_FEED).load(collection), query.columns)
-        # A view's rows are found by its key: one that goes is taken away whatever the condition says of it,
-        # for it may have come in under another.
-        return with_change(project(feed, query, or_else=GOES if query.address.has_collection else ""))
-    return project(reader.load(collection), query)
+    return reader

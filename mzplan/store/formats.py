@@ -164,10 +164,9 @@ def _check_whole(
     if gone := set(chain.from_iterable(needs.values())) - resources.keys():
         raise ValueError(f"{next(a for a in needs if gone & set(needs[a]))} refers to what is not there")
     for address, resource in resources.items():
-        source = resource.references.get("from")
-        if address.reads_collection != (source is not None and source.has_collection):
+        if address.reads_collections != bool(resource.reads):
             raise ValueError(
-                f"{address} should {'' if address.reads_collection else 'not '}read a collection"
+                f"{address} should {'' if address.reads_collections else 'not '}read a collection"
             )
     try:
         TopologicalSorter(needs).prepare()

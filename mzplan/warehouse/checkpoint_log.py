@@ -77,13 +77,15 @@ class CheckpointLog:
         return lines[2] if len(lines) == 3 else None
 
     def offset(self, step: int) -> tuple[Any, float | None]:
-        """Where the upstream is after a step, and when the step began; None where that is not known."""
+        """Return the offset after a step, and when the step began; None for what isn't known. For a query
+        with several inputs, the offset is a list."""
         lines = self.lines(step)
-        if len(lines) != 3:
+        if len(lines) < 3:
             return None, None
         with decoding(f"{self.spark}/offsets/{step}"):
             began = json.loads(lines[1]).get("batchTimestampMs")
-            return _parsed(lines[2]), began / 1000 if began else None
+            offsets = [_parsed(line) for line in lines[2:]]
+            return offsets[0] if len(offsets) == 1 else offsets, began / 1000 if began else None
 
     def begin(self, query_id: str, earlier: CheckpointLog, position: str) -> None:
         """Let a query of this id, which has not begun, go on at `position` of another checkpoint, behind a

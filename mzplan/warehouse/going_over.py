@@ -15,7 +15,7 @@ from typing import Any
 
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
-from mzplan.schema.description import Description, SourceRead
+from mzplan.schema.description import CollectionRead, Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.warehouse.checkpoints import Carried, Checkpoint
 from mzplan.warehouse.folder import decoding
@@ -44,10 +44,10 @@ class GoingOver:
     """Of one sink, which does not run. Raises MzplanError, OSError."""
 
     def __init__(self, warehouse: str, description: Description, checkpoint: Checkpoint):
-        assert description.source is not None, "a sink reads a collection"
+        assert description.input is not None, f"{description.address} doesn't read exactly one collection"
         self._warehouse = warehouse
         self._description = description
-        self._source = description.source
+        self._source = description.input
         self._checkpoint = checkpoint
 
     def to_read(self) -> Description | None:
@@ -106,7 +106,10 @@ class GoingOver:
         body = begun[-1].body(description.body, names) if begun else description.body
         former = replace(source, generation=carried.generation, body=carried.body, predecessor=None)
         return replace(
-            description, body=body, source=former, digest=f"{description.digest}-g{carried.generation}"
+            description,
+            body=body,
+            reads={source.address.name: former},
+            digest=f"{description.digest}-g{carried.generation}",
         )
 
 
@@ -118,7 +121,7 @@ def _offset(entry: str | None, table: str, version: int) -> str:
     return json.dumps({**offset, "isStartingVersion": False}, separators=(",", ":"))
 
 
-def _too_early(description: Description, source: SourceRead) -> MzplanError:
+def _too_early(description: Description, source: CollectionRead) -> MzplanError:
     return error(
         "MZ063",
         f"{description.address} could not be started",
@@ -128,7 +131,7 @@ def _too_early(description: Description, source: SourceRead) -> MzplanError:
     )
 
 
-def _elsewhere(description: Description, source: SourceRead) -> MzplanError:
+def _elsewhere(description: Description, source: CollectionRead) -> MzplanError:
     return error(
         "MZ298",
         f"{description.address} has read another generation of {source.address}",

@@ -114,13 +114,25 @@ class StepHistory:
         except OSError:
             return None
 
+    def position(self) -> Any:
+        """For a query that reads: how far it has read this collection, as an offset; None if unknown."""
+        offset, _ = self.log.offset(self.log.committed())
+        if not isinstance(offset, list):
+            return offset
+        table = self._table_id()
+        of_table = (o for o in offset if isinstance(o, dict) and o.get("reservoirId") == table)
+        return next(of_table, None) if table is not None else None
+
     def has_read(self, offset: Any) -> bool:
         """Of a sink: whether an offset is of the collection that it reads, and not of a former generation of
         that. True also where that is not known."""
+        table = self._table_id()
+        return not isinstance(offset, dict) or offset.get("reservoirId", table) == table or table is None
+
+    def _table_id(self) -> str | None:
         if self._table is None:
             self._table = Checkpoint.of(self._warehouse, *self.written).collection()
-        table = self._table
-        return not isinstance(offset, dict) or offset.get("reservoirId", table) == table or table is None
+        return self._table
 
     def step_read(self, step: int) -> StepRecord | None:
         """Of a sink: a step of its source, once that one's index has it. Raises OSError."""
@@ -222,9 +234,8 @@ def _sink_step(collection: CollectionLog, step: int, start: Any, end: Any, began
 def needed_by(sink: StepHistory) -> int | None:
     """The oldest step that the sink has not seen through, whether it runs or is paused; None when it has
     read all that is there. Raises OSError."""
-    done = sink.log.committed()
-    offset, _ = sink.log.offset(done)
-    if done < 0 or not isinstance(offset, dict) or "reservoirVersion" not in offset:
+    offset = sink.position()
+    if not isinstance(offset, dict) or "reservoirVersion" not in offset:
         return 0
     if not sink.has_read(offset):
         return 1  # it goes on behind the rows that this generation begins with
@@ -255,10 +266,9 @@ def unread(sink: StepHistory, source: StepHistory) -> dict[str, int]:
 def given_up(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:
     """Where the collection has given up steps that the sink has not seen through: the first of these, as far
     as that is known, and the oldest step that is still there. Raises OSError."""
-    done = sink.log.committed()
-    offset, _ = sink.log.offset(done)
+    offset = sink.position()
     since = source.index.since()
-    if since == 0 or done < 0 or not isinstance(offset, dict) or not sink.has_read(offset):
+    if since == 0 or not isinstance(offset, dict) or not sink.has_read(offset):
         return None
     needed = needed_by(sink) if not offset.get("isStartingVersion") else None
     version = int(offset.get("reservoirVersion", 0))

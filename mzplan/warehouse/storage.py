@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,41 +28,52 @@ _GENERATION = re.compile(r"g[1-9][0-9]{0,17}")
 
 
 def missing_storage(
-    warehouse: str, address: Address, place: Place, read: tuple[Address, str, int]
+    warehouse: str, address: Address, place: Place, reads: Mapping[Address, Place]
 ) -> tuple[Diagnostic, ...]:
-    """MZ160, MZ161, MZ194 and MZ291 for what is gone of a query that has run, and MZ166 where its input's new
-    generation has not begun. `place` is the id and the generation of its checkpoint, `read` whose collection
-    it reads (a source: writes; a view has one of its own, too). Where it can't be seen, nothing is gone."""
-    diagnostics = []
+    """Return what is gone of a query that has run: MZ160, MZ161, MZ166, MZ194 and MZ291.
+
+    `place` is the id and generation of its checkpoint, `reads` those of the collections that it reads.
+    Storage that can't be seen counts as there.
+    """
+    diagnostics: list[Diagnostic] = []
     checkpoint = Checkpoint.of(warehouse, *place)
-    is_view = address.has_collection and address.reads_collection
-    owner, id_, generation = (address, *place) if is_view else read
-    table = collection_path(warehouse, id_, generation)
     try:
         if not is_there(f"{checkpoint.spark}/metadata"):
             diagnostics.append(_checkpoint_gone(address, checkpoint.folder))
-        # A log that was cleaned up has lost its first entry, and has a checkpoint instead.
-        log = f"{table}/_delta_log"
-        if not is_there(f"{log}/{0:020}.json") and not is_there(f"{log}/_last_checkpoint"):
-            begun = is_there(f"{Checkpoint.of(warehouse, id_, generation).spark}/metadata")
-            if (id_, generation) != place and generation > 1 and not begun:
-                diagnostics.append(_not_begun(address, owner, generation))
-                return tuple(diagnostics)
-            diagnostics.append(_collection_gone(address, owner, table, "is not there, or has no Delta log"))
-        elif _is_another(Checkpoint.of(warehouse, id_, generation), table):
-            diagnostics.append(
-                _collection_gone(address, owner, table, "was removed, and another one was made there")
-            )
-        elif address.has_collection:
-            missing = lost_steps(CollectionLog(table), checkpoint.log)
-            diagnostics += [_collection_restored(address, table, *missing)] if missing is not None else []
-        if address.reads_collection and not diagnostics:
-            source, of = read[0], read[1:]
-            lost = given_up(StepHistory(warehouse, place, of), StepHistory(warehouse, of))
-            diagnostics += [_left_behind(address, source, *lost)] if lost is not None else []
+        if address.writes_collection:
+            diagnostics += _missing_collection(warehouse, address, address, place)
+            if not diagnostics:
+                table = collection_path(warehouse, *place)
+                missing = lost_steps(CollectionLog(table), checkpoint.log)
+                diagnostics += [_collection_restored(address, table, *missing)] if missing is not None else []
+        for owner, read in reads.items():
+            if waits := _not_begun(warehouse, address, owner, read):
+                return (*diagnostics, waits)
+            if not address.writes_collection:
+                diagnostics += _missing_collection(warehouse, address, owner, read)
+            if not diagnostics:
+                lost = given_up(StepHistory(warehouse, place, read), StepHistory(warehouse, read))
+                diagnostics += [_left_behind(address, owner, *lost)] if lost is not None else []
     except OSError:
         return tuple(diagnostics)
     return tuple(diagnostics)
+
+
+def _missing_collection(
+    warehouse: str, address: Address, owner: Address, place: Place
+) -> Iterator[Diagnostic]:
+    """MZ161 if the collection of `owner` is gone, which `address` writes or reads. Raises OSError."""
+    table = collection_path(warehouse, *place)
+    if not _has_log(table):
+        yield _collection_gone(address, owner, table, "is not there, or has no Delta log")
+    elif _is_another(Checkpoint.of(warehouse, *place), table):
+        yield _collection_gone(address, owner, table, "was removed, and another one was made there")
+
+
+def _has_log(table: str) -> bool:
+    """Whether a Delta table is there. A log that was cleaned up has a checkpoint but no first entry."""
+    log = f"{table}/_delta_log"
+    return is_there(f"{log}/{0:020}.json") or is_there(f"{log}/_last_checkpoint")
 
 
 def _left_behind(address: Address, owner: Address, needed: int, since: int) -> Diagnostic:
@@ -77,7 +89,7 @@ def _left_behind(address: Address, owner: Address, needed: int, since: int) -> D
 
 
 def _checkpoint_gone(address: Address, folder: str) -> Diagnostic:
-    again = "read its upstream again from the start" if address.kind == "source" else "write all rows again"
+    again = "read its upstream again from the start" if address.reads_upstream else "write all rows again"
     return Diagnostic(
         code="MZ160",
         summary=f"The checkpoint of {address} is gone",
@@ -123,7 +135,12 @@ def _collection_gone(address: Address, owner: Address, table: str, why: str) -> 
     )
 
 
-def _not_begun(address: Address, owner: Address, generation: int) -> Diagnostic:
+def _not_begun(warehouse: str, address: Address, owner: Address, place: Place) -> Diagnostic | None:
+    """MZ166 if the collection is of a new generation that has written nothing yet. Raises OSError."""
+    _, generation = place
+    begun = is_there(f"{Checkpoint.of(warehouse, *place).spark}/metadata")
+    if generation == 1 or begun or _has_log(collection_path(warehouse, *place)):
+        return None
     return Diagnostic(
         code="MZ166",
         summary=f"{address} waits for generation {generation} of {owner} to begin",

@@ -25,7 +25,7 @@ from mzplan.controller.terms import (
     Update,
 )
 from mzplan.model.address import Address
-from mzplan.schema.description import Description, SourceRead, packages_of
+from mzplan.schema.description import CollectionRead, Description, packages_of
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
@@ -145,13 +145,15 @@ def sink_of(source: CollectionDescription, id_: str) -> ExportDescription:
         digest="1:a",
         type="console",
         body={"type": "console", "from": source.query.address.name, "trigger": TRIGGER},
-        source=SourceRead(
-            address=source.query.address,
-            id=source.query.id,
-            generation=source.query.generation,
-            type=source.query.type,
-            body=source.query.body,
-        ),
+        reads={
+            source.query.address.name: CollectionRead(
+                address=source.query.address,
+                id=source.query.id,
+                generation=source.query.generation,
+                type=source.query.type,
+                body=source.query.body,
+            )
+        },
     )
     return ExportDescription(query=query, instance="local")
 
@@ -179,7 +181,11 @@ def create(controller: Controller, *descriptions: CollectionDescription) -> None
 
 
 def create_sink(controller: Controller, *descriptions: ExportDescription) -> None:
-    tokens = [(controller.prepare_export(one.query.id, one.from_id), one) for one in descriptions]
+    tokens = [
+        (controller.prepare_export(one.query.id, from_id), one)
+        for one in descriptions
+        for from_id in one.from_ids
+    ]
     asyncio.run(controller.create_exports(tokens))
 
 

@@ -429,7 +429,10 @@ def test_a_command_whose_journal_can_not_be_written_changes_nothing(
     refused(lambda: controller.keep_prepared(()))
     refused(lambda: asyncio.run(controller.create_exports([(token, sink_of(source, "k"))])))
     assert list(controller.exports()) == []
-    assert (controller.catalog.prepared, world.store.read_prepared("local")) == ({"k": token}, journalled)
+    assert (controller.catalog.prepared, world.store.read_prepared("local")) == (
+        {("k", "a"): token},
+        journalled,
+    )
     controller.cancel_prepare_export(token)
     assert (controller.collection("a").holds, world.store.read_prepared("local")) == ({}, [])
 
@@ -573,9 +576,9 @@ def test_since_follows_the_least_of_all_capabilities(world: World) -> None:
     controller.update_write_frontiers([("a", 10), ("k", 3)])
     assert state.since == 0 and controller.export("k").upper == 3
     controller.update_read_capabilities({"a": {"k": 7}, "nobody": {"k": 1}})
-    assert (state.since, controller.export("k").read_hold) == (0, 7)
+    assert (state.since, controller.export("k").read_holds) == (0, {"a": 7})
     controller.update_read_capabilities({"a": {"m": 4, "k": 5}})  # a hold never goes back
-    assert (state.since, controller.export("k").read_hold) == (4, 7)
+    assert (state.since, controller.export("k").read_holds) == (4, {"a": 7})
     controller.update_read_capabilities({"a": {"m": None}})
     assert state.since == 7
     controller.drop_sinks(["k"])
@@ -671,9 +674,7 @@ def test_a_sink_that_does_not_read_holds_for_so_long_and_no_longer(
     settle(controller, lambda: len(looked) > 1)
     assert (state.since, state.implied, state.holds["k"]) == (0, 3, 0)
     kept = controller.holds_back("k")
-    assert (
-        kept == "It has read source.s_a up to step 0, and what has come since is kept for it, for 1h at most."
-    )
+    assert kept == "It has read source.s_a up to step 0, and later rows are kept for it, for at most 1h."
     asyncio.run(controller.create_collections([("a", local_source("a", max_hold="0s"))]))
     settle(controller, lambda: state.since == 3)
     assert controller.holds_back("k") is None

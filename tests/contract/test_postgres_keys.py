@@ -15,7 +15,7 @@ from mzplan.connectors.postgres.sink.staging import Move
 from mzplan.connectors.postgres.tables import Connection, find_table
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.schema.description import Description, InlinedConnection, SourceRead
+from mzplan.schema.description import CollectionRead, Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 
 if TYPE_CHECKING:
@@ -55,13 +55,15 @@ def probed(
         connections={
             "connection": InlinedConnection(address=Address("connection", "pg"), type="postgres", body=told)
         },
-        source=SourceRead(
-            address=Address("source", "s"),
-            id="s",
-            generation=1,
-            type="kafka",
-            body={"connection": "c", "topic": "t", "format": format_, **envelope},
-        ),
+        reads={
+            "s": CollectionRead(
+                address=Address("source", "s"),
+                id="s",
+                generation=1,
+                type="kafka",
+                body={"connection": "c", "topic": "t", "format": format_, **envelope},
+            )
+        },
     )
     query = resolve(sink, Secrets(".", {"PW": server.password}), ".")
     return PostgresSink().probe(query, outputs_without_spark(query)).diagnostics

@@ -343,8 +343,7 @@ def test_a_column_that_was_dropped_by_hand_is_made_again_only_where_that_is_plan
 def state_of(sink: Description, serial: int) -> State:
     """A state whose sink is this one; its source is somebody else's."""
     link = sink.connections["connection"]
-    assert sink.source is not None
-    source = sink.source
+    source = sink.rows_of
     elsewhere = Address("connection", source.body["connection"])
     resources = [
         ResourceState(address=link.address, id="pg", type="postgres", body=link.body),

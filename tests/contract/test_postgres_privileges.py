@@ -26,7 +26,7 @@ from mzplan.connectors.postgres.sink.writer import writer_of
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.schema.description import Description, InlinedConnection, SourceRead
+from mzplan.schema.description import CollectionRead, Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.content_hash import HASH
 
@@ -74,13 +74,15 @@ class Server:
                     address=Address("connection", "pg"), type="postgres", body=told
                 )
             },
-            source=SourceRead(
-                address=Address("source", "s"),
-                id="s",
-                generation=1,
-                type="kafka",
-                body={"connection": "c", "topic": "t", "format": format_, **envelope},
-            ),
+            reads={
+                "s": CollectionRead(
+                    address=Address("source", "s"),
+                    id="s",
+                    generation=1,
+                    type="kafka",
+                    body={"connection": "c", "topic": "t", "format": format_, **envelope},
+                )
+            },
         )
         return resolve(sink, Secrets(".", {"PW": "pw"}), ".")
 

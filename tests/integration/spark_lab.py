@@ -15,7 +15,7 @@ from examples.servers import KafkaBroker, PostgresServer, produce_json
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
 from mzplan.model.address import Address
 from mzplan.model.state import ResourceState
-from mzplan.schema.description import Description, InlinedConnection, SourceRead, packages_of
+from mzplan.schema.description import CollectionRead, Description, InlinedConnection, packages_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark.executor import SparkExecutor
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -131,13 +131,15 @@ class Lab:
             type=type_,
             body={"from": source.address.name, "trigger": TRIGGER, **body},
             connections={"connection": _connection("target", connection)} if connection else {},
-            source=SourceRead(
-                address=source.address,
-                id=source.id,
-                generation=source.generation,
-                type=source.type,
-                body=source.body,
-            ),
+            reads={
+                source.address.name: CollectionRead(
+                    address=source.address,
+                    id=source.id,
+                    generation=source.generation,
+                    type=source.type,
+                    body=source.body,
+                )
+            },
         )
 
     # ── doing

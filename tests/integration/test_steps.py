@@ -36,7 +36,7 @@ Make = Callable[..., str]
 
 
 def history(lab: Lab, query: Description) -> StepHistory:
-    source = query.source
+    source = query.input
     return StepHistory(
         str(lab.folder / "warehouse"),
         (query.id, query.generation),

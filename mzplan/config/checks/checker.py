@@ -186,7 +186,7 @@ class Checker:
         check_lifecycle(resource, self.declared, self.findings)
         self._instance(resource, wrong)
         check_columns(resource, kind, self.findings)
-        if resource.address.kind == "sink" and not wrong:
+        if resource.address.writes_target and not wrong:
             check_sink(resource, self.declared, self.findings)
         return self.findings.met == before
 
@@ -218,9 +218,8 @@ class Checker:
             body=kind.normalise(edited({**placed, **resource.body}, given)),
             assumed=assumed,
             references={
-                reference.property: reference.address(resource.body[reference.property], self.declared)
-                for reference in kind.references
-                if reference.property in resource.body
+                role: reference.address(name, self.declared)
+                for role, reference, name in kind.named(resource.body)
             },
             path=resource.file.path,
             template=resource.template_name,

@@ -101,7 +101,7 @@ def _unfit(resource: Declared, findings: Findings, path: Path, detail: str, hint
 
 def _check_names(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
     """No included column has the name of another column."""
-    if resource.address.kind != "source" or not isinstance(resource.body, dict):
+    if not resource.address.reads_upstream or not isinstance(resource.body, dict):
         return
     known = {column.name.lower() for column in record_columns(kind.type, resource.body)}
     for part, column in included_columns(kind.type, resource.body).items():
@@ -120,7 +120,7 @@ def _check_names(resource: Declared, kind: ResourceKind, findings: Findings) -> 
 def _check_key(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
     """The key of a keyed collection is of its columns, and of types that can be told apart."""
     path = kind.key_path
-    if resource.address.kind != "source" or path is None or not isinstance(resource.body, dict):
+    if not resource.address.reads_upstream or path is None or not isinstance(resource.body, dict):
         return
     columns = {column.name.lower(): column for column in columns_of(kind.type, resource.body)}
     keys = keys_of(kind.type, resource.body)

@@ -24,8 +24,8 @@ class References:
 
     def __init__(self, declared: Mapping[Address, Declared], findings: Findings):
         self.declared, self.findings = declared, findings
-        self.edges: dict[Address, list[tuple[str, Address]]] = {}
-        self.reported: set[tuple[Address, str]] = set()  # (who refers, property)
+        self.edges: dict[Address, list[tuple[Path, Address]]] = {}
+        self.reported: set[tuple[Address, Path]] = set()  # which resource refers, and where
         self.suggested: dict[tuple[tuple[Kind, ...], str], str | None] = {}
         self.names: dict[tuple[Kind, ...], list[str]] = {}  # those that are declared, in order
         self.able: dict[Reference, str] = {}  # of these types, in words
@@ -93,43 +93,44 @@ class References:
 
     def check(self, resource: Declared, kind: ResourceKind, wrong: set[Path]) -> None:
         """The references that the resource's schema names."""
-        for reference in kind.references:
-            if reference.property not in resource.body or (reference.property,) in wrong:
+        for role, reference, name in kind.named(resource.body):
+            path = path_of(role)
+            if path[:1] in wrong:
                 continue
-            target = self._target(resource, reference)
+            target = self._find(resource, reference, name, path)
             if target is None:
                 continue
-            self.edges.setdefault(resource.address, []).append((reference.property, target.address))
+            self.edges.setdefault(resource.address, []).append((path, target.address))
             if reference.types and target.type is not None and target.type not in reference.types:
-                self._wrong_type(resource, reference, target)
+                self._wrong_type(resource, reference, target, path)
 
     def check_cycles(self) -> None:
         """Report every cycle once, at the resource of it that comes first."""
         graph = DependencyGraph({a: [target for _, target in edges] for a, edges in self.edges.items()})
         for cycle in graph.cycles():
             first = self.declared[cycle[0]]
-            role = next(role for role, target in self.edges[cycle[0]] if target == cycle[1 % len(cycle)])
+            path = next(path for path, target in self.edges[cycle[0]] if target == cycle[1 % len(cycle)])
             self.findings.add(
                 "MZ014",
                 "Resources refer to each other in a circle",
                 " → ".join(map(str, [*cycle, cycle[0]])),
                 "remove one of these references.",
-                location=first.location((role,)),
+                location=first.location(path),
             )
 
     def _target(self, resource: Declared, reference: Reference) -> Declared | None:
-        name = resource.body.get(reference.property)
-        if not isinstance(name, str):
-            return None
+        name, path = resource.body.get(reference.property), (reference.property,)
+        return self._find(resource, reference, name, path) if isinstance(name, str) else None
+
+    def _find(self, resource: Declared, reference: Reference, name: str, path: Path) -> Declared | None:
         target = self.declared.get(reference.address(name, self.declared))
-        reported = (resource.address, reference.property)
         # A file that could not be read may declare it.
-        if target is None and not self.findings.unread and reported not in self.reported:
-            self.reported.add(reported)
-            self._unknown(resource, reference, name)
+        if target is None and not self.findings.unread and (resource.address, path) not in self.reported:
+            self.reported.add((resource.address, path))
+            self._unknown(resource, reference, name, path)
         return target
 
-    def _unknown(self, resource: Declared, reference: Reference, name: str) -> None:
+    def _unknown(self, resource: Declared, reference: Reference, name: str, path: Path) -> None:
         near = self._nearest(reference.kinds, name)
         other = next((k for k in KINDS if Address(k, name) in self.declared), None)
         hint, related = f"declare it under {' or '.join(f'`{kind}s:`' for kind in reference.kinds)}.", None
@@ -144,7 +145,7 @@ class References:
             f"Unknown {reference.words()}",
             f"{resource.label} refers to {shown(name)}, which no file declares.",
             hint,
-            location=resource.location((reference.property,)),
+            location=resource.location(path),
             related=related,
         )
 
@@ -155,7 +156,7 @@ class References:
             self.suggested[kinds, name] = self.findings.nearest(name, self.names[kinds])
         return self.suggested[kinds, name]
 
-    def _wrong_type(self, resource: Declared, reference: Reference, found: Declared) -> None:
+    def _wrong_type(self, resource: Declared, reference: Reference, found: Declared, path: Path) -> None:
         if reference not in self.able:
             self.able[reference] = listed(
                 sorted(
@@ -174,8 +175,14 @@ class References:
             f"{resource.label} is of type {resource.type} and needs a {reference.words()} of type "
             f"{' or '.join(reference.types)}; {found.label} is of type {found.type}.",
             f"use one of: {able}." if able else f"declare a {reference.words()} of that type.",
-            location=resource.location((reference.property,)),
+            location=resource.location(path),
         )
+
+
+def path_of(role: str) -> Path:
+    """`"reads[0]"` → `("reads", 0)`: where a resource names another one in this role."""
+    property_, _, index = role.removesuffix("]").partition("[")
+    return (property_, int(index)) if index else (property_,)
 
 
 def _needs_connection(kind: Kind, type_: str) -> bool:
@@ -191,7 +198,7 @@ def check_exclusive(
     first: dict[Any, Address] = {}
     for address, resource in checked.items():
         link = checked.get(resource.references["connection"]) if "connection" in resource.references else None
-        if address.kind != "source" or link is None:
+        if not address.reads_upstream or link is None:
             continue
         for name, schema in resource_kind("source", resource.type).schema["properties"].items():
             value = resource.body.get(name)

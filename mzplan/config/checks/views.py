@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from mzplan.config.checks.expressions import ExpressionCheck, columns_read, keys_read
 from mzplan.config.checks.inlined_views import InlinedViews, is_inlined
-from mzplan.config.checks.resource_references import FROM
+from mzplan.config.checks.resource_references import FROM, path_of
 from mzplan.config.declared import Declared
 from mzplan.config.findings import HERE, Findings, Location, Path, shown
 from mzplan.connectors.api.outputs import Selected, columns_selected
@@ -34,11 +34,18 @@ class Views:
         if address in self._done or resource is None or resource.type is None:
             return
         self._done.add(address)  # before what it reads: in a circle, one of them is not known
-        property_ = resource_kind(address.kind, resource.type).query_property
-        text = resource.body.get(property_) if property_ and isinstance(resource.body, dict) else None
-        if property_ is None or not isinstance(text, str):
+        if not isinstance(resource.body, dict) or not (
+            address.reads_collections and address.writes_collection
+        ):
             return
         self._check_name(resource)
+        property_ = resource_kind(address.kind, resource.type).query_property
+        if property_ is None:
+            self._check_inputs(resource)
+            return
+        text = resource.body.get(property_)
+        if not isinstance(text, str):
+            return
         query = parse_view(text)
         if query.problem:
             self._refuse(resource, property_, query)
@@ -70,6 +77,23 @@ class Views:
                 location=resource.location(),
                 related=other.location(),
             )
+
+    def _check_inputs(self, resource: Declared) -> None:
+        """MZ201 for a view by a function that reads a keyed collection: Spark can't take rows back."""
+        assert resource.type is not None, "the type is known before"
+        for role, reference, name in resource_kind(resource.address.kind, resource.type).named(resource.body):
+            address = reference.address(name, self.declared)
+            self._derive(address)  # the key of a view by SQL follows from what that reads
+            read = self.declared.get(address)
+            if keys := keys_read(read):
+                self.findings.add(
+                    "MZ201",
+                    f"{resource.label} can't follow updates and deletes",
+                    f"{name} keeps the latest row of each key ({', '.join(keys)}): its rows are updated and "
+                    "deleted, and the function of a view only gets rows that are added.",
+                    "read a collection without a key, or write the view as SQL.",
+                    location=resource.location(path_of(role)),
+                )
 
     def _refuse(self, resource: Declared, property_: str, query: ViewQuery) -> None:
         self.findings.add(

@@ -21,7 +21,6 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.resolved import remember, scrub, shortened
 
 Endpoint = TypeVar("Endpoint")
-_REFERENCES = ("connection", "from")
 
 
 def endpoint_name(query: ResolvedQuery) -> str:
@@ -32,6 +31,8 @@ def endpoint_name(query: ResolvedQuery) -> str:
 
 def endpoint_config(query: ResolvedQuery, outputs: Sequence[Output] | None = None) -> dict[str, Any]:
     """The configuration of a query's endpoint; of a sink with the columns that it writes."""
+    kind = resource_kind(query.address.kind, query.description.type)
+    references = {reference.property for reference in kind.references}
     columns: Sequence[Column] = query.columns
     if outputs is not None:
         columns = [Column(output.name, output.type or "STRING") for output in outputs]
@@ -40,7 +41,7 @@ def endpoint_config(query: ResolvedQuery, outputs: Sequence[Output] | None = Non
         "directory": query.directory,
         "storage": query.checkpoint.steps if query.checkpoint else None,
         "connection": dict(query.connection.body) if query.connection else None,
-        "options": {key: value for key, value in query.body.items() if key not in _REFERENCES},
+        "options": {key: value for key, value in query.body.items() if key not in references},
         "columns": [{"name": c.name, "type": c.type, "nullable": c.nullable} for c in columns],
     }
 

@@ -101,7 +101,7 @@ def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
     """Names of what a sink writes that is never NULL for certain: columns as they are that say NOT NULL, or
     are of the collection's key where a record without a value for it is malformed (`x-key-certain`)."""
     certain = {column.name for column in query.columns if not column.nullable}
-    source = query.description.source
+    source = query.description.input
     if source is not None and collection_kind(source.type).is_key_certain:
         certain |= {c.name for c in record_columns(source.type, source.body)} & set(query.keys)
     names: list[str] = []

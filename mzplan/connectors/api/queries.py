@@ -145,7 +145,7 @@ def resolve(
     secrets.permit(description)
     connections = {role: _resolved(inlined, secrets) for role, inlined in description.connections.items()}
     kind = resource_kind(description.address.kind, description.type)
-    collection = description.collection
+    collection = description.rows_of
     checkpoint = Checkpoint.of(warehouse, description.id, description.generation) if warehouse else None
     return ResolvedQuery(
         description=description,

@@ -135,9 +135,7 @@ def nothing_recorded(query: ResolvedQuery, why: str, *, has_content: bool = Fals
         "MZ100",
         f"The target of {query.address} keeps no record of its steps",
         why,
-        f"verify its source: mzplan verify {query.description.source.address}{also}"
-        if query.description.source
-        else "",
+        f"verify its source: mzplan verify {query.description.rows_of.address}{also}",
         address=query.address,
     )
 

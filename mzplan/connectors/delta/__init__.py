@@ -29,7 +29,7 @@ def _ends(query: ResolvedQuery) -> Ends:
     from mzplan.connectors.network.folders import folder_of
 
     name = at_path(folder_of(query))
-    return Ends(reads=(name,)) if query.address.kind == "source" else Ends(writes=(name,))
+    return Ends(reads=(name,)) if query.address.reads_upstream else Ends(writes=(name,))
 
 
 CONNECTOR = Connector(type="delta", source=_source, sink=_sink, ends=_ends, replays=True)

@@ -135,7 +135,7 @@ def _latest(query: ResolvedQuery, registry: ResolvedConnection) -> Subject | Dia
 
 
 def _verb(query: ResolvedQuery) -> str:
-    return "reads" if query.address.kind == "source" else "writes"
+    return "reads" if query.address.reads_upstream else "writes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

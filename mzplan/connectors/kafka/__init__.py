@@ -62,7 +62,7 @@ def _ends(query: ResolvedQuery) -> Ends:
     def topic(name: str) -> LineageName:
         return on_server("kafka", _servers(query.link.body)[0], name)
 
-    if query.address.kind == "source":
+    if query.address.reads_upstream:
         return Ends(reads=(topic(query.body["topic"]),), writes=named(query, topic))
     return Ends(writes=(topic(query.body["topic"]),))
 

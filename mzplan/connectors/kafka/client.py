@@ -175,7 +175,7 @@ def _no_topic(query: ResolvedQuery, topic: str) -> ClusterError:
 
 
 def not_allowed(query: ResolvedQuery, topic: str) -> ClusterError:
-    done, operation = ("written", "Write") if query.address.kind == "sink" else ("read", "Read")
+    done, operation = ("written", "Write") if query.address.writes_target else ("read", "Read")
     return failed(
         query,
         "MZ054",

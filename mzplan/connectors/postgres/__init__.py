@@ -42,7 +42,7 @@ def _ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
     from mzplan.connectors.postgres.sink import definition as sink
     from mzplan.connectors.postgres.source import definition as source
 
-    return source.ddl(query) if query.address.kind == "source" else sink.ddl(query, outputs)
+    return source.ddl(query) if query.address.reads_upstream else sink.ddl(query, outputs)
 
 
 def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -62,10 +62,10 @@ def _ends(query: ResolvedQuery) -> Ends:
     body = query.link.body
     host = body["host"].split(",")[0]
     place = server("localhost" if host.startswith("/") else host, body["port"])  # a socket, of this machine
-    tables = query.body["tables"] if query.address.kind == "source" else [query.body["table"]]
+    tables = query.body["tables"] if query.address.reads_upstream else [query.body["table"]]
     named = (f"{body['database']}.{table if '.' in table else f'public.{table}'}" for table in tables)
     names = tuple(on_server("postgres", place, name) for name in named)
-    return Ends(reads=names) if query.address.kind == "source" else Ends(writes=names)
+    return Ends(reads=names) if query.address.reads_upstream else Ends(writes=names)
 
 
 CONNECTOR = Connector(

@@ -191,9 +191,9 @@ class _Reading:
                 body = referring_to(kind, resource.body, names)
                 names = {kind.query_property: body[kind.query_property]} if names else {}
             if names:
-                self.edits.edit(
-                    user, [PropertyEdit(path=(role,), value=text) for role, text in names.items()]
-                )
+                body = {**referring_to(kind, resource.body, names), **names}
+                properties = sorted({role.partition("[")[0] for role in names})
+                self.edits.edit(user, [PropertyEdit(path=(name,), value=body[name]) for name in properties])
 
     def _checked_files(self) -> FilesRead:
         """The files with the edits, checked as ever. Mistakes in the edited properties are reported at their

@@ -75,11 +75,7 @@ def moved_from(old: Address) -> PropertyEdit:
 
 def _with_body(resource: Resource, body: Mapping[str, Any], known: Container[Address]) -> Resource:
     kind = resource_kind(resource.address.kind, resource.type)
-    references = {
-        reference.property: reference.address(body[reference.property], known)
-        for reference in kind.references
-        if isinstance(body.get(reference.property), str)
-    }
+    references = {role: reference.address(name, known) for role, reference, name in kind.named(body)}
     return replace(resource, body=kind.normalise(body), references=references)
 
 

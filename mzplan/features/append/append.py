@@ -180,7 +180,7 @@ def _local_source(address: Address, state: State) -> ResourceState:
     if resource is None:
         raise unknown_address(address, state)
     if (address.kind, resource.type) != ("source", LOCAL):
-        description = f"of type {resource.type}" if address.kind == "source" else f"a {address.kind}"
+        description = f"of type {resource.type}" if address.reads_upstream else f"a {address.kind}"
         local = sorted(
             (str(a) for a, r in state.resources.items() if (a.kind, r.type) == ("source", LOCAL)), key=natural
         )

@@ -123,11 +123,11 @@ def _listed(addresses: Sequence[Address]) -> str:
 
 def _ensure_able(record: ResourceState) -> None:
     address = record.address
-    if address.kind != "source":
+    if not address.reads_upstream:
         raise _unable(
             address,
             "Only a source reads an upstream; its sinks get what it writes.",
-            f"name its source: {record.references['from']}",
+            f"name its source: {next(iter(record.reads.values()))}",
         )
     anew = f"let it begin anew, with its sinks: mzplan apply --replace {address} --allow-replace"
     connector = find_connector(record.type)

@@ -42,7 +42,7 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
             exit_code=ExitCode.USAGE,
         )
     chosen = (
-        [address] if address is not None else sorted(resources, key=lambda a: (a.kind == "sink", natural(a)))
+        [address] if address is not None else sorted(resources, key=lambda a: (a.writes_target, natural(a)))
     )
     ddls: list[QueryDdl] = []
     problems: list[Diagnostic] = []

@@ -57,8 +57,8 @@ def plan_letters(
     Raises MzplanError where that can't be done or would do damage: MZ295, MZ296.
     """
     before = committed(state, address)
-    if address.kind != "source":
-        hint = f"name its source: {before.references['from']}"
+    if not address.reads_upstream:
+        hint = f"name its source: {next(iter(before.reads.values()))}"
         raise letters_refused(address, "Only a source keeps some.", hint)
     ensure_letters(address, before.type, before.body)
     if before.paused:
@@ -144,7 +144,7 @@ def _late_rows(state: State, address: Address) -> tuple[Diagnostic, ...]:
 
 def _ensure_able(record: ResourceState, *, missing: bool) -> None:
     address = record.address
-    if address.kind != "sink":
+    if not address.writes_target:
         why = "Only a sink has a target, into which steps could be written once more."
         hint = "name a sink; a source reads a range again by mzplan backfill, and its dead letters by "
         raise _unable(address, why, f"{hint}--dead-letters.")

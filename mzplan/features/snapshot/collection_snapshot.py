@@ -66,7 +66,7 @@ def open_snapshot(
     resource = state.resources.get(address)
     if resource is None:
         raise unknown_address(address, state)
-    if not address.has_collection:
+    if not address.writes_collection:
         raise _no_source(resource)
     warehouse = absolute(project.settings.directory, state.warehouse or project.settings.warehouse)
     history = StepHistory(warehouse, resource.place)
@@ -110,7 +110,7 @@ def _step(address: Address, steps: Steps, as_of: int | None, never: str) -> int:
 
 
 def _no_source(resource: ResourceState) -> MzplanError:
-    source = resource.references.get("from")
+    source = next(iter(resource.reads.values()), None)
     reason = f"a {resource.address.kind} has none"
     return _refused(
         resource.address,

@@ -78,7 +78,7 @@ def _look(
     from mzplan.schema.source_columns import columns_of
 
     declared = configuration.resources[address]
-    adopts = adoption.adopts(declared.type) if address.kind == "source" else None
+    adopts = adoption.adopts(declared.type) if address.reads_upstream else None
     if adopts is None:
         raise _refused(
             address,

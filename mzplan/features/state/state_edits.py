@@ -162,7 +162,7 @@ def _check_storage(project: Project, warehouse: str, address: Address, id_: str,
         return
     below = f"{id_}/g{generation}"
     needed = [Path(place) / "checkpoints" / below]
-    if address.has_collection:
+    if address.writes_collection:
         needed.append(Path(place) / "collections" / below)
     missing = [str(path) for path in needed if not path.is_dir()]
     if missing:

@@ -36,7 +36,7 @@ def compare_content(
     """Compare the target of a committed sink with the collection of its source."""
     state = read_state(project.store, reporter)
     resource = committed_resource(state, address)
-    if address.kind != "sink":
+    if not address.writes_target:
         raise error(
             "MZ094",
             f"{address} has no target",
@@ -46,7 +46,7 @@ def compare_content(
             exit_code=ExitCode.USAGE,
         )
     comparison = opened(state, resource)
-    source = resource.references.get("from")
+    (source,) = resource.reads.values()
 
     def doing() -> str:
         return f"comparing the target of {address} with {source}: {comparison.rows_read():,} rows read"

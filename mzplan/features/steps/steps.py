@@ -74,9 +74,9 @@ def expire(project: Project, address: Address, before: int, reporter: Reporter) 
 def _refuse_needed(project: Project, state: State, resource: ResourceState, before: int) -> None:
     problems: list[Diagnostic] = []
     for address, sink in sorted(state.resources.items(), key=natural_item):
-        if sink.references.get("from") != resource.address:
+        if resource.address not in sink.reads.values():
             continue
-        needed = needed_by(history_read(project, state, sink))
+        needed = needed_by(history_read(project, sink, resource))
         if needed is not None and needed < before:
             problems.append(_still_needed(resource.address, address, needed, before))
     if problems:
@@ -84,16 +84,16 @@ def _refuse_needed(project: Project, state: State, resource: ResourceState, befo
 
 
 def history_of(project: Project, state: State, resource: ResourceState) -> StepHistory:
-    """Of the collection that a query writes; of a sink, of what it reads."""
-    if not resource.address.has_collection:
-        return history_read(project, state, resource)
+    """Return the steps of a query: of the collection that it writes or, for a sink, of the one it reads."""
+    if not resource.address.writes_collection:
+        (read,) = resource.reads.values()
+        return history_read(project, resource, state.resources[read])
     return StepHistory(_warehouse(project), resource.place)
 
 
-def history_read(project: Project, state: State, resource: ResourceState) -> StepHistory:
-    """What a sink or a view has read of its collection."""
-    source = state.resources[resource.references["from"]].place
-    return StepHistory(_warehouse(project), resource.place, source, whole=writes_all(resource.body))
+def history_read(project: Project, resource: ResourceState, read: ResourceState) -> StepHistory:
+    """Return what a query has read of the collection of `read`."""
+    return StepHistory(_warehouse(project), resource.place, read.place, whole=writes_all(resource.body))
 
 
 def _warehouse(project: Project) -> str:

@@ -38,7 +38,7 @@ def render_steps(shown: ShownSteps, *, color: bool = False, titled: bool = False
     records = shown.steps.records
     if not records:
         return _none(f"{shown.resource.address} has no steps yet.", shown.never)
-    is_source = shown.resource.address.has_collection
+    is_source = shown.resource.address.writes_collection
     header = ("STEP", "TIME (UTC)", "ROWS", "BYTES" if is_source else "SOURCE STEPS", "COMMITTED", "UPSTREAM")
     rows = [_row(record, is_source) for record in records]
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
@@ -170,7 +170,7 @@ def render_verified(found: Verified, *, color: bool = False) -> str:
     if found.equal:
         span = _span((found.equal[0], found.equal[-1]))
         lines.append(f"{found.address}: {count(len(found.equal), 'step')} as recorded ({span}).")
-        if found.address.kind == "sink":
+        if found.address.writes_target:
             lines.append(_NOT_SEEN.format(address=found.address))
     elif not found.difference and not found.problems:
         lines.append(_none(f"{found.address} has no steps to verify.", found.never))

@@ -91,7 +91,7 @@ def verify(
     them with what was recorded; for a sink, by its `target`."""
     state = read_state(project.store, reporter)
     resource = committed_resource(state, address)
-    if address.kind == "sink" and upstream is not None:
+    if address.writes_target and upstream is not None:
         raise error(
             "MZ094",
             f"{address} can't be read again from an upstream",
@@ -104,16 +104,16 @@ def verify(
     with reporter.working(f"reading the steps of {address}"), readable(address):
         records = in_range(history, address, wanted)
         others = _not_comparable(history, records, upstream is not None)
-        if upstream is not None and address.reads_collection:
-            others += _not_comparable(history_read(project, state, resource), records, False)
+        for read in resource.reads.values() if upstream is not None else ():
+            others += _not_comparable(history_read(project, resource, state.resources[read]), records, False)
         records = [record for record in records if record not in others]
-    if address.kind == "sink":
+    if address.writes_target:
         compared = partial(_with_target, target(state, resource))
     else:
         source = upstream(state, resource) if upstream is not None else None
         compared = partial(_with_source, history, source, seen)
     verified = _compare(address, records, compared, reporter)
-    warnings = [*_never_there(resource, seen)] if address.kind == "source" else []
+    warnings = [*_never_there(resource, seen)] if address.reads_upstream else []
     warnings += [_left_out(address, others)] if others else []
     return replace(verified, never=why_nothing_runs(state, resource), warnings=tuple(warnings))
 
@@ -138,7 +138,7 @@ def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
         "Rows of dead letters were read from the table that had kept these.": any(
             record.letters is not None for record in records
         ),
-        "They were read from the collection of a former generation of its source.": address.reads_collection,
+        "They were read from the collection of a former generation of its source.": address.reads_collections,
     }
     return Diagnostic(
         severity="notice",

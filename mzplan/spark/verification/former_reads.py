@@ -69,7 +69,7 @@ def _is_former(record: StepRecord, history: StepHistory) -> bool:
 def _former_columns(warehouse: str, query: ResolvedQuery, tables: set[Any]) -> tuple[Column, ...] | None:
     """The query's columns as they were in the former generations with these tables. Raises GoneError if they
     differ between them."""
-    source = query.description.source
+    source = query.description.input
     assert source is not None
     place = source.place
     found: list[tuple[Column, ...]] = []

@@ -61,8 +61,8 @@ class Downstream:
         connectors = Connectors()
         query = resolve(description, secrets, directory, warehouse)
         sink: SinkConnector = connectors.sink(description.type)
-        source = description.source
-        assert source is not None
+        source = description.input
+        assert source is not None, "a sink reads one collection"
         place = description.id, description.generation
         history = StepHistory(warehouse, place, source.place)
         recorded = sink.recorded(query, outputs_without_spark(query))

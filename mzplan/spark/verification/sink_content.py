@@ -53,8 +53,8 @@ class SinkContent:
         *,
         carries: bool = False,
     ):
-        source = description.source
-        assert source is not None
+        source = description.input
+        assert source is not None, "a sink reads one collection"
         self._resolve, self._spark, self._carries = resolve, spark, carries
         self.query = resolve(description)
         self._position = connectors.position(source)
@@ -101,7 +101,7 @@ class SinkContent:
 
 def require_content(query: ResolvedQuery, sink: object) -> HoldsContent:
     if not isinstance(sink, HoldsContent):
-        source, type_ = query.description.source, query.description.type
+        source, type_ = query.description.input, query.description.type
         why = f"What a sink of type {type_} has written can't be read again."
         hint = f"verify its source: mzplan verify {source.address}" if source is not None else ""
         raise incomparable(query, why, hint)

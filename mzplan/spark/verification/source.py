@@ -20,6 +20,7 @@ from mzplan.connectors.frames.row_hash import content_hash
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
+from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.verification.view import ViewUpstream
@@ -37,7 +38,8 @@ def open_upstream(description: Description, secrets: Secrets, directory: str, wa
     """The upstream of a source, or the collection that a view reads; with a Spark session in this process, if
     its records need that. Raises MzplanError, also for a type that can't do it."""
     query, connectors = resolve(description, secrets, directory, warehouse), Connectors()
-    if description.source is not None and not query.keys:
+    kind = resource_kind(description.address.kind, description.type)
+    if kind.query_property is not None and not query.keys:
         from mzplan.spark.session import open_session
 
         again = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)
@@ -45,11 +47,12 @@ def open_upstream(description: Description, secrets: Secrets, directory: str, wa
         return ViewUpstream(session, description, again, warehouse, position)
     connector = connectors.source(description.type)
     upstream = connector.upstream(query)
-    if description.source is None and upstream is None and connector.keeps_positions is None:
+    if kind.query_property is None and upstream is None and connector.keeps_positions is None:
         raise _not_again(
             "MZ092",
             query,
-            f"A source of type {description.type} keeps no positions that could be read again.",
+            f"A {description.address.kind} of type {description.type} keeps no positions that could be read "
+            "again.",
         )
     if query.keys:
         raise _not_again(

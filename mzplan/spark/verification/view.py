@@ -40,8 +40,8 @@ class ViewUpstream:
         warehouse: str,
         position: str,
     ):
-        source = description.source
-        assert source is not None, f"{description.address} reads no collection"
+        source = description.input
+        assert source is not None, f"{description.address} doesn't read exactly one collection"
         self._spark, self._description, self._resolve, self._position = spark, description, resolve, position
         self._collection = StepHistory(warehouse, description.place, source.place).collection
         checkpoint = resolve(description).checkpoint

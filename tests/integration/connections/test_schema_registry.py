@@ -18,7 +18,7 @@ from mzplan.connectors.network import tunnels
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.columns import parse_columns
-from mzplan.schema.description import Description, InlinedConnection, SourceRead
+from mzplan.schema.description import CollectionRead, Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from tests.certificates import make_certificate
 
@@ -107,9 +107,9 @@ def source(
 
 
 def sink(of: Description, topic: str, **body: Any) -> Description:
-    upstream = SourceRead(address=of.address, id="s", generation=1, type="kafka", body=of.body)
+    upstream = CollectionRead(address=of.address, id="s", generation=1, type="kafka", body=of.body)
     given = {"from": "s", "topic": topic, **body}
-    return replace(of, address=Address("sink", "o"), body=given, source=upstream)
+    return replace(of, address=Address("sink", "o"), body=given, reads={"s": upstream})
 
 
 def test_validation_asks_the_registry(

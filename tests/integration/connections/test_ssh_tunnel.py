@@ -25,7 +25,7 @@ from mzplan.connectors.postgres.client import conninfo, elsewhere_of
 from mzplan.connectors.postgres.sink.output import Target
 from mzplan.connectors.postgres.sink.tasks import staging_task
 from mzplan.model.address import Address
-from mzplan.schema.description import Description, InlinedConnection, SourceRead
+from mzplan.schema.description import CollectionRead, Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.content_hash import HASH
 from tests.executors import run_elsewhere
@@ -221,7 +221,7 @@ def behind(tunnel: InlinedConnection, server: PostgresServer, database: str) -> 
 
 def sink(connection: InlinedConnection, table: str = "o") -> Description:
     format_ = {"type": "json", "schema": "id BIGINT"}
-    source = SourceRead(
+    source = CollectionRead(
         address=Address("source", "s"), id="s", generation=1, type="kafka", body={"format": format_}
     )
     return Description(
@@ -232,7 +232,7 @@ def sink(connection: InlinedConnection, table: str = "o") -> Description:
         type="postgres",
         body={"from": "s", "table": table},
         connections={"connection": connection},
-        source=source,
+        reads={"s": source},
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import Predecessor
-from mzplan.schema.description import Description, SourceRead
+from mzplan.schema.description import CollectionRead, Description
 from mzplan.warehouse.step_history import StepHistory, needed_by
 from tests.integration.spark_lab import read_delta, until
 
@@ -40,7 +40,7 @@ def after(source: Description, schema: str, **body: Any) -> Description:
 
 def reading(sink: Description, source: Description) -> Description:
     """A sink, as it goes on with another generation of its source."""
-    read = SourceRead(
+    read = CollectionRead(
         address=source.address,
         id=source.id,
         generation=source.generation,
@@ -48,7 +48,7 @@ def reading(sink: Description, source: Description) -> Description:
         body=source.body,
         predecessor=source.predecessor,
     )
-    return replace(sink, source=read, digest=f"{sink.digest}{source.generation}")
+    return replace(sink, reads={source.address.name: read}, digest=f"{sink.digest}{source.generation}")
 
 
 def rows(*ids: int) -> Iterator[Mapping[str, Any]]:

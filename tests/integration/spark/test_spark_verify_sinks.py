@@ -37,8 +37,8 @@ ROWS = 12
 
 def verified(lab: Lab, sink: Description, first: int = 0) -> Verified:
     target = opened(lab, sink)
-    assert sink.source is not None
-    source = sink.source.id, sink.source.generation
+    assert sink.input is not None
+    source = sink.input.place
     history = StepHistory(str(lab.folder / "warehouse"), (sink.id, sink.generation), source)
     try:
         records = history.committed(first, None)

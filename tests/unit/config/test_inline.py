@@ -137,7 +137,6 @@ def test_a_description_says_what_it_reads_and_through_what() -> None:
     state: State = commit(project(kafka(), postgres(), source(), sink(), console("shown", "orders")))
     found = describe(state.resources[at("sink.orders_pg")], state.resources)
     assert found.connections["connection"].body["host"] == "h"
-    assert found.source is not None
-    assert found.source.id == state.resources[at("source.orders")].id
+    assert found.reads["orders"].id == state.resources[at("source.orders")].id
     shown = describe(state.resources[at("sink.shown")], state.resources)
     assert shown.connections == {}

@@ -40,7 +40,7 @@ from mzplan.connectors.postgres.types import (
 from mzplan.endpoints.interface import Written
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.schema.description import Description, InlinedConnection, SourceRead
+from mzplan.schema.description import CollectionRead, Description, InlinedConnection
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 
@@ -172,13 +172,15 @@ def sink(**body: Any) -> Description:
                 },
             )
         },
-        source=SourceRead(
-            address=source,
-            id="s",
-            generation=1,
-            type="kafka",
-            body={"topic": "orders", "format": {"type": "json", "schema": "id BIGINT, note STRING"}},
-        ),
+        reads={
+            "orders": CollectionRead(
+                address=source,
+                id="s",
+                generation=1,
+                type="kafka",
+                body={"topic": "orders", "format": {"type": "json", "schema": "id BIGINT, note STRING"}},
+            )
+        },
     )
 
 

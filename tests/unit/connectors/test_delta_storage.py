@@ -317,7 +317,7 @@ def test_a_sink_that_has_waited_too_long_is_told_so(tmp_path: Path) -> None:
         str(source.warehouse),
         Address("sink", "late"),
         sink.place,
-        (Address("source", "orders"), *source.place),
+        {Address("source", "orders"): source.place},
     )
     assert found.code == "MZ194" and "step 2 of source.orders" in found.detail
     fresh.run(6, 0, starting=True)  # in the middle of the snapshot that it has begun with

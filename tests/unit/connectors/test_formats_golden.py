@@ -26,7 +26,7 @@ from mzplan.model.resources import Instance
 from mzplan.model.state import Canary, Forgotten, ResourceState, State
 from mzplan.operations.alter_journal import Journal
 from mzplan.plan.file import decode_plan, encode_plan
-from mzplan.schema.description import Description, InlinedConnection, SourceRead
+from mzplan.schema.description import CollectionRead, Description, InlinedConnection
 from mzplan.store.backends.backend import LockInfo
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.epochs import newest_epoch, raise_epoch
@@ -213,7 +213,9 @@ def full_descriptions() -> tuple[Description, ...]:
         digest=DIGEST,
         type="console",
         body={},
-        source=SourceRead(address=ORDERS, id="o0", generation=3, type="kafka", body={"max": 1.5}),
+        reads={
+            "orders": CollectionRead(address=ORDERS, id="o0", generation=3, type="kafka", body={"max": 1.5})
+        },
     )
     return source, sink
 
@@ -499,5 +501,5 @@ def test_what_an_earlier_mzplan_wrote_is_read(tmp_path: Path) -> None:
     assert (seen.lag_unit, seen.total_rows, seen.resumed, seen.at_fault) == (None, None, None, None)
     assert (lease.pid_space, lease.released, lease.heartbeat) == ("", False, 5.0)
     (proposal,) = store.proposals.open("local")
-    assert proposal.descriptions[0].source is None
+    assert proposal.descriptions[0].reads == {}
     assert read_records((tmp_path / "shop.runners").read_bytes(), "x", "x").epoch == 0

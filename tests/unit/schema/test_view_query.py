@@ -9,7 +9,7 @@ import pytest
 
 from mzplan.model.address import Address
 from mzplan.schema.conformity import fault_of
-from mzplan.schema.description import Description, SourceRead
+from mzplan.schema.description import CollectionRead, Description
 from mzplan.schema.view_query import QueryPart, parse_view, with_collection
 
 
@@ -90,7 +90,7 @@ def test_a_variable_of_a_function_is_not_the_collection() -> None:
     assert parse_view("SELECT transform(orders.xs, x -> x + 1) AS y FROM orders").problem == ""
 
 
-SOURCE = SourceRead(
+SOURCE = CollectionRead(
     address=Address("source", "orders"),
     id="o",
     generation=1,
@@ -104,7 +104,7 @@ VIEW = Description(
     digest="1:a",
     type="sql",
     body={"query": "SELECT id FROM orders", "from": "orders", "schema": "id BIGINT"},
-    source=SOURCE,
+    reads={"orders": SOURCE},
 )
 
 
@@ -122,8 +122,7 @@ VIEW = Description(
         ({"select": ["id"]}, {}, "unknown key select"),
         ({"where": "true"}, {}, "unknown key where"),
         ({"query": 3}, {}, "a wrong type"),
-        ({}, {"origin": "kafka"}, "source.orders should not have rows of another"),
-        ({}, {"address": Address("view", "orders"), "type": "sql", "body": VIEW.body}, "should have rows of"),
+        ({}, {"origin": "kafka"}, "kafka is not a type of a source here"),
         ({}, {"type": "sql", "origin": "local"}, "sql is not a type of a source here"),
         (
             {},
@@ -137,7 +136,7 @@ VIEW = Description(
 )
 def test_a_description_fits_its_sql(body: dict[str, Any], source: dict[str, Any], fault: str) -> None:
     """What a writer of the store says of a view, which no file could have given."""
-    told = fault_of(replace(VIEW, body={**VIEW.body, **body}, source=replace(SOURCE, **source)))
+    told = fault_of(replace(VIEW, body={**VIEW.body, **body}, reads={"orders": replace(SOURCE, **source)}))
     assert fault in told and bool(fault) == bool(told)
 
 

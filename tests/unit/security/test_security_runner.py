@@ -382,8 +382,8 @@ KAFKA = {
         (with_link(type="files", body={"type": "files", "path": "/"}), "another type than postgres"),
         (with_link(body={"type": "postgres"}), "is missing"),
         (with_link(body=KAFKA, type="kafka"), "another type than postgres"),
-        (lambda d: replace(d, source=None), "is no query"),
-        (lambda d: replace(d, source=replace(d.source, body={"topic": 1})), "source.orders"),  # type: ignore[arg-type]
+        (lambda d: replace(d, reads={}), "is no query"),
+        (lambda d: replace(d, reads={"orders": replace(d.rows_of, body={"topic": 1})}), "source.orders"),  # type: ignore[dict-item]
     ],
 )  # fmt: skip
 def test_a_description_is_checked_as_if_it_were_a_file(

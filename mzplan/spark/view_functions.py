@@ -1,0 +1,78 @@
+"""Views by a function, which computes the rows from the rows of each collection that the view reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.api.queries import Output, ResolvedQuery
+from mzplan.connectors.catalogue import Connectors
+from mzplan.connectors.frames.types import quoted
+from mzplan.connectors.views import Compute, View
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.schema.columns import POSITION, Column, spark_type
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.source_columns import columns_of
+from mzplan.secrets.resolved import shortened
+from mzplan.spark.projection import outputs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_LONGEST_REASON = 1000  # characters of what the function or Spark says
+
+
+def function_of(connectors: Connectors, query: ResolvedQuery) -> Compute | None:
+    """Return the function that computes the rows of a view; None for another query."""
+    if not (query.address.reads_collections and query.address.writes_collection):
+        return None
+    connector = connectors.source(query.description.type)
+    return connector.compute if isinstance(connector, View) else None
+
+
+def computed(
+    compute: Compute, inputs: Mapping[str, DataFrame], query: ResolvedQuery, position: str
+) -> DataFrame:
+    """Return the function's rows: the view's columns, then `_position`, NULL unless the function keeps one.
+
+    Raises MzplanError MZ058 if the function fails, or returns anything but rows of the view's columns.
+    """
+    kind = resource_kind(query.address.kind, query.description.type)
+    references = {reference.property for reference in kind.references}
+    options: dict[str, Any] = {k: value for k, value in query.body.items() if k not in references}
+    try:
+        rows = compute(inputs, options)
+        if rows.isStreaming != next(iter(inputs.values())).isStreaming:
+            raise ValueError("it returned rows that aren't computed from its inputs")
+        if POSITION not in rows.columns:
+            rows = rows.selectExpr("*", f"CAST(NULL AS {position}) AS {POSITION}")
+        return rows.select(*(quoted(name) for name in rows.columns if name != POSITION), POSITION)
+    except MzplanError:
+        raise
+    except Exception as problem:  # the function may raise anything
+        raise error(
+            "MZ058",
+            f"The function of {query.address} fails",
+            shortened(f"{type(problem).__name__}: {' '.join(str(problem).split())}", _LONGEST_REASON),
+            "correct the function or the view's options.",
+            address=query.address,
+        ) from None
+
+
+def computed_outputs(
+    spark: SparkSession, compute: Compute, query: ResolvedQuery, connectors: Connectors
+) -> tuple[Output, ...]:
+    """Return the columns that the function gives, without reading any table. Raises as `computed`."""
+    reads = query.description.reads.items()
+    empty = {
+        name: _empty(spark, columns_of(read.type, read.body), connectors.position(read))
+        for name, read in reads
+    }
+    return outputs_of(computed(compute, empty, query, connectors.position(query.description)))
+
+
+def _empty(spark: SparkSession, columns: Sequence[Column], position: str) -> DataFrame:
+    fields = [f"CAST(NULL AS {spark_type(column.type)}) AS {quoted(column.name)}" for column in columns]
+    return spark.range(0).selectExpr(*fields, f"CAST(NULL AS {position}) AS {POSITION}")

@@ -1,0 +1,146 @@
+"""A type of view that a package brings, which reads two collections: no other part of mzplan knows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import Project, eventually
+
+PACKAGE = Path(__file__).parent / "third_kind"
+SOURCES = """\
+sources:
+  orders: {type: local, schema: "id BIGINT NOT NULL, note STRING", trigger: {interval: 300ms}}
+  payments: {type: local, schema: "id BIGINT NOT NULL", trigger: {interval: 300ms}}
+"""
+VIEW = """\
+views:
+  both:
+    type: merged
+    reads: [%s]
+    schema: "id BIGINT NOT NULL, origin STRING, tag STRING"
+    tag: %s
+    trigger: {interval: 300ms}
+"""
+SINKS = "sinks:\n  shown: {type: console, from: both, trigger: {interval: 300ms}}\n"
+
+
+class Shop:
+    """Two local sources, merged by the view."""
+
+    def __init__(self, project: Project):
+        self.project = project
+        self.sent: Counter[tuple[int, str]] = Counter()
+
+    def declare(self, *, tag: str = "a", reads: str = "orders, payments", sources: str = SOURCES) -> None:
+        self.project.write("shop", f"{sources}{VIEW % (reads, tag)}{SINKS}")
+
+    def append(self, source: str, *ids: int) -> None:
+        path = self.project.folder / "rows.jsonl"
+        path.write_text("".join(json.dumps({"id": id_}) + "\n" for id_ in ids))
+        self.project.json("append", f"source.{source}", "--file", str(path))
+        self.sent.update((id_, source) for id_ in ids)
+
+    def rows(self) -> list[tuple[int, str, str]]:
+        done = self.project.run("snapshot", "view.both", "--format", "json")
+        assert done.returncode == 0, done.stderr
+        rows = map(json.loads, done.stdout.splitlines())
+        return sorted((row["id"], row["origin"], row["tag"]) for row in rows)
+
+    def has_all(self) -> bool:
+        """Whether the view has each row once."""
+        return Counter((id_, origin) for id_, origin, _ in self.rows()) == self.sent
+
+    def effects(self, *arguments: str) -> dict[str, str]:
+        changes = self.project.json("plan", *arguments)["changes"]
+        return {change["address"]: change["effect"] for change in changes}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    site = tmp_path / "site"
+    shutil.copytree(PACKAGE, site)
+    metadata = site / "mzplan_merged-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mzplan-merged\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[mzplan.connectors]\nmerged = mzplan_merged:connector\n")
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    project = Project(tmp_path / "p", "merged", {"PYTHONPATH": path})
+    yield Shop(project)
+    project.down()
+
+
+def test_a_view_that_reads_two_collections_lives_as_any_query(shop: Shop) -> None:
+    project = shop.project
+    shop.declare()
+    assert list(shop.effects()) == ["source.orders", "source.payments", "view.both", "sink.shown"]
+    project.apply()
+    shop.append("orders", 1, 2, 3)
+    shop.append("payments", 1, 2)
+    eventually("all rows of both collections", shop.has_all)
+    assert project.json("drift")["drift"] == []
+
+    # Paused, it holds what it has still to read, of each collection.
+    project.json("pause", "view.both", "--auto-approve")
+    shop.append("orders", 4)
+    shop.append("payments", 5)
+    shop.append("payments", 6)
+    eventually("three rows wait", lambda: project.queries()["view.both"]["lag"] == 3)
+    upper = int(project.json("steps", "source.payments")["steps"][-1]["step"]) + 1
+    refused = project.run("expire", "source.payments", "--before", str(upper))
+    assert refused.returncode != 0 and "view.both" in refused.stderr
+    project.json("resume", "view.both", "--auto-approve")
+    eventually("the rows that waited", shop.has_all)
+
+    # Another tag restarts the view alone; the rows that are there stay.
+    runs = project.run_ids()
+    shop.declare(tag="b")
+    assert shop.effects() == {"view.both": "restart"}
+    project.apply()
+    shop.append("payments", 7)
+    eventually("the row after the restart", shop.has_all)
+    assert (7, "payments", "b") in shop.rows() and (1, "orders", "a") in shop.rows()
+    now = project.run_ids()
+    assert {address for address in now if now[address] != runs[address]} == {"view.both"}
+
+    # A runner that is killed loses and doubles nothing.
+    os.kill(project.lease()["pid"], signal.SIGKILL)
+    project.json("up")
+    shop.append("orders", 8, 9)
+    eventually("the rows after the kill", shop.has_all)
+
+    # A new generation reads both collections from their start; so does one whose input begins again.
+    assert shop.effects("--replace", "source.orders") == {
+        "source.orders": "replace",
+        "view.both": "replace",
+        "sink.shown": "replace",
+    }
+    project.apply("--replace", "view.both", "--allow-replace")
+    eventually("all rows again", shop.has_all)
+    assert {tag for _, _, tag in shop.rows()} == {"b"}
+
+    # A source under another name is the same collection.
+    renamed = SOURCES.replace("  orders: {", "  purchases: {lifecycle: {moved_from: orders}, ")
+    shop.declare(tag="b", reads="purchases, payments", sources=renamed)
+    assert set(shop.effects().values()) <= {"in-place", "restart"}
+    project.apply()
+    shop.append("purchases", 10)
+    eventually("the row of the renamed source", lambda: (10, "purchases", "b") in shop.rows())
+    assert len(shop.rows()) == sum(shop.sent.values())
+
+    # Its storage goes: that is drift. Then it goes itself.
+    place = next((project.folder / "warehouse" / "collections").glob("*/g2"))
+    project.run("down")
+    shutil.rmtree(place / "_delta_log")
+    kinds = {item["kind"] for item in project.json("drift")["drift"] if item["address"] == "view.both"}
+    assert "collection-missing" in kinds
+    project.write("shop", renamed)
+    project.apply("--auto-approve")
+    assert set(project.queries()) == {"source.purchases", "source.payments"}
