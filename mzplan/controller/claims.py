@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from mzplan.controller.executor import Executor
 from mzplan.controller.runs import Notes
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.address import Address, Place
+from mzplan.model.address import COLLECTIONS, READERS, Address, Place
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description
 from mzplan.store.claims import recorded_instances
@@ -219,17 +219,19 @@ def is_read(place: Place, read: Collection[Place]) -> bool:
 
 
 def was_known(store: Store, claims: Claims | None, kind: str, id_: str) -> bool:
-    """Whether the durable history has seen this id: what ran, what was dropped, what was committed."""
+    """Whether the durable history has seen this id: what ran, what was dropped, what was committed. `kind`:
+    "source" for a collection, "sink" for an export; a view is both."""
+    kinds = COLLECTIONS if kind == "source" else READERS
     if claims is not None:
-        if any(d.id == id_ and a.kind == kind for a, d in claims.accepted.items()):
+        if any(d.id == id_ and a.kind in kinds for a, d in claims.accepted.items()):
             return True
-        if any(entry.id == id_ and entry.kind == kind for entry in claims.dropped):
+        if any(entry.id == id_ and entry.kind in kinds for entry in claims.dropped):
             return True
     states = [store.read_state()]
     serials = reversed(store.serials())
     while True:
         for state in states:
-            if any(r.id == id_ and a.kind == kind for a, r in state.resources.items()):
+            if any(r.id == id_ and a.kind in kinds for a, r in state.resources.items()):
                 return True
         earlier = next(serials, None)
         if earlier is None:

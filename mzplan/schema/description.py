@@ -271,7 +271,10 @@ def _identity(
                 if target.kind == "connection"
                 else [record.type, record.generation, collection_columns(record)]
             )
-        references[role] = memo[target]
+        # The function of a view knows its inputs by name; SQL is rewritten when one is renamed.
+        by_name = kind.query_property is None and resource.address.writes_collection
+        names = [target.name] if by_name and target.writes_collection else []
+        references[role] = [*names, *memo[target]]
     identifying = kind.identifying(resource.body)
     if (property_ := kind.query_property) in identifying:  # names are left out
         identifying = {**identifying, property_: with_collection(identifying[property_], "_")}
