@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("mzplan.spark.jvm")
 
 _KEPT_LINES = 400
+_discards = threading.Event()
 # As Ivy names what it could not get: `download failed: org.x#name;1.0!name.jar`, `unresolved dependency: …`.
 _ARTIFACT = re.compile(
     r"(?:unresolved dependency|module not found|download failed): ([^#\s]+)#([^;\s]+);([^!:\s]+)"
@@ -218,7 +219,9 @@ def _launch(conf: SparkConf) -> Any:
     relay.start()
     try:
         gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
-            conf, {"stderr": writer, "stdout": writer}
+            # In a group of its own: a signal to the whole group must not end Java before we do.
+            conf,
+            {"stderr": writer, "stdout": writer, "process_group": 0},
         )
     except PySparkRuntimeError:
         os.close(writer)
@@ -229,6 +232,11 @@ def _launch(conf: SparkConf) -> Any:
     return gateway
 
 
+def discard_java_output() -> None:
+    """Print nothing more of what the JVM says, because its end is ours."""
+    _discards.set()
+
+
 def _relay(reader: int, lines: deque[bytes], started: threading.Event) -> None:
     """Pass on the JVM's output once it has started; what came before is only kept (Ivy is talkative)."""
     as_json = os.environ.get(LOG_FORMAT_VARIABLE) == "json"
@@ -236,6 +244,8 @@ def _relay(reader: int, lines: deque[bytes], started: threading.Event) -> None:
         for line in stream:
             if not started.is_set():
                 lines.append(line.rstrip())
+                continue
+            if _discards.is_set():
                 continue
             text = scrub(line.decode(errors="surrogateescape"))
             if as_json and not text.startswith('{"time"'):  # of the JVM itself, or of a library's own

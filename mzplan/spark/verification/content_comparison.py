@@ -21,6 +21,7 @@ from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
+from mzplan.spark.command_session import close_command_session, open_command_session
 from mzplan.spark.verification.sink_content import SinkContent, require_content
 from mzplan.spark.verification.wanted_content import MUST, ORDER
 from mzplan.warehouse.damage import GoneError
@@ -50,8 +51,6 @@ class ContentComparison:
         cls, description: Description, secrets: Secrets, directory: str, warehouse: str
     ) -> ContentComparison:
         """With a Spark session in this process. Raises MzplanError, also for a type that can't do it."""
-        from mzplan.spark.session import open_session
-
         query = resolve(description, secrets, directory, warehouse)
         require_content(query, Connectors().sink(description.type))
         links = query.connections.values()
@@ -60,12 +59,12 @@ class ContentComparison:
             name: tuple(sorted({artifact for pair in pairs for artifact in pair[i]}))
             for i, name in enumerate(("spark.jars.packages", "spark.jars.excludes"))
         }
-        return cls(description, secrets, directory, warehouse, open_session("mzplan verify", {}, further))
+        return cls(description, secrets, directory, warehouse, open_command_session(further))
 
     def close(self) -> None:
         """Leave the target, and end the session."""
         self.leave()
-        self._spark.stop()
+        close_command_session(self._spark)
 
     def leave(self) -> None:
         """Leave the target."""

@@ -24,6 +24,7 @@ from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
+from mzplan.spark.command_session import close_command_session, open_command_session
 from mzplan.spark.projection import project
 from mzplan.warehouse.checkpoints import Begun, History
 from mzplan.warehouse.content_hash import ContentHash
@@ -78,7 +79,7 @@ class Downstream:
         """Leave the target, and end the session if there is one."""
         self._recorded.close()
         if self._spark is not None:
-            self._spark.stop()
+            close_command_session(self._spark)
 
     def recorded(self, step: int) -> Written | None:
         """See Target."""
@@ -143,8 +144,6 @@ class Downstream:
         return with_change(project(feed, query))
 
     def _session(self) -> SparkSession:
-        from mzplan.spark.session import open_session
-
         if self._spark is None:
-            self._spark = open_session("mzplan verify", {})
+            self._spark = open_command_session()
         return self._spark

@@ -23,6 +23,7 @@ from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
+from mzplan.spark.command_session import close_command_session, open_command_session
 from mzplan.spark.verification.view import ViewUpstream
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.content_hash import ContentHash
@@ -40,10 +41,8 @@ def open_upstream(description: Description, secrets: Secrets, directory: str, wa
     query, connectors = resolve(description, secrets, directory, warehouse), Connectors()
     kind = resource_kind(description.address.kind, description.type)
     if kind.query_property is not None and not query.keys:
-        from mzplan.spark.session import open_session
-
         again = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)
-        session, position = open_session("mzplan verify", {}), connectors.position(description)
+        session, position = open_command_session(), connectors.position(description)
         return ViewUpstream(session, description, again, warehouse, position)
     connector = connectors.source(description.type)
     upstream = connector.upstream(query)
@@ -90,17 +89,15 @@ class SparkUpstream:
     @classmethod
     def open(cls, connector: SourceConnector, query: ResolvedQuery) -> SparkUpstream:
         """With a Spark session in this process, of a query that has a checkpoint. Raises MzplanError."""
-        from mzplan.spark.session import open_session
-
         assert query.checkpoint is not None, "it is the checkpoint that says what was read"
         log = query.checkpoint.log
         if query.body.get("on_error") == WORD:  # what was kept aside is not a row of the collection
             query = replace(query, body={**query.body, "on_error": "skip"})
-        return cls(open_session("mzplan verify", {}), connector, query, log)
+        return cls(open_command_session(), connector, query, log)
 
     def close(self) -> None:
         """End the session."""
-        self._spark.stop()
+        close_command_session(self._spark)
 
     def rows(self, record: StepRecord) -> DataFrame:
         """The step's rows. Raises GoneError when what it has read is not known any more."""

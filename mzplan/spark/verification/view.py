@@ -15,6 +15,7 @@ from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.view_query import parse_view
 from mzplan.spark import failures
+from mzplan.spark.command_session import close_command_session
 from mzplan.spark.projection import project, read_by
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.damage import GoneError
@@ -53,7 +54,7 @@ class ViewUpstream:
 
     def close(self) -> None:
         """End the session."""
-        self._spark.stop()
+        close_command_session(self._spark)
 
     def content_hash(self, record: StepRecord) -> ContentHash:
         """See Upstream. The step's rows are computed by the query under which it began."""

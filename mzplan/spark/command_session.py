@@ -1,0 +1,90 @@
+"""The Spark session of a command such as `mzplan verify`, which ends when a signal interrupts the command."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Mapping
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from mzplan.host.processes import children, send
+from mzplan.spark.session import discard_java_output, open_session
+from mzplan.spark.settings import NOTHING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def open_command_session(further: Mapping[str, tuple[str, ...]] = NOTHING) -> SparkSession:
+    """Open a session until close_command_session. See open_session for `further` and the errors."""
+    if threading.current_thread() is not threading.main_thread():
+        return open_session("mzplan verify", {}, further)
+    _interruption.watch()
+    return _opened_on_a_thread(further)
+
+
+def close_command_session(session: SparkSession) -> None:
+    """End the session, unless a signal has ended its Java process."""
+    if not _interruption.happened:
+        _interruption.unwatch()
+        session.stop()
+
+
+def _opened_on_a_thread(further: Mapping[str, tuple[str, ...]]) -> SparkSession:
+    """Leave the main thread to signals: on it, PySpark would also replace the handler of SIGINT."""
+    opened: list[SparkSession] = []
+    problems: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            opened.append(open_session("mzplan verify", {}, further))
+        except BaseException as problem:
+            problems.append(problem)
+
+    opening = threading.Thread(target=work, name="open", daemon=True)
+    opening.start()
+    opening.join()
+    if problems:
+        _interruption.unwatch()
+        raise problems[0]
+    return opened[0]
+
+
+class _Interruption:
+    """Kills Java before the command's own handler raises KeyboardInterrupt.
+
+    Raised in a call to a living Java process, KeyboardInterrupt makes Py4J log Python and Java stacks. A
+    command's session only reads, so nothing is lost.
+    """
+
+    def __init__(self) -> None:
+        self.happened = False
+        self._handlers: dict[int, Any] = {}
+        self._others: frozenset[int] = frozenset()  # children of this process that are not Java's
+
+    def watch(self) -> None:
+        self._others = children()
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler) and handler != self._interrupt:
+                self._handlers[number] = handler
+                signal.signal(number, self._interrupt)
+
+    def unwatch(self) -> None:
+        while self._handlers:
+            signal.signal(*self._handlers.popitem())
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.happened = True
+        logging.disable()
+        discard_java_output()
+        for pid in children() - self._others:
+            send(pid, signal.SIGKILL)
+        self._handlers[number](number, frame)
+
+
+_interruption = _Interruption()
