@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import ProblemKind
 from mzplan.model.words import nearest, safe
 
 # What YAML's parser counts as the end of a line.
@@ -135,6 +136,7 @@ class Finding:
     location: Location | None = None
     span: Span | None = None
     related: Location | None = None
+    kind: ProblemKind = ""
     # The value at `location` may be a secret: its text is masked wherever a line is shown.
     conceal: bool = False
 
@@ -189,6 +191,7 @@ class Findings:
         span: Span | None = None,
         related: Location | None = None,
         conceal: bool = False,
+        kind: ProblemKind = "",
     ) -> None:
         if (
             location is not None
@@ -218,5 +221,6 @@ class Findings:
                 span=span,
                 related=related,
                 conceal=conceal,
+                kind=kind,
             )
         )

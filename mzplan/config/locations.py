@@ -38,12 +38,12 @@ def diagnose(findings: Findings) -> list[Diagnostic]:
     unusable = {
         _start(diagnostic)
         for diagnostic in placed
-        if diagnostic.code == "MZ002" and diagnostic.range is not None
+        if diagnostic.kind == "unparsed" and diagnostic.range is not None
     }
     placed = [
         diagnostic
         for diagnostic in placed
-        if diagnostic.code == "MZ002" or _start(diagnostic) not in unusable
+        if diagnostic.kind == "unparsed" or _start(diagnostic) not in unusable
     ]
     placed.sort(key=_order)
     if findings.are_more:
@@ -161,6 +161,7 @@ def _diagnostic(finding: Finding, views: dict[str, _View], secrets: list[str]) -
         related = str(view.range(view.span(finding.related)))
     return Diagnostic(
         code=finding.code,
+        kind=finding.kind,
         summary=scrub(finding.summary, secrets),
         detail=scrub(finding.detail, secrets).replace(HERE, related),
         hint=scrub(finding.hint, secrets).replace(HERE, related),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, ProblemKind
 from mzplan.model.losses import Loss
 from mzplan.model.observed import Counters, RunFacts, Versions
 from mzplan.schema.description import Description, InlinedConnection
@@ -76,6 +76,7 @@ class QueryReport(RunFacts):
     heard_at: float | None = None
     error: str | None = None
     error_code: str | None = None
+    error_kind: ProblemKind = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from mzplan.controller.executor import Measured, QueryReport
 from mzplan.controller.reconcile import Decision, Desired, Memory, key_of, runs
 from mzplan.controller.terms import Step
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, ProblemKind
 from mzplan.model.observed import (
     Condition,
     Counters,
@@ -36,7 +36,6 @@ _UNITS: tuple[tuple[str, LagUnit], ...] = (
     ("steps", "steps"),
     ("lag_bytes", "bytes"),
 )
-_UNREACHED = ("MZ050", "MZ121", "MZ125")  # nothing has answered there: it may have moved
 _UNTRIED = Memory()
 FRESH = 30.0  # seconds; a query that has nothing to do says so every ten
 QUIET = 60.0  # seconds; a healthy query that has nothing to do says so every ten
@@ -136,7 +135,7 @@ def observe(address: Address, query: QueryState) -> Observation:
     lag, unit = (None, None) if unknown else _lag(address, shown, measured)
     recent = shown.recent if shown is not None and shown.recent else measured.recent if measured else ()
     last = recent[0] if recent else None
-    error, code = _error(query, failed)
+    error, code, kind = _error(query, failed)
     wanted_generation = wanted.generation if wanted is not None else 0
     return Observation(
         address=address,
@@ -154,6 +153,7 @@ def observe(address: Address, query: QueryState) -> Observation:
         quiet_since=_quiet_since(shown, time.time()),
         error=error,
         error_code=code,
+        error_kind=kind,
         failures=memory.failures,
         upstream=query.upstream,
         held=query.held,
@@ -164,7 +164,7 @@ def observe(address: Address, query: QueryState) -> Observation:
         retry_at=query.retry_at,
         at_fault=fault.connection if fault else None,
         fault=_in_words(fault.problem) if fault else None,
-        fault_fix=fault.problem.hint if fault and fault.problem.code not in _UNREACHED else None,
+        fault_fix=fault.problem.hint if fault and fault.problem.kind != "unreachable" else None,
         fault_since=fault.since if fault else None,
         counters=query.counters,
         loss=measured.loss if measured else None,
@@ -172,17 +172,18 @@ def observe(address: Address, query: QueryState) -> Observation:
     )
 
 
-def _error(query: QueryState, failed: Verdict | None) -> tuple[str | None, str | None]:
-    """Return why the query is not as it should be, and the code of that reason."""
+def _error(query: QueryState, failed: Verdict | None) -> tuple[str | None, str | None, ProblemKind]:
+    """Return why the query is not as it should be, with the code and the kind of that problem."""
     shown, changed = query.shown, query.changed
     problem = f"{changed.summary}. {changed.detail}" if changed is not None else None
+    nothing: tuple[None, None, ProblemKind] = (None, None, "")
     causes = (
-        (failed.reason, failed.code) if failed is not None else (None, None),
-        (query.memory.error, query.memory.error_code),
-        (shown.error, shown.error_code) if shown is not None else (None, None),
-        (problem, changed.code) if changed is not None else (None, None),
+        (failed.reason, failed.code, failed.kind) if failed is not None else nothing,
+        (query.memory.error, query.memory.error_code, query.memory.error_kind),
+        (shown.error, shown.error_code, shown.error_kind) if shown is not None else nothing,
+        (problem, changed.code, changed.kind) if changed is not None else nothing,
     )
-    return next(((text, code or None) for text, code in causes if text), (None, None))
+    return next(((text, code or None, kind) for text, code, kind in causes if text), nothing)
 
 
 def _backfilled(memory: Memory) -> int:

@@ -337,7 +337,9 @@ class Queries:
             log.error("%s: its last accepted description can't be started: [%s] %s", address, code, text)
             self.memories[address] = fallback_failed(memory, now, self.pace)
             return
-        failed = (start_failed if done.checked else rejected)(memory, text, code, now, self.pace)
+        failed = (start_failed if done.checked else rejected)(
+            memory, text, code, now, self.pace, done.problem.kind
+        )
         self._note_failure(address, memory, failed)
         self.memories[address] = failed
 

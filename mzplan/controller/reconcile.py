@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause
+from mzplan.model.diagnostics import ProblemKind
 from mzplan.model.observed import Condition
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
@@ -78,6 +79,7 @@ class Memory:
     verdict: Condition | None = None  # rejected or failed: how the last attempt at the target ended
     error: str | None = None
     error_code: str | None = None
+    error_kind: ProblemKind = ""
     healthy_since: float | None = None
     begun: bool = False
     called: Cause | None = None
@@ -176,7 +178,16 @@ def decide(
 
 def forgiven(memory: Memory, called: Cause | None = None) -> Memory:
     """Without failures: it is tried again at once. `called`: why."""
-    return replace(memory, failures=0, retry_at=0.0, verdict=None, error=None, error_code=None, called=called)
+    return replace(
+        memory,
+        failures=0,
+        retry_at=0.0,
+        verdict=None,
+        error=None,
+        error_code=None,
+        error_kind="",
+        called=called,
+    )
 
 
 def begun(memory: Memory) -> Memory:
@@ -184,15 +195,19 @@ def begun(memory: Memory) -> Memory:
     return replace(memory, begun=True, called=None)
 
 
-def rejected(memory: Memory, error: str, code: str, now: float, pace: Pace = DEFAULT_PACE) -> Memory:
+def rejected(
+    memory: Memory, error: str, code: str, now: float, pace: Pace = DEFAULT_PACE, kind: ProblemKind = ""
+) -> Memory:
     """The check before the switch failed: nothing was stopped."""
     was_accepted = memory.accepted is not None and key_of(memory.accepted) == memory.target
-    return _failed(memory, "failed" if was_accepted else "rejected", error, code, now, pace)
+    return _failed(memory, "failed" if was_accepted else "rejected", error, code, now, pace, kind)
 
 
-def start_failed(memory: Memory, error: str, code: str, now: float, pace: Pace = DEFAULT_PACE) -> Memory:
+def start_failed(
+    memory: Memory, error: str, code: str, now: float, pace: Pace = DEFAULT_PACE, kind: ProblemKind = ""
+) -> Memory:
     """The query could not be started."""
-    return _failed(memory, "failed", error, code, now, pace)
+    return _failed(memory, "failed", error, code, now, pace, kind)
 
 
 def fallback_failed(memory: Memory, now: float, pace: Pace = DEFAULT_PACE) -> Memory:
@@ -223,7 +238,7 @@ def _current(
     if not current.triggered:
         return Decision(command=None, memory=memory, condition=begins, shown=current)
     since = memory.healthy_since if memory.healthy_since is not None else now
-    memory = replace(memory, healthy_since=since, verdict=None, error=None, error_code=None)
+    memory = replace(memory, healthy_since=since, verdict=None, error=None, error_code=None, error_kind="")
     if now - since >= STABLE:
         memory = replace(memory, failures=0)
     command = None if accepted else Accept(address=address, description=description)
@@ -236,10 +251,11 @@ def _ended(
     address: Address, dead: QueryReport, reports: list[QueryReport], memory: Memory, now: float, pace: Pace
 ) -> Decision:
     """The wanted query ran and ended by itself: remember why, forget its handle; `_absent` goes on."""
-    error, code = dead.error, dead.error_code or "MZ064"
+    error, code, kind = dead.error, dead.error_code or "MZ064", dead.error_kind
     if error is None:
         error, code = f"It was stopped by hand. Fix: to keep it so, mzplan pause {address}.", "MZ162"
-    memory = _failed(memory, "failed", error, code, now, pace)
+        kind = "stopped-by-hand"
+    memory = _failed(memory, "failed", error, code, now, pace, kind)
     ended = tuple(r for r in reports if not r.active)
     return Decision(
         command=Stop(address=address, names=_names(ended)), memory=memory, condition="failed", shown=dead
@@ -294,7 +310,7 @@ def _may_go_back(fallback: Description, wanted: Description, memory: Memory) -> 
     if fallback.place == wanted.place:
         return True
     is_earlier = fallback.id == wanted.id and fallback.generation < wanted.generation
-    refused = memory.verdict == "rejected" or memory.error_code == "MZ294"
+    refused = memory.verdict == "rejected" or memory.error_kind == "not-migratable"
     return wanted.address.writes_collection and is_earlier and refused
 
 
@@ -318,7 +334,9 @@ def _failure(memory: Memory) -> str:
     return f"[{memory.error_code}] {shortened(memory.error or 'it ended', _MAX_ERROR)}"
 
 
-def _failed(memory: Memory, verdict: Condition, error: str, code: str, now: float, pace: Pace) -> Memory:
+def _failed(
+    memory: Memory, verdict: Condition, error: str, code: str, now: float, pace: Pace, kind: ProblemKind
+) -> Memory:
     failures = memory.failures + 1
     patience = _patience(replace(memory, verdict=verdict))
     if pace.gives_up(failures):
@@ -329,6 +347,7 @@ def _failed(memory: Memory, verdict: Condition, error: str, code: str, now: floa
         verdict=verdict,
         error=error,
         error_code=code,
+        error_kind=kind,
         failures=failures,
         retry_at=now + pace.wait(failures) * patience,
         healthy_since=None,

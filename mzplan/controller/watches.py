@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from mzplan.controller.observations import Fault
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError, ProblemKind
 from mzplan.schema.description import Description, InlinedConnection, references_of_connections
 
 K = TypeVar("K", bound=Hashable)
@@ -30,10 +30,10 @@ UPSTREAM_EVERY = 60.0  # seconds from one look at a query's upstream to the next
 SINKS = 5  # looks at a sink until its target is asked, too: it notices most by itself
 MEASURED_EVERY = 10.0  # seconds between two looks at what waits for a query, if its run does not say it
 FRESH_EVERY = 60.0  # and if it does
+_STORAGE: frozenset[ProblemKind] = frozenset({"checkpoint-missing", "collection-missing", "steps-missing"})
 # Another upstream or target; columns, offsets or steps that it no longer has; a checkpoint and a collection
 # that are gone.
-CHANGED = frozenset({"MZ043", "MZ053", "MZ067", "MZ069", "MZ160", "MZ161", "MZ291"})
-_STORAGE = frozenset({"MZ160", "MZ161", "MZ291"})
+CHANGED = _STORAGE | {"another-upstream", "target-behind", "offsets-gone", "target-restored"}
 
 
 class Sampler(Generic[K, D, R]):
@@ -249,7 +249,7 @@ class UpstreamWatch:
         if address not in self._looked:
             return
         # With on_upstream_change it is a notice: what a restart will do.
-        changes = (d for d in diagnostics if d.code in CHANGED and d.severity != "warning")
+        changes = (d for d in diagnostics if d.kind in CHANGED and d.severity != "warning")
         change = next(changes, None)
         if change is not None and address not in self.changed:
             log.warning("%s: [%s] %s %s", address, change.code, change.summary, change.detail)
@@ -257,5 +257,5 @@ class UpstreamWatch:
             self.changed[address] = change
         elif not any(d.severity == "error" for d in diagnostics):
             before = self.changed.get(address)
-            if whole or (before is not None and before.code in _STORAGE):
+            if whole or (before is not None and before.kind in _STORAGE):
                 self.changed.pop(address, None)

@@ -16,7 +16,6 @@ from traceback import walk_tb
 from mzplan.model.diagnostics import MzplanError, error
 
 RUNNER = "runner"
-MISSING = "MZ096"
 
 MODULES: Mapping[str, tuple[str, ...]] = {
     "avro": ("fastavro",),
@@ -64,10 +63,11 @@ def missing_extras_reported() -> Iterator[None]:
         if broken is None:
             raise
         raise error(
-            MISSING,
+            "MZ096",
             f"The package {broken} is installed, and can't be imported",
             f"{_PURPOSE[_EXTRA_OF[broken]]}. It says: {str(problem).partition(chr(10))[0]}",
             f"pip install --force-reinstall 'mzplan[{_EXTRA_OF[broken]}]'",
+            kind="missing-package",
         ) from None
 
 
@@ -87,8 +87,9 @@ def require_extra(extra: str) -> None:
 def _missing(module: str) -> MzplanError:
     extra = _EXTRA_OF[module]
     return error(
-        MISSING,
+        "MZ096",
         f"The package {module} is not installed",
         f"{_PURPOSE[extra]}.",
         f"pip install 'mzplan[{extra}]'",
+        kind="missing-package",
     )

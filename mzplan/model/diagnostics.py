@@ -13,6 +13,37 @@ from mzplan.model.stored import NOT_STORED, OPTIONAL, SPARSE, Positive
 
 Severity = Literal["error", "warning", "notice"]
 
+# What a problem means to the program, for the few problems that it treats in their own way.
+ProblemKind = Literal[
+    "",
+    "another-upstream",  # or another target
+    "checkpoint-missing",
+    "collection-missing",
+    "damaged",
+    "data-loss",  # a new generation can't read everything again
+    "destroy-prevented",
+    "edited",  # the state, by hand
+    "missing-package",
+    "missing-property",
+    "no-permission",
+    "no-such-serial",
+    "not-found",
+    "not-migratable",
+    "not-sent",  # a secret, so the query was not validated
+    "offsets-gone",
+    "refused-login",
+    "steps-given-up",
+    "steps-missing",  # of a collection
+    "stopped-by-hand",
+    "target-behind",
+    "target-restored",
+    "uncommitted",
+    "unexplained",
+    "unfit",  # the runner can't run the description
+    "unparsed",  # a file: what it declares is not known
+    "unreachable",
+]
+
 
 class ExitCode(IntEnum):
     """The process exit codes of interface.md."""
@@ -47,13 +78,15 @@ class SourceRange:
 class Diagnostic:
     """One thing that a person should know.
 
-    `summary` is what in a few words, `detail` why, `hint` how to fix it; docs/errors.md explains
-    each `code`. `excerpt` is the source line, already masked where it holds a secret. `addresses`: all that
-    one cause reaches, where these are several; `address` is the first.
+    - `code`: docs/errors.md explains it to people; `kind` tells the program what the problem means.
+    - `summary` says what is wrong in a few words, `detail` why, and `hint` how to fix it.
+    - `excerpt`: the source line; a secret in it is masked already.
+    - `addresses`: everything that one cause affects, if there are several; `address` is the first.
     """
 
     severity: Severity = "error"
     code: str
+    kind: ProblemKind = field(default="", compare=False, metadata=SPARSE)
     summary: str
     detail: str = field(default="", metadata=OPTIONAL)
     hint: str = field(default="", metadata=OPTIONAL)
@@ -64,8 +97,10 @@ class Diagnostic:
     exit_code: ExitCode = field(default=ExitCode.ERROR, compare=False, metadata=OPTIONAL)
 
     def to_json(self) -> dict[str, Any]:
-        """The diagnostic as commands show it, without its exit code: a command has one of its own."""
+        """Return the diagnostic as commands show it: without its kind, and without its exit code, because a
+        command has its own."""
         document = encode(self)
+        document.pop("kind", None)
         del document["exit_code"]
         return document
 
@@ -91,6 +126,11 @@ class MzplanError(Exception):
         self.exit_code: ExitCode = exit_code if exit_code is not None else errors[0].exit_code
         super().__init__("; ".join(f"[{d.code}] {d.summary}" for d in listed))
 
+    @property
+    def kind(self) -> ProblemKind:
+        """The kind of the first diagnostic."""
+        return self.diagnostics[0].kind
+
 
 def error(  # a short name: errors are written in many places, and each should read as one sentence
     code: str,
@@ -101,11 +141,13 @@ def error(  # a short name: errors are written in many places, and each should r
     address: Address | None = None,
     range: SourceRange | None = None,
     exit_code: ExitCode = ExitCode.ERROR,
+    kind: ProblemKind = "",
 ) -> MzplanError:
     """An MzplanError with one diagnostic."""
     return MzplanError(
         Diagnostic(
             code=code,
+            kind=kind,
             summary=summary,
             detail=detail,
             hint=hint,

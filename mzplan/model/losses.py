@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 
-CODE = "MZ292"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
@@ -29,7 +27,8 @@ def as_warning(address: Address, loss: Loss) -> Diagnostic:
     )
     return Diagnostic(
         severity="warning",
-        code=CODE,
+        code="MZ292",
+        kind="data-loss",
         summary=f"{counted} of {address} can't be read again",
         detail=f"{loss.where}.\nA new generation reads anew: its collection would lack them, and so would "
         "each target that is emptied for it.",
@@ -42,7 +41,7 @@ def as_warning(address: Address, loss: Loss) -> Diagnostic:
 
 def losses_of(found: Iterable[Diagnostic]) -> dict[Address, str]:
     """By source, the losses among the diagnostics, each in one line: how much was lost, and which records."""
-    lost = [diagnostic for diagnostic in found if diagnostic.code == CODE]
+    lost = [diagnostic for diagnostic in found if diagnostic.kind == "data-loss"]
     wheres = [loss.detail.partition("\n")[0].removesuffix(".") for loss in lost]
     return {
         loss.address: f"{loss.summary}: {where}"

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause, CauseKind
+from mzplan.model.diagnostics import ProblemKind
 from mzplan.model.losses import Loss
 from mzplan.model.stored import (
     KEY,
@@ -145,6 +146,7 @@ class Verdict:
     condition: Literal["rejected", "failed"] = "failed"
     reason: str = ""
     code: str = ""
+    kind: ProblemKind = field(default="", metadata=SPARSE)
 
 
 Condition = Literal["running", "degraded", "starting", "paused", "rejected", "failed", "stopped"]
@@ -190,8 +192,8 @@ class Observation(RunFacts):
       `last_batch_at` (seconds since the epoch): of the last step that was recorded.
     - `last_steps`: that one and a few before it, the newest first.
     - `warning`: why a running query needs attention.
-    - `error`, `error_code`: why the last attempt failed or was rejected. `failures`: how many attempts have
-      failed in a row; `retry_at` (seconds since the epoch) when the next one is due, None for none.
+    - `error`, `error_code`, `error_kind`: why the last attempt failed or was rejected. `failures`: how many
+      attempts have failed in a row; `retry_at` (seconds since the epoch) when the next is due, if ever.
     - `at_fault`: the connection that does not answer, or refuses, while the query needs it; `fault` says how;
       `fault_fix` what mends it, where a server has answered; `fault_since` (seconds since the epoch) when
       that was first seen.
@@ -218,6 +220,7 @@ class Observation(RunFacts):
     quiet_since: float | None = None
     error: str | None = None
     error_code: str | None = None
+    error_kind: ProblemKind = field(default="", metadata=SPARSE)
     failures: int = field(default=0, metadata=OPTIONAL)
     upstream: Mapping[str, Any] | None = None
     held: str | None = None

@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from mzplan.host.checkout import may_be_foreign, why_not_own
-from mzplan.host.extras import MISSING, missing_extras_reported
+from mzplan.host.extras import missing_extras_reported
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, MzplanError, Severity
 from mzplan.model.state import State
@@ -131,7 +131,7 @@ def by_cause(found: Iterable[Diagnostic]) -> list[Diagnostic]:
     these queries. A package that is missing here belongs to no query."""
     causes: dict[tuple[str, ...], list[Diagnostic]] = {}
     for diagnostic in found:
-        detail = "" if diagnostic.code == MISSING else diagnostic.detail
+        detail = "" if diagnostic.kind == "missing-package" else diagnostic.detail
         causes.setdefault(
             (diagnostic.severity, diagnostic.code, diagnostic.summary, detail, diagnostic.hint), []
         ).append(diagnostic)
@@ -140,7 +140,7 @@ def by_cause(found: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 def _together(alike: Sequence[Diagnostic]) -> Diagnostic:
     first = alike[0]
-    if first.code == MISSING:
+    if first.kind == "missing-package":
         return replace(first, address=None)
     addresses = tuple(
         sorted({diagnostic.address for diagnostic in alike if diagnostic.address is not None}, key=natural)

@@ -66,6 +66,7 @@ def no_serial(store: Store, serial: int, current: int = 0) -> MzplanError:
         + (f"{serials[0]} to {serials[-1]}." if serials else "none."),
         "name one of these; `mzplan history` lists them.",
         exit_code=ExitCode.REFUSED,
+        kind="no-such-serial",
     )
 
 

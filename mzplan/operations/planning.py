@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.losses import CODE as LOSS
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
@@ -118,11 +117,11 @@ def validated(
     new = apply_changes(state, plan, allow_loss=True)  # a plan shows what is lost: apply refuses it
     guard = guard_to_look(work.project, state, chosen, "warning")
     findings = reach_changed(work, plan, new, here=guard)
-    counted = {diagnostic.address for diagnostic in findings if diagnostic.code == LOSS}
+    counted = {diagnostic.address for diagnostic in findings if diagnostic.kind == "data-loss"}
     kept = (
         diagnostic
         for diagnostic in plan.diagnostics
-        if diagnostic.code != LOSS or diagnostic.address not in counted
+        if diagnostic.kind != "data-loss" or diagnostic.address not in counted
     )
     return replace(plan, diagnostics=(*kept, *findings))
 

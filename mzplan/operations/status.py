@@ -199,7 +199,7 @@ def find_all_drift(project: Project) -> tuple[int, tuple[DriftItem, ...]]:
     try:
         state = store.read_state()
     except MzplanError as problem:
-        if problem.diagnostics[0].code != "MZ032":
+        if problem.kind != "edited":
             raise
         state = store.read_edited()
         edits = edits_by_hand(state)
@@ -254,6 +254,6 @@ def _missing_storage(project: Project, state: State, statuses: Mapping[str, Stat
                 continue
             reads = {read: state.resources[read].place for read in record.reads.values()}
             for gone in missing_storage(warehouse, address, record.place, reads):
-                kind = LOST.get(gone.code, "")
+                kind = LOST.get(gone.kind, "")
                 if kind == "checkpoint-missing" or (kind and address.writes_collection):
                     yield DriftItem(address=str(address), kind=kind, detail=f"{gone.summary}. {gone.detail}")

@@ -24,7 +24,7 @@ from mzplan.operations.reached import Reach, reached, resting, unused
 from mzplan.plan.stages import is_validated
 from mzplan.schema.description import Description, as_description, describe, references_of
 from mzplan.schema.kinds import resource_kind
-from mzplan.secrets.policy import NOT_COMMITTED, NOTHING_HANDED, Guard, Handed
+from mzplan.secrets.policy import NOTHING_HANDED, Guard, Handed
 from mzplan.secrets.references import REFERENCE
 from mzplan.store.proposals import new_proposal_id
 from mzplan.store.store import Store
@@ -231,7 +231,7 @@ def request_validation(
 
 def _is_left_out(address: Address, answers: Iterable[Diagnostic]) -> bool:
     """Whether a runner has not looked: it would have sent a secret where no committed state does."""
-    return any(d.code == NOT_COMMITTED and d.address == address for d in answers)
+    return any(d.kind == "not-sent" and d.address == address for d in answers)
 
 
 def reach_changed(

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.cause import Cause
+from mzplan.model.diagnostics import ProblemKind
 from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change, DriftItem, Pending
 from mzplan.model.state import ResourceState, State
@@ -19,19 +20,17 @@ STALLED = 300.0  # seconds; and at least three triggers
 _NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}
 
 
-# Codes of a query that can't go on: its upstream or target is not the one of its checkpoint, or lacks what
-# comes next or what was written, or the columns for it; its checkpoint or its collection is gone; or it was
-# stopped by hand.
-LOST = {
-    "MZ043": "upstream-changed",
-    "MZ053": "target-behind",
-    "MZ067": "upstream-changed",
-    "MZ069": "upstream-changed",
-    "MZ160": "checkpoint-missing",
-    "MZ161": "collection-missing",
-    "MZ291": "collection-missing",
-    "MZ162": "missing-query",
-    "MZ194": "collection-missing",
+# The drift that a query's problem shows, by the kind of the problem.
+LOST: Mapping[ProblemKind, str] = {
+    "another-upstream": "upstream-changed",
+    "target-behind": "target-behind",
+    "offsets-gone": "upstream-changed",
+    "target-restored": "upstream-changed",
+    "checkpoint-missing": "checkpoint-missing",
+    "collection-missing": "collection-missing",
+    "steps-missing": "collection-missing",
+    "stopped-by-hand": "missing-query",
+    "steps-given-up": "collection-missing",
 }
 
 
@@ -134,8 +133,8 @@ def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, 
     if seen is None:
         return "missing-query", "its runner does not report it"
     why = ": ".join(filter(None, (seen.error_code, seen.error)))
-    if seen.error_code in LOST:
-        return LOST[seen.error_code], why
+    if seen.error_kind in LOST:
+        return LOST[seen.error_kind], why
     if seen.condition == "failed" or (seen.condition == "starting" and seen.error):
         return "failed-query", why or "it ended with an error"
     if seen.held:

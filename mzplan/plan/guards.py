@@ -137,6 +137,7 @@ def _prevented(change: Change) -> Iterator[Diagnostic]:
     if resource is not None and prevents_destroy(resource):
         yield Diagnostic(
             code="MZ041",
+            kind="destroy-prevented",
             summary=f"{change.address} must not be {'replaced' if change.after else 'deleted'}",
             detail="It says lifecycle: {prevent_destroy: true}, and this plan would "
             f"{change.action} it: {change.reason}.",

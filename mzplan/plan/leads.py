@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.losses import CODE as LOSS
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.state import ResourceState
 from mzplan.schema.dialect import Json
@@ -33,7 +32,7 @@ def _is_led(schema: Json, field: FieldChange) -> bool:
 
 def losing(plan: Plan) -> tuple[Diagnostic, ...]:
     """The diagnostics of sources that begin again: what each can't read again, as far as that is known."""
-    return tuple(diagnostic for diagnostic in plan.diagnostics if diagnostic.code == LOSS)
+    return tuple(diagnostic for diagnostic in plan.diagnostics if diagnostic.kind == "data-loss")
 
 
 def leading_elsewhere(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:

@@ -284,6 +284,7 @@ def _verdict(canary: Canary, key: Key, query: QueryState, waited: float) -> Verd
             condition="rejected" if memory.verdict == "rejected" else "failed",
             reason=f"{memory.error or 'It ended.'} {_back(canary)}",
             code=memory.error_code or "",
+            kind=memory.error_kind,
         )
     if waited <= canary.wait:
         return None

@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from mzplan.model.diagnostics import Diagnostic, MzplanError, Severity
 from mzplan.secrets.policy import Flow, Route, lines_for, shown_route
 
-NOT_FROM_HERE = "MZ171"
-"""The code of what a command that looks does not send."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looking:
@@ -33,7 +30,7 @@ class Looking:
         raise MzplanError(
             Diagnostic(
                 severity=self.severity,
-                code=NOT_FROM_HERE,
+                code="MZ171",
                 summary=f"{subject} was not validated live: {left[0].reference} is not sent from here to "
                 f"{shown_route(left[0].route)}",
                 detail=f"{detail} {self.why}" if self.why else detail,

@@ -29,7 +29,6 @@ on this machine. A server that is not known begins with UNKNOWN."""
 UNKNOWN = "?"
 NO_SECRET = ""
 """The reference of a way that is taken without one."""
-NOT_COMMITTED = "MZ107"
 """The code of what no committed state sends there."""
 
 
@@ -237,7 +236,8 @@ def _unusable(path: str, why: str) -> MzplanError:
 def _uncommitted(subject: str, flows: Collection[Flow]) -> Diagnostic:
     first = min(flows)
     return Diagnostic(
-        code=NOT_COMMITTED,
+        code="MZ107",
+        kind="not-sent",
         summary=f"{subject} would send {first.reference} to {shown_route(first.route)}",
         detail="No committed state does that, and without a policy a runner sends secrets only where a "
         "committed state does.",
@@ -250,7 +250,8 @@ def _proposed(subject: str, flows: Collection[Flow]) -> Diagnostic:
     first = min(flows)
     return Diagnostic(
         severity="warning",
-        code=NOT_COMMITTED,
+        code="MZ107",
+        kind="not-sent",
         summary=f"{subject} was not validated live: it would send {first.reference} to "
         f"{shown_route(first.route)}, which the committed state does not",
         detail="Whoever may write proposals need not be one who may commit. The runner validates it once it "

@@ -162,7 +162,7 @@ class SparkExecutor(SparkDriver):
     def _unreadable(self, description: Description) -> tuple[Diagnostic, ...]:
         """MZ241, before anything is stopped for a query that could not go on from its checkpoint."""
         checkpoint = Checkpoint.of(self._warehouse, *description.place)
-        return _raised("MZ241", lambda: require_readable(checkpoint, description.address))
+        return _refusals(lambda: require_readable(checkpoint, description.address))
 
     def _unsupported(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """MZ281, before anything is stopped for a query that could not go on with its tables. One that runs
@@ -173,7 +173,7 @@ class SparkExecutor(SparkDriver):
             query.name.generation == description.generation for query in self._hosted(description.address)
         ):
             return ()
-        return _raised("MZ281", lambda: self._require_features(self._resolve(description, secrets)))
+        return _refusals(lambda: self._require_features(self._resolve(description, secrets)))
 
     def _uncastable(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """MZ294, before anything is stopped for a source that could not begin with the rows that it has."""
@@ -194,21 +194,21 @@ class SparkExecutor(SparkDriver):
         spark = self._spark
         if spark is None or not any(replay.where for replay in description.replays):
             return ()
-        return _raised("MZ058", lambda: check_conditions(spark, self._resolve(description, secrets)))
+        return _refusals(lambda: check_conditions(spark, self._resolve(description, secrets)))
 
     def _otherwise(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """MZ058 and MZ302, before anything is stopped for a view that Spark reads in another way."""
         if self._spark is None or not description.reads or not description.address.writes_collection:
             return ()
         query = self._resolve(description, secrets)
-        return _raised("MZ058 MZ302", lambda: ensure_columns(self._outputs(query), query))
+        return _refusals(lambda: ensure_columns(self._outputs(query), query))
 
     def _lacking_jars(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """MZ129, before anything is stopped for a query that could not be started."""
         spark, link = self._spark, description.connections.get("connection")
         if spark is None or link is None or AWS not in link.connections:
             return ()
-        return _raised("MZ129", lambda: require_packages(spark, self._resolve(description, secrets)))
+        return _refusals(lambda: require_packages(spark, self._resolve(description, secrets)))
 
     def _hosted(self, address: Address) -> list[Running]:
         with self._lock:
@@ -329,13 +329,13 @@ class SparkExecutor(SparkDriver):
 
     def _explained(self, report: QueryReport) -> QueryReport:
         """MZ243 for what has ended in a way that says nothing, as Python's tasks are of another PySpark."""
-        if report.error is None or report.error_code != "MZ064":
+        if report.error is None or report.error_kind != "unexplained":
             return report
         if (now := self.replaced(at_once=True)) is None:
             return report
         why = f"PySpark was replaced under this runner (now: {now}), and its tasks in Python are of that one."
         fix = "Fix: restart the runner: mzplan down, then mzplan up."
-        return replace(report, error=f"{why} {fix} {report.error}", error_code="MZ243")
+        return replace(report, error=f"{why} {fix} {report.error}", error_code="MZ243", error_kind="")
 
     def _look(self, running: list[Running], found: Mapping[str, Progress | None]) -> bool:
         """Ask Spark about those that it says have ended; and for a moment about others, that were asked
@@ -360,12 +360,12 @@ class SparkExecutor(SparkDriver):
         return any(news)
 
 
-def _raised(codes: str, check: Callable[[], object]) -> tuple[Diagnostic, ...]:
-    """What a check raises of these codes. What is wrong with the storage, the start says."""
+def _refusals(check: Callable[[], object]) -> tuple[Diagnostic, ...]:
+    """Return why this runner can't run the description. The start reports what is wrong with the storage."""
     try:
         check()
     except MzplanError as problem:
-        return tuple(d for d in problem.diagnostics if d.code in codes)
+        return tuple(d for d in problem.diagnostics if d.kind == "unfit")
     except OSError:
         pass
     return ()

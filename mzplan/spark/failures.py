@@ -8,7 +8,7 @@ from typing import Any
 
 from mzplan.connectors.formats.records import MARK
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError, error, sentence
+from mzplan.model.diagnostics import MzplanError, ProblemKind, error, sentence
 from mzplan.secrets.resolved import scrub, shortened
 
 OTHER = "MZ064"
@@ -128,13 +128,14 @@ class Failure:
 
     text: str
     code: str
+    kind: ProblemKind = ""
 
 
 def of_exception(problem: BaseException) -> Failure:
     """Of something that our own code raised in a batch."""
     if isinstance(problem, MzplanError):
         first = problem.diagnostics[0]
-        return Failure(sentence(first), first.code)
+        return Failure(sentence(first), first.code, first.kind)
     thrown = _thrown(problem)
     return of_messages([(type(problem).__name__, str(problem))] if thrown is None else _chain(thrown))
 
@@ -144,8 +145,8 @@ def as_error(
 ) -> MzplanError:
     """The same as an error of a query; `otherwise` is its code where what failed has none of its own."""
     failure = of_exception(problem)
-    code = failure.code if failure.code != OTHER else otherwise
-    return error(code, summary, failure.text, hint, address=address)
+    code = otherwise if failure.kind == "unexplained" else failure.code
+    return error(code, summary, failure.text, hint, address=address, kind=failure.kind)
 
 
 def _thrown(problem: BaseException) -> Any:
@@ -177,20 +178,26 @@ def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
         known = next((pair for pair in reversed(chain) if pattern.search(f"{pair[0]}: {pair[1]}")), None)
         if known is not None:
             where = f"{place}: " if place else ""
-            return Failure(_with_fix(f"{where}{_HELP[code]}: {_first_line(known[1])}", _FIXES[code]), code)
+            kind: ProblemKind = "offsets-gone" if code == "MZ067" else ""
+            return Failure(
+                _with_fix(f"{where}{_HELP[code]}: {_first_line(known[1])}", _FIXES[code]), code, kind
+            )
     if any("Python worker failed to connect back" in message for _, message in chain):
-        return Failure(_NO_WORKER, OTHER)
+        return Failure(_NO_WORKER, OTHER, "unexplained")
     # The innermost is the cause, unless it says nothing.
     lines = [_first_line(message) for _, message in reversed(chain)]
     file = next((match for _, message in chain if (match := _FILE.search(message))), None)
     if file is not None and any(_GONE.search(message) for _, message in chain):
-        return Failure(_with_fix(f"file {file[1]} was deleted before it was read", _BACK), "MZ067")
+        return Failure(
+            _with_fix(f"file {file[1]} was deleted before it was read", _BACK), "MZ067", "offsets-gone"
+        )
     if file is not None:  # not of its format, or with other columns
         why = next((line for line in lines if line and not _FILE.search(line)), "it can't be read")
         return Failure(_with_fix(f"file {file[1]}: {why}", _OF_FILE), "MZ066")
     if (unfit := _of_value("\n".join(message for _, message in chain) + "\n")) is not None:
-        return Failure(unfit, OTHER)
-    return Failure(next((line for line in lines if line), chain[-1][0] if chain else "it ended"), OTHER)
+        return Failure(unfit, OTHER, "unexplained")
+    text = next((line for line in lines if line), chain[-1][0] if chain else "it ended")
+    return Failure(text, OTHER, "unexplained")
 
 
 def _of_value(text: str) -> str | None:

@@ -163,6 +163,7 @@ def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
             f"{differing}.",
             "write a CAST in the query where the types differ, or say what Spark makes of it as `schema`.",
             address=query.address,
+            kind="unfit",
         )
 
 
@@ -321,6 +322,7 @@ def _too_much(query: ResolvedQuery, place: str, odd: str) -> MzplanError:
         odd,
         "use functions of Spark SQL over the columns of one row.",
         address=query.address,
+        kind="unfit",
     )
 
 
@@ -334,4 +336,5 @@ def _refused(query: ResolvedQuery, problem: Exception, place: str, columns: Sequ
         shortened(" ".join(text.split()), _MAX_TOLD),
         f"{_HOW[query.address.kind]}; the columns are {', '.join(columns)}.",
         address=query.address,
+        kind="unfit",
     )

@@ -149,6 +149,7 @@ class Running:
             heard_at=None if ended else (newest.heard_at if progress else self.begun),
             error=(ended.text or None) if ended else None,
             error_code=(ended.code or None) if ended else None,
+            error_kind=ended.kind if ended else "",
             written_with=self.written_with if step == self.step else None,
             batch_seconds=newest.batch_seconds,
             latency_seconds=recorded.latency,

@@ -346,7 +346,7 @@ class QueryStart:
             else:
                 self._context.connectors.sink(self._query.description.type).ensure_whole(self._query)
         except MzplanError as problem:
-            if problem.diagnostics[0].code not in ("MZ291", "MZ069"):
+            if problem.kind not in ("steps-missing", "target-restored"):
                 return
             self._running.fail(problem)
             with suppress(MzplanError):  # it is busy: its next start is refused

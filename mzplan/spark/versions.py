@@ -50,6 +50,7 @@ def _unreadable(address: Address, before: Versions) -> MzplanError:
         f"let a runner of mzplan {before.mzplan} or newer run it; or start it anew: "
         f"mzplan apply --replace {address}",
         address=address,
+        kind="unfit",
     )
 
 
@@ -60,6 +61,7 @@ def _of_later_layout(address: Address, layout: int) -> MzplanError:
         f"A later mzplan has written it; this one knows layout {LAYOUT}. The checkpoint was not touched.",
         f"let a runner of the newer mzplan run it; or start it anew: mzplan apply --replace {address}",
         address=address,
+        kind="unfit",
     )
 
 
@@ -100,4 +102,5 @@ def _unsupported(table: str, address: Address, lacking: list[str], able: SparkLi
         else f"no Delta of this mzplan has {features}: remove {features} from the table (ALTER TABLE … DROP "
         "FEATURE), or have another table",
         address=address,
+        kind="unfit",
     )

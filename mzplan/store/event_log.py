@@ -219,7 +219,7 @@ class EventReader:
         try:
             blob = self._backend.read(segment.key)
         except MzplanError as problem:
-            if any(diagnostic.code != "MZ030" for diagnostic in problem.diagnostics):  # the whole store fails
+            if problem.kind == "unreachable":  # the whole store fails
                 raise
             self.unreadable += 1
             self.left_out.append(segment.key)

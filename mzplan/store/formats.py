@@ -61,6 +61,7 @@ def load(build: Callable[[Any], T], data: bytes, place: str, hint: str = "") -> 
         f"{place} is truncated or damaged",
         f"It can't be understood: {reason[:200]}. Nothing was changed.",
         hint or _TAKE_BACK,
+        kind="damaged",
     )
 
 
@@ -103,6 +104,7 @@ def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _
                 f"{place} is damaged or was edited by hand",
                 "Its checksum does not fit its content. Nothing was changed.",
                 hint,
+                kind="edited",
             )
         for address, fields in decode(Mapping[str, Any], content.get("resources"), "resources").items():
             if type(fields) is dict and type(fields.get("references", {})) is not dict:

@@ -79,6 +79,7 @@ def _has_log(table: str) -> bool:
 def _left_behind(address: Address, owner: Address, needed: int, since: int) -> Diagnostic:
     return Diagnostic(
         code="MZ194",
+        kind="steps-given-up",
         summary=f"{address} has waited too long: its next steps are gone",
         detail=f"It goes on with step {needed} of {owner}, whose collection begins with step {since} "
         "now: a query that does not read holds it for so long as its `max_hold` says.",
@@ -92,6 +93,7 @@ def _checkpoint_gone(address: Address, folder: str) -> Diagnostic:
     again = "read its upstream again from the start" if address.reads_upstream else "write all rows again"
     return Diagnostic(
         code="MZ160",
+        kind="checkpoint-missing",
         summary=f"The checkpoint of {address} is gone",
         detail=f"{folder} is not there, or not whole. Without it the query would {again}.",
         hint=f"put it back from a backup; or begin anew: mzplan apply --replace {address} --allow-replace.",
@@ -128,6 +130,7 @@ def _is_another(checkpoint: Checkpoint, table: str) -> bool:
 def _collection_gone(address: Address, owner: Address, table: str, why: str) -> Diagnostic:
     return Diagnostic(
         code="MZ161",
+        kind="collection-missing",
         summary=f"The collection of {owner} is gone",
         detail=f"{table} {why}. Its checkpoint goes on behind what it held.",
         hint=f"put it back from a backup; or begin anew: mzplan apply --replace {owner} --allow-replace.",
@@ -155,6 +158,7 @@ def _collection_restored(address: Address, table: str, first: int, last: int) ->
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     return Diagnostic(
         code="MZ291",
+        kind="steps-missing",
         summary=f"The collection of {address} lacks {steps}",
         detail=f"The checkpoint knows {steps} to be written, and {table} does not hold that: the table was "
         "restored to an older copy. The source goes on behind, so rows would be missing.",

@@ -135,6 +135,7 @@ class Checker:
             f"{resource.label} needs a type: {types}.",
             "add `type:`.",
             location=resource.location(),
+            kind="missing-property",
         )
 
     def _explicit_type(self, resource: Declared) -> None:

@@ -179,6 +179,7 @@ def _check_key_format(
             "avro as often as text. One that is read as what it is not would delete nothing, in silence.",
             "add `key_format: avro` to the envelope, or `text` or `json`, as the topic's keys are.",
             location=resource.location(envelope),
+            kind="missing-property",
         )
     elif len(held) > 1 and written == "text":
         findings.add(

@@ -47,6 +47,7 @@ class References:
                 f"{resource.label} needs a connection{also}. Its type follows from the connection.",
                 "add `connection:`" + (f", or `type: {others[0]}`." if others else "."),
                 location=resource.location(),
+                kind="missing-property",
             )
         elif not isinstance(name, str):
             self.findings.add(

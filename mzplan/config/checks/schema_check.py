@@ -120,6 +120,7 @@ class BodyCheck:
             f"{detail}. {about}".strip(),
             f"add `{key}:`.",
             location=self.location(path, True),
+            kind="missing-property",
         )
 
     def _type(self, types: list[str], inner: Json, value: Any, path: Path) -> None:

@@ -253,7 +253,13 @@ class Builder:
 
     def _bad(self, event: Any, detail: str, hint: str) -> None:
         self.findings.add(
-            "MZ002", "Unusable value", detail, hint, location=Location(self.file), span=span_of(event)
+            "MZ002",
+            "Unusable value",
+            detail,
+            hint,
+            location=Location(self.file),
+            span=span_of(event),
+            kind="unparsed",
         )
 
     def _too_many(self, event: Any) -> NoReturn:
@@ -274,7 +280,15 @@ class Builder:
         )
 
     def _stop(self, event: Any, summary: str, detail: str, hint: str, code: str = "MZ002") -> NoReturn:
-        self.findings.add(code, summary, detail, hint, location=Location(self.file), span=span_of(event))
+        self.findings.add(
+            code,
+            summary,
+            detail,
+            hint,
+            location=Location(self.file),
+            span=span_of(event),
+            kind="unparsed" if code == "MZ002" else "",
+        )
         raise StopError
 
 

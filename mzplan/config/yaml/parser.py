@@ -58,6 +58,7 @@ def read_text(file: SourceFile, findings: Findings, named: Location | None = Non
             "save the file as UTF-8.",
             location=Location(file),
             span=span,
+            kind="unparsed",
         )
         return None
     at = _forbidden(text)
@@ -69,6 +70,7 @@ def read_text(file: SourceFile, findings: Findings, named: Location | None = Non
             'remove it; inside double quotes write it as an escape, such as "\\t".',
             location=Location(file),
             span=span_at(text[:at]),
+            kind="unparsed",
         )
         return None
     return text
@@ -89,7 +91,7 @@ def parse(file: SourceFile, text: str, findings: Findings) -> Document | None:
         builder.build(text)
     except yaml.YAMLError as failure:
         words, span = _explained(failure)
-        findings.add("MZ002", *words, location=Location(file), span=span)
+        findings.add("MZ002", *words, location=Location(file), span=span, kind="unparsed")
     except StopError:
         pass
     else:

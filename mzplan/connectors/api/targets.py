@@ -215,6 +215,7 @@ def another_target(query: ResolvedQuery, what: str) -> Diagnostic:
     """MZ043: `what` says where, and what it is instead."""
     refusal = Diagnostic(
         code="MZ043",
+        kind="another-upstream",
         summary=f"{query.address} would write to another target",
         detail=f"{what}. The rows that were written so far are in the former one, and the checkpoint would "
         "only add what comes now.",
@@ -232,6 +233,7 @@ def lacking_steps(query: ResolvedQuery, target: str, first: int, last: int) -> D
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     refusal = Diagnostic(
         code="MZ069",
+        kind="target-restored",
         summary=f"The target of {query.address} lacks {steps}, which its checkpoint knows to be written",
         detail=f"{target} does not hold {steps}: it was restored to an older copy. The sink would go on "
         "behind them, so their rows would be missing",
@@ -252,6 +254,7 @@ def refused_or_accepted(query: ResolvedQuery, refusal: Diagnostic) -> Diagnostic
     return Diagnostic(
         severity="notice",
         code=refusal.code,
+        kind=refusal.kind,
         summary=f"{query.address} goes on with its next step there (on_target_change: accept)",
         detail=refusal.detail.partition(". ")[0] + ".",
         address=query.address,

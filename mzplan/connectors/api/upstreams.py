@@ -67,6 +67,7 @@ def another_upstream(query: ResolvedQuery, what: str, why: str) -> Diagnostic:
     """MZ043: `what` it would read another one of; `why` says where, and what differs."""
     return Diagnostic(
         code="MZ043",
+        kind="another-upstream",
         summary=f"{query.address} would read another {what}",
         detail=f"{why}. The checkpoint's steps belong to the former one.",
         hint=f"point the connection back to the former {what}; or {begin_anew(query)}",
@@ -90,7 +91,7 @@ def judge_upstream(
     can_move = connector.moves
     if other is None:
         gone = connector.check_position(query, position) if position is not None else None
-        if gone is None or gone.code != "MZ067" or policy in (None, "accept") or not can_move:
+        if gone is None or gone.kind != "offsets-gone" or policy in (None, "accept") or not can_move:
             return UpstreamVerdict(diagnostic=gone)
         return UpstreamVerdict(
             diagnostic=_as_notice(gone, query, policy), policy=policy, moves=True, same=True

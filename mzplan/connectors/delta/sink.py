@@ -176,6 +176,7 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
         return [
             Diagnostic(
                 code="MZ053",
+                kind="target-behind",
                 summary=f"Table {folder} lacks the key of {query.address}",
                 detail=f"{query.link.address}: it has {', '.join(named)}, and not "
                 f"{', '.join(missing)}: rows are found by the key. Does another sink write this table?",
@@ -197,6 +198,7 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
 def _of_other_types(query: ResolvedQuery, folder: str, retyped: Sequence[str]) -> Diagnostic:
     return Diagnostic(
         code="MZ053",
+        kind="target-behind",
         summary=f"Table {folder} has other types than {query.address} writes",
         detail=f"{query.link.address}: {'; '.join(retyped)}.",
         hint=f"cast the column in `select`; {_anew(query, 'types')}",
@@ -209,6 +211,7 @@ def _of_other_partitions(query: ResolvedQuery, folder: str, partitions: Sequence
     as_it_is = f"write `partition_by: [{', '.join(partitions)}]`" if partitions else "remove `partition_by`"
     return Diagnostic(
         code="MZ053",
+        kind="target-behind",
         summary=f"Table {folder} has other partition columns than {query.address} names",
         detail=f"{query.link.address}: {current}, and the sink says partition_by: "
         f"[{', '.join(query.body['partition_by'])}]. A table that has rows keeps its own.",

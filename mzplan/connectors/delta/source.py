@@ -101,6 +101,7 @@ class DeltaSource(SourceConnector):
         if versions[0] > version:
             return Diagnostic(
                 code="MZ067",
+                kind="offsets-gone",
                 summary=f"{folder} no longer has the changes that come next for {query.address}",
                 detail=f"The checkpoint is at version {version}; the table's log begins at {versions[0]}.",
                 hint=f"{begin_anew(query)}; and give the table a longer delta.logRetentionDuration.",

@@ -77,6 +77,7 @@ def _of_other_divisions(
     )
     return Diagnostic(
         code="MZ053",
+        kind="target-behind",
         summary=f"Folder {folder} is divided by other columns than {query.address} names",
         detail=f"{query.link.address}: files there lie {lie}, and the sink says {says}. Readers refuse a "
         "folder with both.",

@@ -47,6 +47,7 @@ def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) ->
     return [
         Diagnostic(
             code="MZ053",
+            kind="target-behind",
             summary=f"The files in {folder} have other types than {query.address} writes",
             detail=f"{query.link.address}: {'; '.join(retyped)}. Readers refuse a folder with both.",
             hint="cast the column in `select`, or give it another name; or have all files written anew: "

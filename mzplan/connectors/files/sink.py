@@ -109,6 +109,7 @@ def _not_for_csv(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagno
     return [
         Diagnostic(
             code="MZ053",
+            kind="target-behind",
             summary=f"csv can't hold the columns of {query.address}",
             detail=f"{', '.join(wrong)}: a field of csv holds one simple value.",
             hint="write them as text in `select` (to_json(…) AS name), or use `format: {type: json}`.",

@@ -233,7 +233,12 @@ def _diagnostic(
                 "from where the query runs."
             )
     return Diagnostic(
-        code=code, summary=summary, detail=f"{where}: {problem.text}.", hint=hint, address=address
+        code=code,
+        kind="unreachable" if problem.why == "unreachable" else "",
+        summary=summary,
+        detail=f"{where}: {problem.text}.",
+        hint=hint,
+        address=address,
     )
 
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.kafka.options import client_body, librdkafka_options, route
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError, ProblemKind
 
 _SLICE_S = 0.4
 # Reported by the client when nothing listens at any address: waiting for the full time limit is of no use,
@@ -43,10 +43,12 @@ class ClusterError(MzplanError):
     """What a cluster did, or why it could not be asked: one diagnostic of a query."""
 
 
-def failed(query: ResolvedQuery, code: str, summary: str, detail: str, hint: str) -> ClusterError:
+def failed(
+    query: ResolvedQuery, code: str, summary: str, detail: str, hint: str, *, kind: ProblemKind = ""
+) -> ClusterError:
     """A ClusterError of a query."""
     return ClusterError(
-        Diagnostic(code=code, summary=summary, detail=detail, hint=hint, address=query.address)
+        Diagnostic(code=code, kind=kind, summary=summary, detail=detail, hint=hint, address=query.address)
     )
 
 
@@ -90,6 +92,7 @@ def _require_token(query: ResolvedQuery, options: Mapping[str, Any]) -> None:
             f"{message.rstrip('.')}.",
             "check the aws connection: its key and role; without a key, where the query runs must have one "
             "(AWS_ACCESS_KEY_ID, an instance profile, …).",
+            kind="refused-login",
         ) from None
 
 
@@ -130,6 +133,7 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
                 "Kafka refused the credentials",
                 f"{where}: {_message(by_name[name])}.",
                 "check security.protocol, sasl.mechanism, username and password of the connection.",
+                kind="refused-login",
             )
     for name in ("_SSL", "_BAD_MSG", "_TRANSPORT"):
         # A broker that requires a client certificate closes the connection; only the text shows why.
@@ -141,6 +145,7 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
                 f"{where}: {_message(by_name[name])}.",
                 "check security.protocol, ssl.ca and ssl.certificate of the connection: is this listener "
                 "PLAINTEXT or TLS, who signed its certificate, and does it ask for the client's?",
+                kind="refused-login",
             )
     topic = query.body.get("topic", "")
     if by_name.keys() & {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"}:
@@ -154,6 +159,7 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
         "Kafka can't be reached",
         f"{where}: {_message(known[0]) if known else f'no answer within {PROBE_TIMEOUT_S:.0f} s'}.",
         "check brokers of the connection, and that the broker runs and is reachable from here.",
+        kind="unreachable",
     )
 
 
@@ -171,6 +177,7 @@ def _no_topic(query: ResolvedQuery, topic: str) -> ClusterError:
         f"{route(query)} has no topic {topic!r}; a {query.address.kind} does not create one.",
         f"create it: kafka-topics.sh --bootstrap-server {_first(query)} --create "
         f"--topic {shlex.quote(topic)}",
+        kind="not-found",
     )
 
 
@@ -182,6 +189,7 @@ def not_allowed(query: ResolvedQuery, topic: str) -> ClusterError:
         f"Topic {topic} may not be {done}",
         f"{route(query)} does not allow {user_of(query)!r} to {operation.lower()} it.",
         f"{allow(query)} --operation {operation} --operation Describe --topic {shlex.quote(topic)}",
+        kind="no-permission",
     )
 
 
@@ -203,6 +211,7 @@ def _unreadable(query: ResolvedQuery, problem: OSError) -> ClusterError:
         "A TLS file can't be read",
         f"{query.link.address}: {problem.filename}: {problem.strerror}.",
         "ssl.ca and ssl.certificate are PEM files, relative to the project's folder, where the query runs.",
+        kind="refused-login",
     )
 
 

@@ -249,6 +249,7 @@ def _records_at(
 def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
     return Diagnostic(
         code="MZ067",
+        kind="offsets-gone",
         summary=f"{query.address} can't go on where it stopped",
         detail=f"{route(query)}, topic {query.body['topic']}: {'; '.join(gone)}. Records were deleted (by "
         "retention, or by somebody) before they were read.",

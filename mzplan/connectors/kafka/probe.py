@@ -63,7 +63,7 @@ class KafkaProbe:
         try:
             return identify(self._client(key, query, options), query, writes)
         except ClusterError as problem:
-            if problem.diagnostics[0].code in ("MZ050", "MZ051"):
+            if problem.kind in ("unreachable", "refused-login"):
                 self._failures.put(key, problem)
                 self._clients.drop(key)
             raise
@@ -93,7 +93,7 @@ def identify(client: Client, query: ResolvedQuery, writes: bool) -> dict[str, An
         described = answer(client, query, futures[topic])
     except ClusterError as problem:
         missing = problem.diagnostics[0]
-        if missing.code == "MZ052" and (near := _near_topic(client, topic)):
+        if missing.kind == "not-found" and (near := _near_topic(client, topic)):
             raise ClusterError(replace(missing, hint=f"did you mean {near}? Else {missing.hint}")) from None
         raise
     operations = {operation.name for operation in described.authorized_operations or ()}
@@ -116,7 +116,7 @@ def is_compacted(client: Client, query: ResolvedQuery) -> bool:
     try:
         policy = answer(client, query, future).get("cleanup.policy")
     except ClusterError as problem:
-        if problem.diagnostics[0].code == "MZ054":
+        if problem.kind == "no-permission":
             return False
         raise
     return policy is not None and "compact" in policy.value.split(",")
@@ -153,6 +153,7 @@ def compare_upstreams(
         return None
     return Diagnostic(
         code="MZ043",
+        kind="another-upstream",
         summary=f"{query.address} would read another upstream",
         detail=f"{route(query)}: {difference}. The checkpoint's offsets belong to the former one, and "
         "Spark's offsets carry no cluster identity: rows would be skipped or read twice, in silence.",

@@ -14,7 +14,7 @@ from mzplan.connectors.kafka.client import allow, user_of
 from mzplan.connectors.kafka.options import client_body, route, transaction_options
 from mzplan.connectors.kafka.step_record import KafkaStepRecord
 from mzplan.connectors.kafka.transaction import KafkaTransaction, TransactionError
-from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, ProblemKind, error
 
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
 _DENIED = {
@@ -152,6 +152,7 @@ class KafkaProblems:
             f"{what[0].upper()}{what[1:]}. The topic, the consumer group or the checkpoint was restored from "
             "a backup, or removed; going on would lose rows or write them twice.",
             self._anew(),
+            kind="target-restored",
         )
 
     def other_topic(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> MzplanError:
@@ -194,5 +195,7 @@ class KafkaProblems:
             f"{self._query.address} --allow-replace (it writes all rows again)."
         )
 
-    def _error(self, code: str, summary: str, detail: str, hint: str) -> MzplanError:
-        return error(code, summary, f"{self._where}: {detail}", hint, address=self._query.address)
+    def _error(
+        self, code: str, summary: str, detail: str, hint: str, *, kind: ProblemKind = ""
+    ) -> MzplanError:
+        return error(code, summary, f"{self._where}: {detail}", hint, address=self._query.address, kind=kind)

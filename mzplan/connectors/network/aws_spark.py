@@ -92,4 +92,5 @@ def _missing_packages(query: ResolvedQuery) -> MzplanError:
         "start the runner anew: mzplan down, then mzplan apply; one that spark-submit starts needs "
         f"--packages {','.join(wanted)}{leave_out}",
         address=query.address,
+        kind="unfit",
     )

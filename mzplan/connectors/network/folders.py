@@ -107,6 +107,7 @@ def unfit_partitions(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Di
     return [
         Diagnostic(
             code="MZ053",
+            kind="target-behind",
             summary=f"The rows of {query.address} can't lie in folders by their values",
             detail=f"{', '.join(wrong)}: the name of a folder holds one simple value, as text.",
             hint="make a column of it in `select` that can be one (hex(…) AS name), or name another one in "

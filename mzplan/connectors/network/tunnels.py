@@ -182,6 +182,7 @@ def _diagnostic(problem: TunnelError, address: Address) -> Diagnostic:
     code, summary, detail, hint = (text.format(**values) for text in _PROBLEMS[problem.why])
     return Diagnostic(
         code=code,
+        kind="unreachable" if problem.why in ("unreachable", "target") else "",
         summary=summary,
         detail=f"{hop.name} ({hop.host}:{hop.port}): {detail}",
         hint=hint,

@@ -87,7 +87,7 @@ def take_target(connection: Connection, query: ResolvedQuery) -> bool:
     errors = [d for d in diagnostics if d.severity == "error"]
     if errors:
         raise MzplanError(errors)
-    return any(d.code in ("MZ043", "MZ069") for d in diagnostics)
+    return any(d.kind in ("another-upstream", "target-restored") for d in diagnostics)
 
 
 def record_target(connection: Connection, checkpoint: Checkpoint) -> None:
@@ -175,5 +175,6 @@ def _behind(query: ResolvedQuery, missing: str, done: int, since: str) -> Diagno
         f"steps, say on_target_change: accept in the sink (mzplan replay {query.address} --missing writes "
         f"them then); or let it write all rows again: mzplan apply --replace {query.address} --allow-replace "
         "(with append, empty the table first).",
+        kind="target-restored",
         refused=True,
     )

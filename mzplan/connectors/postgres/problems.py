@@ -8,7 +8,7 @@ from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
 from mzplan.connectors.api.upstreams import begin_anew
 from mzplan.connectors.network.tunnels import ROLE, tunnel_problem
 from mzplan.connectors.postgres.types import shown
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, Severity
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, ProblemKind, Severity
 
 _ENDS = "57P"  # the class of SQLSTATEs of a server, or a session, that is ended or not there yet
 
@@ -30,11 +30,13 @@ def diagnose(
     at: str = "",
     severity: Severity = "error",
     refused: bool = False,
+    kind: ProblemKind = "",
 ) -> Diagnostic:
     """A diagnostic of a query: `why` stands behind the connection's route and what is meant there (`at`)."""
     return Diagnostic(
         severity=severity,
         code=code,
+        kind=kind,
         summary=summary,
         detail=f"{route(query.link)}{at}: {why}",
         hint=fix,
@@ -89,6 +91,7 @@ def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
         f"{text}.",
         f"check host, port and tls of {link.address}, and that the server runs and is reachable from where "
         "the query runs.",
+        kind="unreachable",
     )
 
 

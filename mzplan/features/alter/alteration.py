@@ -166,7 +166,7 @@ def edit_only(project: Project, reporter: Reporter, text: str) -> Altered:
         settle(directory, project.store)
         state = read_state(project.store, reporter)
         wanted = transaction(project, state, _edits_of(statements), text, None)
-        notices = tuple(n for n in wanted.notices if n.code != "MZ144")  # nothing is applied anyway
+        notices = tuple(n for n in wanted.notices if n.kind != "uncommitted")  # nothing is applied anyway
         if not wanted.edits:
             return Altered(notices=notices)
         with NewKeys(directory) as keys:

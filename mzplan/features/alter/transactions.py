@@ -305,6 +305,7 @@ def _uncommitted(address: Address) -> Diagnostic:
     return Diagnostic(
         severity="notice",
         code="MZ144",
+        kind="uncommitted",
         summary=f"{address} is not committed yet",
         detail="So there is nothing to apply the statement to: only the file is edited.",
         hint="`mzplan apply` creates it.",

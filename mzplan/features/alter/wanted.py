@@ -114,7 +114,7 @@ def pointed(diagnostic: Diagnostic, wanted: Requested, location: At | None) -> D
         pairs = zip(wanted.edits, wanted.locations, strict=True)
         location = next((p for e, p in pairs if e.remove), (*wanted.locations, wanted.name.at)[0])
     marked = point(wanted.text, location, diagnostic.code, diagnostic.summary, shown=wanted.shown)
-    hint = "set it in the same statement." if diagnostic.code == "MZ006" else diagnostic.hint
+    hint = "set it in the same statement." if diagnostic.kind == "missing-property" else diagnostic.hint
     return replace(diagnostic, range=marked.range, excerpt=marked.excerpt, hint=hint)
 
 

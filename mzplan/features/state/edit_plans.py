@@ -78,7 +78,7 @@ def plan_forget(state: State, addresses: list[Address]) -> Plan:
     ]
     plan = plan_of(state, changes, {})
     # `prevent_destroy` guards storage, and that stays.
-    kept = tuple(d for d in plan.diagnostics if d.code != "MZ041")
+    kept = tuple(d for d in plan.diagnostics if d.kind != "destroy-prevented")
     return dataclasses.replace(plan, diagnostics=kept)
 
 

@@ -34,7 +34,6 @@ from mzplan.store.journal import Dropped, PastRun, Prepared, decode_journal
 from mzplan.store.store import Store, serial_key
 
 FORMAT_VERSION = 1
-DAMAGED = frozenset({"MZ030", "MZ032"})
 _KEY = re.compile(
     r"journal/[a-z][a-z0-9_]*(\.prepared|\.former)?\.jsonl|status/[a-z][a-z0-9_]*\.accepted\.json"
 )
@@ -207,7 +206,7 @@ def push(
         try:
             state = read_state(store, work.reporter)
         except MzplanError as problem:
-            if not force or problem.diagnostics[0].code not in DAMAGED:
+            if not force or problem.kind not in ("damaged", "edited"):
                 raise
             write_epoch(store, records)
             given = replace(given, commit=record_of(work.project, "state push", None, message or ""))

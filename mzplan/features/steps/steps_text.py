@@ -189,7 +189,7 @@ def render_verified(found: Verified, *, color: bool = False) -> str:
 
 
 def _counted(problems: Sequence[Diagnostic]) -> str:
-    damaged = sum(problem.code == "MZ135" for problem in problems)
+    damaged = sum(problem.kind == "damaged" for problem in problems)
     gone = len(problems) - damaged
     parts = [
         f"{count(damaged, 'step')} {'is' if damaged == 1 else 'are'} damaged" if damaged else "",

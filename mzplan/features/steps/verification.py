@@ -275,6 +275,7 @@ def _gone(address: Address, record: StepRecord, why: str) -> Diagnostic:
 def _damaged(address: Address, record: StepRecord, why: str) -> Diagnostic:
     return Diagnostic(
         code="MZ135",
+        kind="damaged",
         summary=f"Step {record.step} of {address} is damaged",
         detail=f"{why}.",
         hint="restore that file from a backup of the warehouse. Without one, `mzplan apply --replace` of the "

@@ -210,7 +210,7 @@ class Pages:
         """What a single page could not read; the others go on. No page that is open to all reads anything."""
         text = render_diagnostics(problem.diagnostics, False)
         content = [element("h1", "This can't be shown"), element("pre", text, class_="box told")]
-        known = any(diagnostic.code == "MZ038" for diagnostic in problem.diagnostics)
+        known = any(diagnostic.kind == "no-such-serial" for diagnostic in problem.diagnostics)
         shown = page("Problem", self._follower.view(), self._follower.boot, *content)
         return HTMLResponse(shown, 404 if known else 503)
 

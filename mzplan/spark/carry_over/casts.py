@@ -68,6 +68,7 @@ def find_uncastable(
 def _diagnostic(address: Address, why: str) -> Diagnostic:
     return Diagnostic(
         code="MZ294",
+        kind="not-migratable",
         summary=f"{address} can't begin with the rows of its collection",
         detail=f"{why}. The former generation keeps running.",
         hint="put the columns and the key back; or read everything again: lifecycle: {replace: in-place}.",

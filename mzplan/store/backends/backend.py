@@ -145,7 +145,13 @@ class Backend(Protocol):
 
 def unreachable(place: str, why: str, hint: str) -> MzplanError:
     """MZ095: the backend does not answer, or does not let us in."""
-    return error("MZ095", f"The state in {place} can't be reached", f"{why}. Nothing was changed.", hint)
+    return error(
+        "MZ095",
+        f"The state in {place} can't be reached",
+        f"{why}. Nothing was changed.",
+        hint,
+        kind="unreachable",
+    )
 
 
 def unknown_write(
@@ -155,6 +161,7 @@ def unknown_write(
     failure = UnknownWriteError(
         Diagnostic(
             code="MZ095",
+            kind="unreachable",
             summary=f"The state in {place} can't be reached",
             detail=f"{why}. Whether {key} was written before that is not known.",
             hint=hint,
@@ -214,7 +221,7 @@ def lost_error(place: str, what: str, newest: int, seen: int) -> MzplanError:
             "then `mzplan plan` shows what came after that serial"
         )
     hint += "."
-    return error("MZ030", f"{place} {what}", f"{detail} Nothing was changed.", hint)
+    return error("MZ030", f"{place} {what}", f"{detail} Nothing was changed.", hint, kind="damaged")
 
 
 def misplaced_error(key: str, what: str, instance: str) -> MzplanError:

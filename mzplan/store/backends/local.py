@@ -61,7 +61,7 @@ class LocalBackend:
             if problem.errno in (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
                 why = problem.strerror or ""
         hint = "name a folder, or what can become one."
-        return error("MZ030", f"Cannot read {self.folder}", f"{why}.", hint) if why else None
+        return error("MZ030", f"Cannot read {self.folder}", f"{why}.", hint, kind="damaged") if why else None
 
     def read(self, key: str) -> Blob | None:
         path = self.folder / key
@@ -230,7 +230,7 @@ def _holder(handle: int) -> LockInfo | None:
 
 def _unreadable(path: Path, problem: OSError) -> MzplanError:
     why = f"{problem.strerror or problem}."
-    return error("MZ030", f"Cannot read {path}", why, "check the path and its permissions.")
+    return error("MZ030", f"Cannot read {path}", why, "check the path and its permissions.", kind="damaged")
 
 
 def _unsynced(path: Path, problem: OSError) -> MzplanError:

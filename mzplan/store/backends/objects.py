@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.store.backends.backend import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 T = TypeVar("T")
+Access = Literal["read", "write"]
 _LOCK = "lock"
 _MARK = "mzplanwrite"  # metadata of an object: the write that it is of
 _ENDPOINT = "AWS_ENDPOINT_URL_S3"
@@ -73,12 +74,12 @@ class ObjectStoreBackend:
             answer = obstore.get(store, key)
             return Blob(bytes(answer.bytes()), _version(answer.meta))
 
-        return self._run(get, "MZ030", key, None)
+        return self._run(get, "read", key, None)
 
     def version(self, key: str) -> str | None:
         import obstore
 
-        return self._run(lambda store: _version(obstore.head(store, key)), "MZ030", key, None)
+        return self._run(lambda store: _version(obstore.head(store, key)), "read", key, None)
 
     def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
         mode: Any = "overwrite" if expected is ANY else "create" if expected is None else _expected(expected)
@@ -105,13 +106,13 @@ class ObjectStoreBackend:
 
         problem = None
         try:
-            version = self._run(put, "MZ035", key, None)
+            version = self._run(put, "write", key, None)
         except UnknownWriteError as unknown:
             version, problem = None, unknown
         try:
             # A conflict may be with this very write: the library asks again what a server has failed. Others
             # may write the same bytes, but not with its mark.
-            version = version or self._run(look, "MZ030", key, None)
+            version = version or self._run(look, "read", key, None)
         except MzplanError as unseen:
             raise problem or unseen from None
         if version is None and problem is not None:
@@ -126,7 +127,7 @@ class ObjectStoreBackend:
     def delete(self, key: str) -> None:
         import obstore
 
-        self._run(lambda store: obstore.delete(store, key), "MZ035", key, None)
+        self._run(lambda store: obstore.delete(store, key), "write", key, None)
 
     def list(self, prefix: str) -> builtins.list[str]:
         import obstore
@@ -135,7 +136,7 @@ class ObjectStoreBackend:
             return [entry["path"] for page in obstore.list(store, prefix) for entry in page]
 
         nothing: builtins.list[str] = []
-        paths = self._run(names, "MZ030", prefix, nothing)
+        paths = self._run(names, "read", prefix, nothing)
         return sorted(path for path in paths if "/" not in path.removeprefix(prefix))
 
     @contextlib.contextmanager
@@ -203,7 +204,7 @@ class ObjectStoreBackend:
                 raise locked_error(holder, self.describe())
             time.sleep(min(0.3, max(0.0, until - time.monotonic())))
 
-    def _run(self, work: Callable[[ObjectStore], T], code: str, key: str, missing: T) -> T:
+    def _run(self, work: Callable[[ObjectStore], T], access: Access, key: str, missing: T) -> T:
         """Ask the store. What is not there is `missing`."""
         import obstore
 
@@ -211,16 +212,16 @@ class ObjectStoreBackend:
         try:
             return work(self._store())
         except FileNotFoundError:
-            if code == "MZ035":  # a write does not find its bucket
-                raise self._failed(code, key, "there is no such bucket or container") from None
+            if access == "write":  # a write does not find its bucket
+                raise self._failed(access, key, "there is no such bucket or container") from None
             return missing
         except (wrong.PermissionDeniedError, wrong.UnauthenticatedError, PermissionError) as problem:
-            raise self._failed(code, key, _said(problem)) from None
+            raise self._failed(access, key, _said(problem)) from None
         except wrong.BaseError as problem:
             text = _said(problem)
             hint = "check url, endpoint and region in mzplan.yaml (state), and the network."
-            answered = self._failed(code, key, text) if "status" in text else None
-            if code == "MZ035":  # a server may have failed after it was done
+            answered = self._failed(access, key, text) if "status" in text else None
+            if access == "write":  # a server may have failed after it was done
                 raise unknown_write(self.describe(), key, text, hint, answered) from None
             raise answered or unreachable(self.describe(), text, hint) from None
 
@@ -251,14 +252,14 @@ class ObjectStoreBackend:
                 "under `options` only names that the store knows.",
             ) from None
 
-    def _failed(self, code: str, key: str, text: str) -> MzplanError:
-        verb = "read" if code == "MZ030" else "write"
-        intact = " Nothing was changed: what was there before is intact." if code == "MZ035" else ""
+    def _failed(self, access: Access, key: str, text: str) -> MzplanError:
+        intact = " Nothing was changed: what was there before is intact." if access == "write" else ""
         return error(
-            code,
-            f"Cannot {verb} {key} in {self.describe()}",
+            "MZ030" if access == "read" else "MZ035",
+            f"Cannot {access} {key} in {self.describe()}",
             f"{text}.{intact}",
             "check the bucket, and that these credentials may read, write, list and delete in it.",
+            kind="damaged" if access == "read" else "",
         )
 
 

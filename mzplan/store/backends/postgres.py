@@ -20,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 
 from mzplan.host.bounded_postgres import BoundedConnection, UnendingError
 from mzplan.host.network import is_loopback, libpq_security
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.diagnostics import ExitCode, MzplanError, ProblemKind, error
 from mzplan.store.backends.backend import (
     ANY,
     Blob,
@@ -45,6 +45,7 @@ UNACKNOWLEDGED_MS = 10_000
 NOTIFIED = ("mzplan.state.json", "proposals/")
 _LOCK_ROW = "lock"
 _LONGEST_NAME = 63  # of an application, in bytes: PostgreSQL cuts it off
+_KINDS: dict[str, ProblemKind] = {"MZ030": "damaged", "MZ095": "unreachable"}
 _GONE = (psycopg.OperationalError, psycopg.InterfaceError)
 _REFUSED = (
     psycopg.errors.InsufficientPrivilege,
@@ -169,7 +170,7 @@ class PostgresBackend:
         except psycopg.errors.UndefinedTable:
             pass
         except MzplanError as problem:
-            if problem.diagnostics[0].code != "MZ095":
+            if problem.kind != "unreachable":
                 raise
             raise unknown_write(self.describe(), key, _why(problem), _LOOK) from None
 
@@ -399,7 +400,13 @@ class PostgresBackend:
                 text,
                 f"check host, user and password in mzplan.yaml (state), and the server.{hint}",
             )
-        return error(code, f"The state in {self.describe()} can't be used", f"{text}.", "look at the server.")
+        return error(
+            code,
+            f"The state in {self.describe()} can't be used",
+            f"{text}.",
+            "look at the server.",
+            kind=_KINDS.get(code, ""),
+        )
 
     def _unwritable(self, key: str, problem: psycopg.Error) -> MzplanError:
         return error(

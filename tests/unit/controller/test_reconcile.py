@@ -154,7 +154,8 @@ def test_the_former_generation_of_a_source_resumes_if_a_check_has_refused_the_ne
     decision = step(replaced, [], refused, now=0.5)
     assert isinstance(decision.command, Switch) and decision.condition == "rejected"
     assert (decision.command.description, decision.command.check) == (OLD, False)
-    assert step(replaced, [], start_failed(untried, "x", "MZ294", now=0.0), now=0.5).command is not None
+    unmigrated = start_failed(untried, "x", "MZ294", now=0.0, kind="not-migratable")
+    assert step(replaced, [], unmigrated, now=0.5).command is not None
     assert step(replaced, [], start_failed(untried, "x", "MZ063", now=0.0), now=0.5).command is None
     of_another = replace(untried, accepted=replace(OLD, generation=3))
     assert step(replaced, [], rejected(of_another, "x", "MZ052", now=0.0), now=0.5).command is None

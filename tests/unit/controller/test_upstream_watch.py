@@ -19,7 +19,9 @@ from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
 from tests.unit.cli_runs import run, write
 
-OTHER = Diagnostic(code="MZ043", summary="another upstream", detail="topic t was deleted")
+OTHER = Diagnostic(
+    code="MZ043", kind="another-upstream", summary="another upstream", detail="topic t was deleted"
+)
 
 
 def source(name: str) -> tuple[Address, Description]:

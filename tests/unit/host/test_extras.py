@@ -194,7 +194,7 @@ def test_a_plugin_whose_package_needs_one(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(MzplanError) as caught:
         plugins.find_plugin("arrowed")
     assert caught.value.diagnostics[0].hint == "pip install 'mzplan[collections]'"
-    assert caught.value.diagnostics[0].code == extras.MISSING
+    assert caught.value.diagnostics[0].kind == "missing-package"
 
 
 def test_the_locks_have_the_same_versions() -> None:

@@ -77,7 +77,9 @@ def check_table(
     if wrong:
         summary = f"Table {name} does not take the columns of {query.address}"
         fix = mended(table, [*columns.missing, *columns.narrow, *columns.wrong], columns.others)
-        diagnostics.append(diagnose(query, "MZ053", summary, f"{'; '.join(wrong)}.", fix))
+        diagnostics.append(
+            diagnose(query, "MZ053", summary, f"{'; '.join(wrong)}.", fix, kind="target-behind")
+        )
     return diagnostics
 
 
@@ -230,4 +232,4 @@ def failed(query: ResolvedQuery, problem: Exception) -> Diagnostic:
         return connect_problem(query, problem)
     fix = "try again; if it stays so, look into the server's log."
     why = f"{reason(query, problem)}."
-    return diagnose(query, "MZ050", "PostgreSQL did not answer a question", why, fix)
+    return diagnose(query, "MZ050", "PostgreSQL did not answer a question", why, fix, kind="unreachable")

@@ -253,6 +253,7 @@ class Writer:
             f"{what[0].upper()}{what[1:]} meanwhile, and going on would only add what comes now.",
             f"to write all rows again: mzplan apply --replace {self.address} --allow-replace; to go on "
             f"without them: UPDATE {self._writers} SET target = NULL WHERE sink = '{self.sink}'.",
+            kind="target-restored",
         )
 
     @property
@@ -299,4 +300,5 @@ class Writer:
             "removed; going on would lose rows or write them twice.",
             f"bring back the one that was changed, or begin anew: mzplan apply --replace {self.address} "
             "--allow-replace (with append, empty the table first).",
+            kind="target-restored",
         )
