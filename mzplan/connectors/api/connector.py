@@ -142,6 +142,11 @@ class SourceConnector(Side, Protocol):
         rows as they came; None where none does."""
         return None
 
+    def parse(self, records: DataFrame, query: ResolvedQuery) -> DataFrame:
+        """The rows that `stream` makes of these records, which have the columns that it reads
+        (`on_error: dead-letter`)."""
+        raise AssertionError("the schema of no other source has this word")
+
     def send_letters(self, records: DataFrame, query: ResolvedQuery) -> None:
         """Write malformed records to another place of its server (`on_error: dead-letter`), each once:
         columns `key` and `value` (BINARY), and `headers`, an array of structs `key` STRING, `value`

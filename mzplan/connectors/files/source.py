@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.losses import listed
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
-from mzplan.connectors.api.replays import replay
 from mzplan.connectors.formats.parsers import (
     CORRUPT,
     already_columns,
@@ -82,32 +81,10 @@ class FilesSource(SourceConnector):
         return Loss(lost=len(gone), read=len(read), unit="files", where=where)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
-        body = query.body
-        format_, on_error = body["format"], body["on_error"]
-        columns = record_columns(query.description.type, body)
         folder = folder_of(query)
         use_s3(spark, query, folder)
-        alone = body["max_files_per_trigger"] == 1
-        reader = spark.readStream.option("maxFilesPerTrigger", body["max_files_per_trigger"])
-        match format_["type"]:
-            case "csv":  # read by Spark: only it knows which line is the first of a file
-                options, written = csv_options(format_), written_as(format_)
-                # A header with other names, or in another order, is an error.
-                heading = {"header": str(format_["header"]).lower(), "enforceSchema": "false"}
-                options["multiLine"] = "true"  # a line break within quotes belongs to the field
-                reader = reader.format("csv").schema(f"{parsed_ddl(columns, written)}, {CORRUPT} STRING")
-                records = _records(reader.options(**options, **heading).load(folder), row_clock(), alone)
-                parsed = already_columns(columns, CORRUPT, options, written)
-                return checked(records, parsed, columns, on_error)
-            case "parquet":
-                reader = reader.format("parquet").schema(ddl(columns))
-                records = _records(reader.load(folder), "_metadata.row_index", alone)
-                return checked(records, already_columns(columns, None, {}), columns, on_error)
-            case type_:
-                records = _records(reader.format("text").load(folder), row_clock(), alone)
-                if type_ == "json":  # a blank line is not a record
-                    records = replace(records, rows=records.rows.where("trim(value) <> ''"))
-                return parse_records(records, format_, columns, on_error)
+        limit = query.body["max_files_per_trigger"]
+        return _rows(spark.readStream.option("maxFilesPerTrigger", limit), folder, query)
 
     def carry_over(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """The log of the files that were read: a position is an entry of it."""
@@ -126,7 +103,9 @@ class FilesSource(SourceConnector):
         files: Callable[[], Sequence[str]],
     ) -> DataFrame:
         """The files that were recorded."""
-        return replay(spark, self, query, {}, files())
+        use_s3(spark, query, folder_of(query))
+        # A file's name may contain `*`, like any other character; without this option Spark expands it.
+        return _rows(spark.read.option("__globPaths__", "false"), list(files()), query)
 
 
 def _skipped(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
@@ -151,6 +130,33 @@ def _skipped(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
             address=query.address,
         )
     ]
+
+
+def _rows(reader: Any, place: str | list[str], query: ResolvedQuery) -> DataFrame:
+    """The rows of the files in a place, by Spark's reader of a stream (a folder) or a batch (files)."""
+    body = query.body
+    format_, on_error = body["format"], body["on_error"]
+    columns = record_columns(query.description.type, body)
+    alone = body["max_files_per_trigger"] == 1
+    match format_["type"]:
+        case "csv":  # read by Spark: only it knows which line is the first of a file
+            options, written = csv_options(format_), written_as(format_)
+            # A header with other names, or in another order, is an error.
+            heading = {"header": str(format_["header"]).lower(), "enforceSchema": "false"}
+            options["multiLine"] = "true"  # a line break within quotes belongs to the field
+            reader = reader.format("csv").schema(f"{parsed_ddl(columns, written)}, {CORRUPT} STRING")
+            records = _records(reader.options(**options, **heading).load(place), row_clock(), alone)
+            parsed = already_columns(columns, CORRUPT, options, written)
+            return checked(records, parsed, columns, on_error)
+        case "parquet":
+            reader = reader.format("parquet").schema(ddl(columns))
+            records = _records(reader.load(place), "_metadata.row_index", alone)
+            return checked(records, already_columns(columns, None, {}), columns, on_error)
+        case type_:
+            records = _records(reader.format("text").load(place), row_clock(), alone)
+            if type_ == "json":  # a blank line is not a record
+                records = replace(records, rows=records.rows.where("trim(value) <> ''"))
+            return parse_records(records, format_, columns, on_error)
 
 
 def _records(rows: DataFrame, row: Expression | str, alone: bool) -> Records:

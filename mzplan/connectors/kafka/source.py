@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
-from mzplan.connectors.api.replays import replay
 from mzplan.connectors.formats import dead_letters
 from mzplan.connectors.formats.avro.stream import decoded
 from mzplan.connectors.formats.debezium import Debezium, members, opened, without_tombstones
@@ -82,17 +81,20 @@ class KafkaSource(KafkaPositions, SourceConnector):
         return check
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
-        body, type_ = query.body, query.description.type
         require_packages(spark, query)
+        return self.parse(spark.readStream.format("kafka").options(**stream_options(query)).load(), query)
+
+    def parse(self, records: DataFrame, query: ResolvedQuery) -> DataFrame:
+        body, type_ = query.body, query.description.type
         included, columns = included_columns(type_, body), record_columns(type_, body)
-        rows = spark.readStream.format("kafka").options(**stream_options(query)).load()
+        rows = records
         is_framed = ROLE in query.connections and body["format"]["type"] == "json"
         if is_framed:
             rows = rows.select("*", f.col("value").alias(_CAME)).withColumn("value", unframed(f.col("value")))
         envelope = _envelope(query, columns, is_framed) if query.keys else None
         rows, parsed = _parsed(rows, query, columns, envelope)
         topic = f.lit(f"topic {body['topic']}, partition ")
-        records = Records(
+        placed = Records(
             rows=rows,
             value="value",
             position=f.struct("partition", "offset", "timestamp"),
@@ -101,7 +103,7 @@ class KafkaSource(KafkaPositions, SourceConnector):
             envelope=envelope,
             came=_CAME if is_framed else "",
         )
-        return checked(records, parsed, columns, body["on_error"])
+        return checked(placed, parsed, columns, body["on_error"])
 
     def replay(
         self,
@@ -112,7 +114,9 @@ class KafkaSource(KafkaPositions, SourceConnector):
         files: Callable[[], Sequence[str]],
     ) -> DataFrame:
         """By the offsets."""
-        return replay(spark, self, query, _between(start, end))
+        require_packages(spark, query)
+        options = record_options(query) | _between(start, end)
+        return self.parse(spark.read.format("kafka").options(**options).load(), query)
 
     def send_letters(self, records: DataFrame, query: ResolvedQuery) -> None:
         """To the topic of `dead_letter`."""
@@ -165,22 +169,26 @@ def _envelope(query: ResolvedQuery, columns: Sequence[Column], is_framed: bool) 
     )
 
 
-def stream_options(query: ResolvedQuery) -> dict[str, str]:
-    """Options of Spark's Kafka stream."""
-    body = query.body
+def record_options(query: ResolvedQuery) -> dict[str, str]:
+    """Options of Spark's Kafka reader, stream or batch, without the range of records."""
     client = consumer_options(client_body(query.link), query.directory)
     options = {f"kafka.{key}": value for key, value in client.items()}
     options |= {
-        "subscribe": body["topic"],
-        **_start(body["start_offsets"]),
         "failOnDataLoss": "true",
         "groupIdPrefix": "mzplan",
         "kafkaConsumer.pollTimeoutMs": str(_POLL_TIMEOUT_MS),
         "fetchOffset.numRetries": "3",
         "fetchOffset.retryIntervalMs": "500",
     }
-    if "headers" in included_columns(query.description.type, body):
+    if "headers" in included_columns(query.description.type, query.body):
         options["includeHeaders"] = "true"
+    return options
+
+
+def stream_options(query: ResolvedQuery) -> dict[str, str]:
+    """Options of Spark's Kafka stream."""
+    body = query.body
+    options = record_options(query) | {"subscribe": body["topic"]} | _start(body["start_offsets"])
     if "max_offsets_per_trigger" in body:
         options["maxOffsetsPerTrigger"] = str(body["max_offsets_per_trigger"])
     return options

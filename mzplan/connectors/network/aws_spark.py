@@ -73,11 +73,10 @@ def require_packages(session: SparkSession, query: ResolvedQuery) -> None:
         raise _missing_packages(query) from None
 
 
-def _java_of(session: SparkSession) -> tuple[Any, Any]:
+def _java_of(session: Any) -> tuple[Any, Any]:
     """Java itself, and Hadoop's configuration there. Both are private attributes: PySpark has no public way
     to Java's classes, and settings of its own would show a bucket's credentials (SET, Spark's pages)."""
-    spark: Any = getattr(session, "spark", session)  # a replay's session stands for one
-    return spark._jvm, spark.sparkContext._jsc.hadoopConfiguration()
+    return session._jvm, session.sparkContext._jsc.hadoopConfiguration()
 
 
 def _missing_packages(query: ResolvedQuery) -> MzplanError:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.repairs import ensure_letters
-from mzplan.connectors.api.replays import parsed_again
 from mzplan.connectors.formats.dead_letters import (
     COLUMNS,
     RECORD,
@@ -69,7 +68,7 @@ class LettersReplays:
         path = str(query.body["dead_letter"]["path"])
         try:
             records = records_of(self._letters(path, replay.where))
-            kept.append(parsed := parsed_again(self.connector, query, records).persist())
+            kept.append(parsed := self.connector.parse(records, query).persist())
             kept.append(held := self._held(parsed).persist())
             new = parsed.join(held, f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_anti")
             good = new.where(f"{DEAD} IS NULL").drop(DEAD)
