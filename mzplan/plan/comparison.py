@@ -1,16 +1,14 @@
 """Compare: the leaves in which two normalised bodies of one resource differ, or the settings of runners.
 
-deepdiff finds them, and is imported only for two bodies that differ. Added here is what the schema declares:
+deepdiff finds them. Added here is what the schema declares:
 each leaf's effect (`x-change`), sensitive leaves without their values, and columns compared as columns.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mzplan.model.address import natural
 from mzplan.model.plan import Effect, FieldChange
@@ -19,10 +17,6 @@ from mzplan.model.state import ResourceState, State
 from mzplan.model.times import shortest
 from mzplan.schema.columns import Column, DdlError, parse_columns
 from mzplan.schema.kinds import EditKind, ResourceKind, resource_kind
-
-if TYPE_CHECKING:
-    from deepdiff import DeepDiff
-
 
 Path = tuple[str | int, ...]
 
@@ -130,7 +124,9 @@ def _edit(old: Any, new: Any) -> EditKind:
 
 def differing_leaves(before: Body, after: Body) -> list[tuple[Path, Any, Any]]:
     """The leaves that differ, by key and by index, sorted by path. An empty object or list is a leaf."""
-    reports = _deep_diff()(
+    from deepdiff import DeepDiff  # imports pandas where that is installed: only for two bodies that differ
+
+    reports = DeepDiff(
         dict(before),
         dict(after),
         view="tree",
@@ -149,24 +145,6 @@ def differing_leaves(before: Body, after: Body) -> list[tuple[Path, Any, Any]]:
             else:
                 leaves.append((path, level.t1, level.t2))
     return sorted(leaves, key=lambda leaf: leaf[0])
-
-
-@cache
-def _deep_diff() -> type[DeepDiff]:
-    """deepdiff's DeepDiff, imported as if its optional packages (such as pandas) were not installed.
-
-    It imports them only to recognise their objects, which no body contains: 0.8 s of CPU and 100 MiB, for a
-    plan that takes 0.3 s. None in sys.modules makes an import fail; modules that are imported already stay,
-    and the others can be imported afterwards.
-    """
-    absent = [name for name in ("numpy", "pandas", "polars", "pydantic") if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
-    try:
-        from deepdiff import DeepDiff
-    finally:
-        for name in absent:
-            del sys.modules[name]
-    return DeepDiff
 
 
 def _leaves_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
