@@ -62,8 +62,7 @@ class SecretsUsed:
     """
 
     def __init__(self, known: Mapping[str, str], clock: Callable[[], float] = time.monotonic):
-        # Those of earlier versions of mzplan can be guessed at by whoever reads the store: they go.
-        self._known = {reference: digest for reference, digest in known.items() if salt_of(digest)}
+        self._known = known
         self._salt = next(filter(None, map(salt_of, known.values())), None) or new_salt()
         self._clock = clock
         self._lock = threading.Lock()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
-from mzplan.model.stored import NOT_STORED, OPTIONAL, SPARSE, Positive
+from mzplan.model.stored import NOT_STORED, SPARSE, Positive
 
 Severity = Literal["error", "warning", "notice"]
 
@@ -88,13 +88,13 @@ class Diagnostic:
     code: str
     kind: ProblemKind = field(default="", compare=False, metadata=SPARSE)
     summary: str
-    detail: str = field(default="", metadata=OPTIONAL)
-    hint: str = field(default="", metadata=OPTIONAL)
+    detail: str = ""
+    hint: str = ""
     range: SourceRange | None = None
     address: Address | None = None
     addresses: tuple[Address, ...] = field(default=(), metadata=SPARSE)
     excerpt: str | None = field(default=None, metadata=NOT_STORED)
-    exit_code: ExitCode = field(default=ExitCode.ERROR, compare=False, metadata=OPTIONAL)
+    exit_code: ExitCode = field(default=ExitCode.ERROR, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the diagnostic as commands show it: without its kind, and without its exit code, because a

@@ -1,8 +1,8 @@
 """History: what each commit of the state records of itself, and how it has ended.
 
-The record is part of the State that it commits (`State.commit`); a state of an older mzplan has none. How a
-commit has ended is known only later, and a committed state is never rewritten: that is a CommitOutcome beside
-it, written once. All text in both is safe to print: whoever makes one has escaped what could reorder or hide.
+The record is part of the State that it commits (`State.commit`). How a commit has ended is known only later,
+and a committed state is never rewritten: that is a CommitOutcome beside it, written once. All text in both is
+safe to print: whoever makes one has escaped what could reorder or hide.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class CommitOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """One serial. `commit`: None where an older mzplan has written it. `outcome`: None where nobody has seen
-    how it ended: its command was killed, still follows it, or is one of an older mzplan."""
+    """One serial. `outcome`: None where nobody has seen how it ended: its command was killed, or still
+    follows it."""
 
     serial: int
     current: bool
-    commit: CommitRecord | None = None
+    commit: CommitRecord
     outcome: CommitOutcome | None = None

@@ -12,7 +12,6 @@ from mzplan.model.diagnostics import ProblemKind
 from mzplan.model.losses import Loss
 from mzplan.model.stored import (
     KEY,
-    OPTIONAL,
     SPARSE,
     FromMinusOne,
     InstanceName,
@@ -99,10 +98,10 @@ class RunFacts:
       not known.
     """
 
-    step: FromMinusOne = field(default=-1, metadata=OPTIONAL)
-    input_rows_per_second: float = field(default=0.0, metadata=OPTIONAL)
-    processed_rows_per_second: float = field(default=0.0, metadata=OPTIONAL)
-    left_out: int = field(default=0, metadata=OPTIONAL)
+    step: FromMinusOne = -1
+    input_rows_per_second: float = 0.0
+    processed_rows_per_second: float = 0.0
+    left_out: int = 0
     resumed: Mapping[str, Any] | None = None
     run_rows: int | None = None
     written_with: Versions | None = field(default=None, metadata=SPARSE)
@@ -168,10 +167,10 @@ class Counters:
     written to the collection (source) or the target (sink), where that is known. `restarts`: starts but for
     the first. `retries`: attempts after one that has failed. `starts`: all of them, by cause."""
 
-    rows: int = field(default=0, metadata=OPTIONAL)
-    batches: int = field(default=0, metadata=OPTIONAL)
-    restarts: int = field(default=0, metadata=OPTIONAL)
-    retries: int = field(default=0, metadata=OPTIONAL)
+    rows: int = 0
+    batches: int = 0
+    restarts: int = 0
+    retries: int = 0
     starts: Mapping[CauseKind, int] = field(default_factory=dict, compare=False, metadata=SPARSE)
 
 
@@ -221,7 +220,7 @@ class Observation(RunFacts):
     error: str | None = None
     error_code: str | None = None
     error_kind: ProblemKind = field(default="", metadata=SPARSE)
-    failures: int = field(default=0, metadata=OPTIONAL)
+    failures: int = 0
     upstream: Mapping[str, Any] | None = None
     held: str | None = None
     total_rows: int | None = None
@@ -264,7 +263,7 @@ class Status:
     heartbeat: float
     serial: FromMinusOne
     observations: Mapping[Address, Observation] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict, metadata=OPTIONAL)
+    secrets: Mapping[str, str] = field(default_factory=dict)
     rotated: tuple[str, ...] = field(default=(), metadata=SPARSE)
     canaries: Mapping[Address, Verdict] = field(default_factory=dict, metadata=SPARSE)
     foreign: tuple[str, ...] = field(default=(), metadata=SPARSE)
@@ -294,7 +293,7 @@ class Lease:
 
     A lease has lapsed when `heartbeat + ttl` is past, when it was released, or when its owner is known
     to be dead (same host and `pid_space`, no such process). `pid_space` says where the pid means something:
-    a boot of a machine and a namespace of pids; "" in older files, and where the system has none.
+    a boot of a machine and a namespace of pids; "" where the system has none.
     Whoever takes it over has a higher `epoch`, the fencing token: one sequence for all instances of the
     project.
     """
@@ -307,8 +306,8 @@ class Lease:
     pid_started: float
     heartbeat: float
     ttl: float
-    released: bool = field(default=False, metadata=OPTIONAL)
-    pid_space: str = field(default="", metadata=OPTIONAL)
+    released: bool = False
+    pid_space: str = ""
 
 
 SAMPLED_EVERY = 60.0  # seconds between two samples

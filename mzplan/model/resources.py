@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import SourceRange
-from mzplan.model.stored import KEY, OPTIONAL, InstanceName, Port, Positive, Seconds, Wait, stored
+from mzplan.model.stored import KEY, InstanceName, Port, Positive, Seconds, Wait, stored
 
 # JSON-like: str, int, float, bool, None, list, dict. Never mutated once a resource holds it.
 Body = Mapping[str, Any]
@@ -71,8 +71,8 @@ class Retries:
     """How failed queries are tried again: after `first` seconds, doubled each time up to `last`; not any more
     after `budget` failures in a row (None: always)."""
 
-    first: Wait = field(default=1.0, metadata=OPTIONAL)
-    last: Wait = field(default=60.0, metadata=OPTIONAL)
+    first: Wait = 1.0
+    last: Wait = 60.0
     budget: Positive | None = None
 
 
@@ -81,7 +81,7 @@ class MetricsPlace:
     """Where a runner serves `/metrics` and `/healthz`."""
 
     port: Port
-    host: str = field(default="127.0.0.1", metadata=OPTIONAL)
+    host: str = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +90,11 @@ class RunEventSettings:
     `api_key` is a secret reference, or "". `timeout`: seconds for one answer; `interval`: seconds between two
     events of a run that goes on. `namespace`: that of the jobs, "" for the project's name."""
 
-    url: str = field(default="", metadata=OPTIONAL)
-    api_key: str = field(default="", metadata=OPTIONAL)
-    timeout: Wait = field(default=5.0, metadata=OPTIONAL)
-    interval: Wait = field(default=300.0, metadata=OPTIONAL)
-    namespace: str = field(default="", metadata=OPTIONAL)
+    url: str = ""
+    api_key: str = ""
+    timeout: Wait = 5.0
+    interval: Wait = 300.0
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +105,9 @@ class RunnerSettings:
     is not part of it: a runner must know that before it can read what is committed.
     """
 
-    retain_dropped: Seconds = field(default=7 * 86_400.0, metadata=OPTIONAL)
-    retries: Retries = field(default=Retries(), metadata=OPTIONAL)
-    metrics: Mapping[InstanceName, MetricsPlace] = field(default_factory=dict, metadata=OPTIONAL)
+    retain_dropped: Seconds = 7 * 86_400.0
+    retries: Retries = Retries()
+    metrics: Mapping[InstanceName, MetricsPlace] = field(default_factory=dict)
     run_events: RunEventSettings = field(
         default=RunEventSettings(), metadata=stored("lineage", optional=True)
     )

@@ -101,9 +101,9 @@ class Replay:
     word: ClassVar[str] = "replay"
 
     serial: Positive
-    first: int = field(default=0, metadata=OPTIONAL)
+    first: int = 0
     last: int | None = None
-    missing: bool = field(default=False, metadata=OPTIONAL)
+    missing: bool = False
     dead_letters: bool = field(default=False, metadata=SPARSE)
     where: str = field(default="", metadata=SPARSE)
     generation: Positive
@@ -241,10 +241,10 @@ class State:
     """What is committed: one serial of the project. Serial 0 with an empty lineage is 'nothing yet'.
 
     `forgotten`, by id, is kept until it is imported again. `canaries` are queries that go first, each with
-    those that it holds back. `commit` says who has committed this serial, and why; None in states of an
-    older mzplan. `environment`: which of the project's environments has committed it; "" in a project without
-    any, and in states of before it had some. `settings`: how runners work; None in states of an older mzplan,
-    whose runners take that from their own mzplan.yaml.
+    those that it holds back. `commit` says who has committed this serial, and why. `environment`: which of
+    the project's environments has committed it; "" in a project without any. `settings`: how runners work.
+    Before the first commit, `commit` and `settings` are None, and a runner takes the settings from its own
+    mzplan.yaml.
     """
 
     format_version: Positive = FORMAT_VERSION

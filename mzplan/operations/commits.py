@@ -20,12 +20,15 @@ from mzplan.operations.project import Outcome, Project, Reporter
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.manual_changes import plan_between
 from mzplan.secrets.resolved import scrub
+from mzplan.store.formats import FORGO
 from mzplan.store.store import Store
 
 
 def entry_of(store: Store, serial: int) -> HistoryEntry:
     """One serial. Raises MZ038 (exit 7) where the history has none of that number."""
     state = committed_state(store, serial)
+    if state.commit is None:
+        raise error("MZ030", f"Serial {serial} is damaged", "It doesn't say who committed it.", FORGO)
     return HistoryEntry(
         serial=serial,
         current=store.read_state().serial == serial,

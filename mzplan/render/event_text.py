@@ -128,8 +128,8 @@ def render_explanation(found: Explanation, color: bool = False) -> str:
     """Why a query last started or stopped, and what came of it."""
     if found.event is None:
         return (
-            f"No start or stop of {found.address} is recorded (until then): no runner has started it, one of "
-            "an older mzplan has, or the log no longer holds it.\n"
+            f"No start or stop of {found.address} is recorded (until then): no runner has started it, or "
+            "the log no longer holds it.\n"
         )
     event, paint = found.event.event, Paint(color)
     verb = "started" if found.is_first else _VERBS.get(event.kind, "stopped")

@@ -50,21 +50,17 @@ def render_entry(entry: HistoryEntry, color: bool = False, now: datetime | None 
     commit, now = entry.commit, now or datetime.now(UTC)
     paint = Paint(color)
     lines = [paint(f"Serial {entry.serial}" + (", the current one" if entry.current else ""), "bold")]
-    if commit is None:
-        lines.append("Who committed it is not recorded: an older mzplan committed it.")
-    else:
-        lines.append(f"By:      {_who(commit)}, with {safe(commit.command)}")
-        lines.append(f"When:    {safe(commit.time)} ({_ago(commit, now)})")
-        if commit.message:
-            lines.append(f"Message: {safe(commit.message)}")
-        if commit.git is not None:
-            lines.append(f"Git:     {safe(commit.git.commit)}{_tree(commit.git.clean)}")
-        if commit.digest:
-            lines.append(f"Digest:  {safe(commit.digest)}")
-        lines += [
-            f"Lost:    {paragraph(lost, ' ' * 9)}"
-            for _, lost in sorted(commit.losses.items(), key=natural_item)
-        ]
+    lines.append(f"By:      {_who(commit)}, with {safe(commit.command)}")
+    lines.append(f"When:    {safe(commit.time)} ({_ago(commit, now)})")
+    if commit.message:
+        lines.append(f"Message: {safe(commit.message)}")
+    if commit.git is not None:
+        lines.append(f"Git:     {safe(commit.git.commit)}{_tree(commit.git.clean)}")
+    if commit.digest:
+        lines.append(f"Digest:  {safe(commit.digest)}")
+    lines += [
+        f"Lost:    {paragraph(lost, ' ' * 9)}" for _, lost in sorted(commit.losses.items(), key=natural_item)
+    ]
     lines.append(f"Ended:   {_ended(entry.outcome)}")
     for address, left in sorted(
         (entry.outcome.open if entry.outcome is not None else {}).items(), key=natural_item
@@ -80,12 +76,9 @@ def render_undone(entries: Sequence[HistoryEntry], now: datetime | None = None) 
     lines = [f"Undoes {count(len(entries), 'commit')}:"]
     for entry in entries[:MAX_UNDONE]:
         commit = entry.commit
-        if commit is None:
-            lines.append(f"  serial {entry.serial}, of an older mzplan: by whom is not recorded")
-        else:
-            why = f": {cut(safe(commit.message))}" if commit.message else ""
-            by = f"{_who(commit)}, {_ago(commit, now)}, with {safe(commit.command)}"
-            lines.append(f"  serial {entry.serial} by {by}{why}")
+        why = f": {cut(safe(commit.message))}" if commit.message else ""
+        by = f"{_who(commit)}, {_ago(commit, now)}, with {safe(commit.command)}"
+        lines.append(f"  serial {entry.serial} by {by}{why}")
     if len(entries) > MAX_UNDONE:
         lines.append(f"  and {len(entries) - MAX_UNDONE} more: `mzplan history` lists them")
     return "\n".join(lines) + "\n"
@@ -93,14 +86,10 @@ def render_undone(entries: Sequence[HistoryEntry], now: datetime | None = None) 
 
 def _row(entry: HistoryEntry, now: datetime) -> tuple[str, ...]:
     commit = entry.commit
-    ended: str = (
-        entry.outcome.status if entry.outcome is not None else "unknown" if commit is not None else "-"
-    )
+    ended: str = entry.outcome.status if entry.outcome is not None else "unknown"
     if entry.outcome is not None and entry.outcome.open:
         ended += f" ({len(entry.outcome.open)})"
     serial = f"{entry.serial}{'*' if entry.current else ''}"
-    if commit is None:
-        return (serial, "-", "-", "-", "-", ended, "-", "")
     git = commit.git
     return (
         serial,

@@ -198,11 +198,9 @@ def _replayed_to_json(replay: Replay, seen: Observation | None) -> dict[str, Any
 
 
 def _unit(query: QueryStatus) -> str | None:
-    """What the lag counts; of what an earlier runner has reported, records."""
+    """What the lag counts."""
     seen = query.observation
-    if seen is None or seen.lag is None:
-        return None
-    return seen.lag_unit or "records"
+    return seen.lag_unit if seen is not None and seen.lag is not None else None
 
 
 def has_failed(status: ProjectStatus) -> bool:

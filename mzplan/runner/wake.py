@@ -138,8 +138,8 @@ class WakeListener:
 
 
 def send_wake(settings: ProjectSettings, instance: str, handed: Handed) -> int | None:
-    """Wake a runner of this machine. Returns the number of its hand-overs (`Status.handed`; 0 of an earlier
-    version's), None when nobody listens: it will look by itself."""
+    """Wake a runner of this machine. Returns the number of its hand-overs (`Status.handed`), None when nobody
+    listens: it will look by itself."""
     message = {
         "wake": True,
         "env": dict(handed.values),
@@ -152,7 +152,7 @@ def send_wake(settings: ProjectSettings, instance: str, handed: Handed) -> int |
         with _connected(settings, instance) as client:
             client.sendall(json.dumps(message).encode() + b"\n")
             word, _, number = client.recv(32).strip().partition(b" ")
-            return int(number or 0) if word == b"ok" else None
+            return int(number) if word == b"ok" else None
     except (OSError, ValueError):
         return None
 

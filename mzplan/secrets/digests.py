@@ -108,15 +108,14 @@ def digest_secret(reference: str, value: str, salt: str) -> str:
 
 
 def is_comparable(digest: str) -> bool:
-    """Whether this process has the key of a digest. Not for those of earlier versions of mzplan, which had
-    none: they can be guessed at, and are not kept. Raises MzplanError MZ112."""
+    """Whether this process has the key of a digest. Raises MzplanError MZ112."""
     key = find_key()
     return key is not None and _name_of(digest) == name_of(key)
 
 
 def is_same_secret(reference: str, value: str, digest: str) -> bool:
-    """Whether a value is the one that was digested. True where that can't be seen: of another key, of another
-    version of mzplan. Raises MzplanError MZ112."""
+    """Whether a value is the one that was digested. True where that can't be seen: of another key, or
+    damaged. Raises MzplanError MZ112."""
     key, salt = find_key(), salt_of(digest)
     if key is None or salt is None or _name_of(digest) != name_of(key):
         return True

@@ -63,8 +63,7 @@ def misplaced(owner: str, place: Place, reference: str) -> MzplanError:
     return error(
         "MZ102",
         f"{owner}: a secret reference can't stand in {written(place)}",
-        f"{reference} was not resolved: this property is not a secret, so its value would be shown. What was "
-        "committed by an earlier version may still have one.",
+        f"{reference} was not resolved: this property is not a secret, so its value would be shown.",
         f"write the value of {written(place)} out, or as ${{var.NAME}}, and apply that.",
     )
 

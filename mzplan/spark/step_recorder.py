@@ -236,21 +236,16 @@ def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> l
         _filled(history, record, reported, compute=record.step > newest - _COMPUTED_STEPS) for record in tail
     ]
     if records:
-        records = _totalled(records, last, history)
+        records = _totalled(records, last)
         history.index.append(records)
         query.recent = (*reversed(records[-RECENT:]), *query.recent)[:RECENT]
         query.rows = _sum([query.rows, *(record.rows for record in records if record.step > query.base)])
     return records
 
 
-def _totalled(
-    records: Sequence[StepRecord], before: StepRecord | None, history: StepHistory
-) -> list[StepRecord]:
+def _totalled(records: Sequence[StepRecord], before: StepRecord | None) -> list[StepRecord]:
     """With the rows of all steps so far, where they are known of all."""
     total = before.total if before is not None else 0 if records[0].step == 0 else None
-    if before is not None and total is None:  # the index is of an earlier mzplan: count once, if it has all
-        older = list(history.index.backwards())
-        total = _sum([record.rows for record in older]) if older[-1].step == 0 else None
     totalled = []
     for record in records:
         total = _sum([total, record.rows])

@@ -1,9 +1,8 @@
 """The fencing tokens of a project: each is handed out once, and each is higher than all before it.
 
 One sequence for all instances: a query that moves from one to another goes on under a higher epoch, and its
-targets refuse the runner that had it. In a store of an earlier mzplan each instance counted by itself; the
-sequence goes on from the highest of them. It is the same where the newest number is lost: leases and statuses
-have it, too.
+targets refuse the runner that had it. If the newest number is lost, the sequence continues from the highest
+epoch of all leases and statuses.
 """
 
 from __future__ import annotations

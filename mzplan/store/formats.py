@@ -130,7 +130,7 @@ class StateHead:
 
     lineage: str
     serial: int
-    commit: CommitRecord | None = None
+    commit: CommitRecord
 
 
 def decode_head(data: bytes, place: str, hint: str = _TAKE_BACK) -> StateHead:

@@ -343,8 +343,8 @@ class Checkpoint:
         self._record("carried", encode(carried))
 
     def versions(self) -> Versions | None:
-        """What has written here last; None where nothing was recorded, as by an older mzplan. Raises OSError,
-        also for a file that holds something else."""
+        """Return what wrote here last; None if nothing was recorded. Raises OSError, also for a file that
+        holds something else."""
         recorded = self._fact("versions")
         with decoding(f"{self.folder}/versions.json"):
             return decode(Versions, recorded) if recorded is not None else None

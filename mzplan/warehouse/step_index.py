@@ -4,7 +4,6 @@ docs/internals/protocol.md describes it.
 
     <checkpoint>/index/00000000000000000500.jsonl    steps 500 … 999, one JSON line each
     <checkpoint>/index/since-00000000000000000040    steps below 40 were expired; the highest counts
-    <checkpoint>/index/since.json                    the same, of earlier versions
 
 Everything in it can be made again from the checkpoint and the collection's log, as long as these reach back;
 so a line that a crash has cut short is simply left out.
@@ -26,7 +25,6 @@ FORMAT_VERSION = 1
 SEGMENT = 500  # steps
 SEGMENTS = 200  # kept of one query: 100,000 steps, about 25 MB
 RECENT = 8  # steps, 25 bytes each in a Status, of every query: 200 KB of 1,000
-_SINCE = "since.json"
 _MARK = "since-"
 
 
@@ -40,13 +38,7 @@ class StepIndex:
 
     def since(self) -> int:
         """The oldest step that was not expired; never less than before."""
-        return self._since(self._folder.names())
-
-    def _since(self, names: Sequence[str]) -> int:
-        marked = max((int(name.removeprefix(_MARK)) for name in names if _is_mark(name)), default=0)
-        data = self._folder.read(_SINCE) if _SINCE in names else None
-        with decoding(f"{self.place}/{_SINCE}"):
-            return max(marked, int(json.loads(data)["since"])) if data is not None else marked
+        return _since(self._folder.names())
 
     def recent(self) -> tuple[StepRecord, ...]:
         """The newest few steps, the newest first: what a Status shows of them."""
@@ -59,7 +51,7 @@ class StepIndex:
     def backwards(self) -> Iterator[StepRecord]:
         """From the newest step to the oldest that was not expired; reads no more than is taken."""
         names = self._folder.names()
-        since = self._since(names)
+        since = _since(names)
         for first in reversed(_segments(names)):
             if first + SEGMENT <= since:
                 return
@@ -69,7 +61,7 @@ class StepIndex:
         """The oldest step that became durable at `when` or later; reads few of the segments, for times only
         grow. A step whose time is not known says nothing."""
         names = self._folder.names()
-        since = self._since(names)
+        since = _since(names)
         segments = [first for first in _segments(names) if first + SEGMENT > since]
 
         def is_young(record: StepRecord) -> bool:
@@ -103,10 +95,9 @@ class StepIndex:
         since = {"format_version": FORMAT_VERSION, "since": step}
         self._folder.write(f"{_MARK}{step:020}", json.dumps(since).encode())
         names = self._folder.names()
-        newest = self._since(names)
+        newest = _since(names)
         for name in names:
-            is_older = _is_mark(name) and int(name.removeprefix(_MARK)) < newest
-            if is_older or name == _SINCE:
+            if _is_mark(name) and int(name.removeprefix(_MARK)) < newest:
                 self._folder.delete(name)
         for first in _segments(names):
             if first + SEGMENT <= newest:
@@ -131,6 +122,10 @@ class StepIndex:
 
     def _extend(self, first: int, records: list[StepRecord]) -> None:
         self._folder.extend(_name(first), "".join(f"{record.line()}\n" for record in records).encode())
+
+
+def _since(names: Sequence[str]) -> int:
+    return max((int(name.removeprefix(_MARK)) for name in names if _is_mark(name)), default=0)
 
 
 def _is_mark(name: str) -> bool:

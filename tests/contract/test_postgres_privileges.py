@@ -231,18 +231,6 @@ def test_rows_that_are_only_added_need_no_right_to_read_them(server: Server) -> 
     assert probed(anew) == ()
 
 
-def test_a_ledger_of_an_earlier_version_is_altered_by_its_owner(server: Server) -> None:
-    server.run(TABLE.replace("state kinds.state", "state text"))
-    append: dict[str, Any] = {"keyed": False, "mode": "append"}
-    allow(server, server.query(FORMER, **append))
-    write(server.query(FORMER, **append), 0, epoch=1)
-    server.run("ALTER TABLE mzplan.steps DROP content_hash")
-    assert probed(server.query(FORMER, **append)) == ()
-    query = server.query(ROLE, **append)
-    assert "ALTER TABLE mzplan.steps ADD COLUMN content_hash text;" in allow(server, query)
-    write(query, 1, epoch=2)
-
-
 def test_a_server_that_takes_no_writes(server: Server) -> None:
     server.run(TABLE)
     query = server.query(ROLE, mode="upsert", key=["id"])

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from mzplan.connectors.adapter.config import endpoint_config
 from mzplan.connectors.postgres.source import endpoint as postgres_input
 from mzplan.connectors.postgres.source import snapshot as postgres_snapshot
 from mzplan.connectors.postgres.source.connector import PostgresSource
@@ -553,29 +552,6 @@ def test_a_table_that_is_another_one_now_is_told(
     run(dsn, f"ALTER PUBLICATION {Names.of(query).publication} ADD TABLE t WHERE (id > 1)")
     told = PostgresSource().check_position(query, json.dumps({"step": step + 1}))
     assert told is not None and told.code == "MZ236" and "WHERE (id > 1)" in told.detail
-
-
-def test_steps_without_the_newer_notes_go_on(dsn: str, tmp_path: Path) -> None:
-    """As an earlier version wrote them: no oids, no timeline."""
-    run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))", "INSERT INTO t VALUES (1, 'a')")
-    query, collection = source(dsn, tmp_path), Collection("id")
-    input_ = endpoint(query)
-    collection.follow(input_)
-    run(dsn, "INSERT INTO t VALUES (2, 'b')")
-    committed_step(input_)
-    input_.close()
-    for path in Path(endpoint_config(query)["storage"]).glob("0*.json"):
-        note = json.loads(path.read_text())
-        newer = {"oids", "leaves", "timeline"}
-        assert newer <= set(note)
-        path.write_text(json.dumps({k: v for k, v in note.items() if k not in newer}))
-    input_ = endpoint(query)
-    input_.check()
-    collection.follow(input_)
-    run(dsn, "INSERT INTO t VALUES (3, 'c')")
-    collection.follow(input_)
-    input_.close()
-    assert names(collection) == {1: "a", 2: "b", 3: "c"}
 
 
 def test_a_key_that_left_the_log_is_told(dsn: str, tmp_path: Path) -> None:

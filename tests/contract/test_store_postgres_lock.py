@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.store.backends.postgres import PostgresBackend
 from mzplan.store.store import Store
 from tests.contract import stores
@@ -20,9 +19,6 @@ from tests.contract.stores import Make
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
-
-# What an earlier mzplan has locked, alone.
-NUMBER = int.from_bytes(hashlib.sha256(b"mzplan:shop").digest()[:8], "big", signed=True)
 
 
 class Database:
@@ -63,8 +59,6 @@ def refused(store: Store) -> Diagnostic:
 
 def test_who_may_only_read_freezes_no_commit(there: Database) -> None:
     with there.connect(there.reader) as reader:
-        for number in (NUMBER, NUMBER ^ 1):  # also before there is a schema
-            assert reader.execute("SELECT pg_try_advisory_lock(%s)", (number,)).fetchone() == (True,)
         with there.make().lock("apply") as info:
             assert there.make().holder() == info
         there.grant()
@@ -92,19 +86,6 @@ def test_a_login_that_only_looks_commits_nothing_and_sees_who_does(there: Databa
         looking.backend.settings = {**looking.backend.settings, "user": there.reader, "password": "r"}
         assert looking.holder() == info
     assert refused(looking).code == "MZ035"
-
-
-def test_an_earlier_mzplan_excludes_this_one_and_is_excluded(there: Database) -> None:
-    try_ = "SELECT pg_try_advisory_lock(%s)"
-    with there.connect(there.writer, application_name="mzplan state of shop") as earlier:
-        with there.make().lock("apply") as info:
-            assert earlier.execute(try_, (NUMBER,)).fetchone() == (False,)
-        earlier.execute("SELECT pg_advisory_lock(%s)", (NUMBER,))  # the server ends a session in a moment
-        problem = refused(there.make())
-        assert problem.exit_code == ExitCode.LOCKED and info.id in problem.detail
-        assert there.make().holder() == info  # what it would have written
-    with there.make().lock("apply"):
-        pass
 
 
 def test_a_session_of_no_command_is_named_and_can_be_ended(there: Database) -> None:

@@ -56,7 +56,7 @@ class KafkaStepRecord:
             step=data["step"],
             rows=data["rows"],
             hash=data["hash"],
-            older=tuple((int(step), int(rows), str(hash_)) for step, rows, hash_ in data.get("older", ())),
+            older=tuple((int(step), int(rows), str(hash_)) for step, rows, hash_ in data["older"]),
         )
 
     @property

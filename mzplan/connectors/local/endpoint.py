@@ -226,11 +226,10 @@ class LocalSteps:
         expired = self._object(_EXPIRED)
         with decoding(f"{self.place}/{_EXPIRED}"):
             start = stop = checked_step(expired.get("start", 0))
-            earlier = _appends(expired.get("ids", {}))  # of mzplan 0.1, which kept both in one file
         while stop in files:
             stop += 1
         left = {step: files.pop(step) for step in sorted(files) if step >= stop}
-        return _FolderView(start, stop, files, lambda: earlier | self._ids(), left)
+        return _FolderView(start, stop, files, self._ids, left)
 
     def _ids(self) -> dict[str, tuple[Step, int, str]]:
         ids = self._object(_IDS)

@@ -52,7 +52,7 @@ def history_show(invocation: Invocation, serial: int) -> None:
     entry, plan = entry_of(store, serial), changes_of(store, serial)
     done = events_of_serial(store, serial, entry.commit)
     if invocation.json:
-        shown = plan_to_json(plan) | {"digest": entry.commit.digest or None if entry.commit else None}
+        shown = plan_to_json(plan) | {"digest": entry.commit.digest or None}
         events = events_to_json(done)["events"]
         invocation.document(entry_to_json(entry) | {"plan": shown, "events": events})
         return

@@ -147,7 +147,7 @@ def plan_rollback(state: State, then: State) -> Plan:
         instances=then.instances,
         instances_changed=dict(then.instances) != dict(state.instances),
         warehouse=then.warehouse,
-        settings=back.settings if then.settings is not None else None,
+        settings=back.settings,
         settings_changes=back.settings_changes,
     )
 

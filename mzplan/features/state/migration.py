@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mzplan.features.state.state_edits import wake
@@ -23,7 +23,6 @@ from mzplan.model.address import natural
 from mzplan.model.codec import decode, encode, parse_json
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.state import State
-from mzplan.model.stored import OPTIONAL
 from mzplan.operations.commits import no_serial, record_of, record_outcome
 from mzplan.operations.project import Project, Reporter, Workbench, committing, locked, read_state
 from mzplan.store.backends.backend import ConflictError
@@ -45,13 +44,13 @@ class _File:
 
     format_version: int = FORMAT_VERSION
     lineage: str
-    epoch: int = field(default=0, metadata=OPTIONAL)
+    epoch: int
     keys: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerRecords:
-    """The records that move: blobs by key, and the newest epoch (0 in a file of an earlier mzplan)."""
+    """The records that move: blobs by key, and the newest epoch (0 if there is none)."""
 
     keys: dict[str, bytes]
     epoch: int

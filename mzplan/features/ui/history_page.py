@@ -44,12 +44,14 @@ def serial_page(store: Store, serial: int) -> Content:
     """One serial: who, why, and what it has changed."""
     entry = entry_of(store, serial)
     commit, outcome = entry.commit, entry.outcome
-    details: list[tuple[str, Content]] = [("Committed", _who(commit))]
-    if commit is not None:
-        details += [("When", commit.time), ("Command", commit.command)]
-        details += [("Message", commit.message)] if commit.message else []
-        details += [("Digest of the plan", commit.digest)] if commit.digest else []
-        details += [("Git", _git(commit))] if commit.git is not None else []
+    details: list[tuple[str, Content]] = [
+        ("Committed", _who(commit)),
+        ("When", commit.time),
+        ("Command", commit.command),
+    ]
+    details += [("Message", commit.message)] if commit.message else []
+    details += [("Digest of the plan", commit.digest)] if commit.digest else []
+    details += [("Git", _git(commit))] if commit.git is not None else []
     details.append(("Ended", _ended(entry)))
     still = [
         f"{address}: {query.status}: {query.reason}"
@@ -85,34 +87,30 @@ def origin(entry: HistoryEntry | None) -> Content:
     if entry is None:
         return None
     link = element("a", f"serial {entry.serial}", href=f"/history/{entry.serial}")
-    return [link, ", ", _who(entry.commit), f": {entry.commit.message}" if entry.commit else ""]
+    return [link, ", ", _who(entry.commit), f": {entry.commit.message}"]
 
 
 def _row(entry: HistoryEntry) -> Markup:
     commit = entry.commit
-    words = [str(entry.serial), _who(commit), commit.message if commit else "", commit.time if commit else ""]
+    words = [str(entry.serial), _who(commit), commit.message, commit.time]
     return element(
         "tr",
         element("th", element("a", str(entry.serial), href=f"/history/{entry.serial}"), scope="row"),
-        element("td", commit.time[:19].replace("T", " ") if commit else "-"),
+        element("td", commit.time[:19].replace("T", " ")),
         element("td", _who(commit)),
         element("td", _what(commit)),
-        element("td", commit.message if commit else "", class_="wide"),
+        element("td", commit.message, class_="wide"),
         element("td", _ended(entry)),
         data_name=" ".join(words),
     )
 
 
-def _who(commit: CommitRecord | None) -> str:
-    if commit is None:
-        return "by an older mzplan"
+def _who(commit: CommitRecord) -> str:
     where = f"{commit.user}@{commit.host}"
     return f"{commit.actor} ({commit.ci or 'CI'})" if commit.actor else where
 
 
-def _what(commit: CommitRecord | None) -> str:
-    if commit is None:
-        return ""
+def _what(commit: CommitRecord) -> str:
     shown = [f"{commit.summary[action]:,} {action}" for action in ACTIONS if commit.summary.get(action)]
     return f"{commit.command}: {', '.join(shown)}" if shown else commit.command
 

@@ -57,8 +57,7 @@ Expected = str | None | _Any  # a version, None for 'the key must not exist', or
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockInfo:
-    """Who holds the lock. `time` is ISO 8601, UTC; `pid_started` and `pid_space` as of a Lease, 0.0 and ""
-    in files of an earlier mzplan."""
+    """Who holds the lock. `time` is ISO 8601, UTC; `pid_started` and `pid_space` as of a Lease."""
 
     id: str
     command: str

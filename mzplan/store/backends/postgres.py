@@ -266,15 +266,13 @@ class PostgresBackend:
             return None  # nothing was ever written
 
     def _named(self, session: LockSession) -> LockInfo | None:
-        """What the holder has written down; None where that is of an earlier one, or it is no mzplan."""
+        """Return what the holder has written down; None if an earlier holder wrote it, or it isn't mzplan."""
         blob = self.read(_LOCK_ROW)
         try:
             info = LockInfo.decode(blob.data) if blob else None
         except ValueError:
             return None
-        if info is None or session.application in (_application(info), self._application):
-            return info  # an earlier mzplan is called as its other connections
-        return None
+        return info if info is not None and session.application == _application(info) else None
 
     def _locked(self, session: LockSession) -> MzplanError:
         info = self._named(session)

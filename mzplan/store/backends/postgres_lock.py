@@ -1,13 +1,11 @@
 """The lock of a store in PostgreSQL: a row that a transaction has locked for as long as its connection lives.
 
-Locking a row takes the right to change it, so who may only read can't hold the lock. An earlier mzplan has an
-advisory lock instead, which needs no right at all: it is taken as well, and where somebody else has it, it
-counts as long as that login could write. Both end with the transaction, and so with the process.
+Locking a row takes the right to change it, so who may only read can't hold the lock. It ends with the
+transaction, and so with the process.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -35,13 +33,6 @@ _HOLDER = (
     _SESSION + "JOIN pg_locks AS l ON l.pid = s.pid AND l.locktype = 'transactionid' AND l.granted "
     "JOIN {t} AS b ON b.xmax = l.transactionid WHERE b.project = %s AND b.key = %s"
 )
-_EARLIER = (
-    _SESSION + "JOIN pg_locks AS l ON l.pid = s.pid AND l.locktype = 'advisory' AND l.granted "
-    "AND l.objsubid = 1 AND l.classid::bigint = %s AND l.objid::bigint = %s "
-    "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
-    "WHERE EXISTS (SELECT FROM pg_roles AS r WHERE pg_has_role(s.usesysid, r.oid, 'MEMBER') "
-    "AND has_table_privilege(r.oid, %s::regclass, 'UPDATE'))"
-)
 _RETRY_S = 0.1
 _UNSEEN_S = 1.0  # for which the lock may be held by nobody that is seen: who has just ended, or not yet begun
 _NOBODY = "unknown"
@@ -61,8 +52,6 @@ class PostgresLock:
     """The lock of a project in a schema."""
 
     def __init__(self, schema: str, project: str):
-        digest = hashlib.sha256(f"{schema}:{project}".encode()).digest()
-        self._number = int.from_bytes(digest[:8], "big", signed=True)
         self._table = sql.Identifier(schema, "blobs").as_string(None)
         self._row = (project, _ROW)
 
@@ -75,11 +64,10 @@ class PostgresLock:
         until = time.monotonic() + wait
         while True:
             connection.execute("BEGIN")
-            has_row = connection.execute(self._sql(_TAKE), self._row).fetchone() is not None
-            if has_row and self._takes_earlier(connection):
+            if connection.execute(self._sql(_TAKE), self._row).fetchone() is not None:
                 return None
             connection.execute("ROLLBACK")
-            holder = self._earlier(connection) if has_row else self.holder(connection)
+            holder = self.holder(connection)
             if time.monotonic() >= until + (_UNSEEN_S if holder is None else 0.0):
                 return holder or LockSession(0, _NOBODY, "")
             time.sleep(_RETRY_S)
@@ -87,17 +75,6 @@ class PostgresLock:
     def holder(self, connection: Connection) -> LockSession | None:
         """Who holds it now; None when nobody does. Raises psycopg.Error."""
         held = connection.execute(self._sql(_HOLDER), self._row).fetchone()
-        return LockSession(*held) if held is not None else self._earlier(connection)
-
-    def _takes_earlier(self, connection: Connection) -> bool:
-        """Whether the advisory lock is taken, or had by a login that does not count."""
-        taken = connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (self._number,)).fetchone()
-        return taken == (True,) or self._earlier(connection) is None
-
-    def _earlier(self, connection: Connection) -> LockSession | None:
-        """Who has the advisory lock, where that login could write."""
-        numbers = ((self._number >> 32) & 0xFFFFFFFF, self._number & 0xFFFFFFFF)
-        held = connection.execute(_EARLIER, (*numbers, self._table)).fetchone()
         return LockSession(*held) if held is not None else None
 
     def _sql(self, query: str) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -346,11 +345,9 @@ def test_damaged_files_are_told_by_their_names(tmp_path: Path) -> None:
         ("expired.json", '{"start": "1"}'),
         ("expired.json", '{"start": -1}'),
         ("expired.json", '{"start": true}'),
-        ("expired.json", '{"ids": 5}'),
         ("expired.json", "[1]"),
         ("expired.json", "[[1, 2]]"),
         ("expired.json", "[" * 100_000),
-        ("expired.json", '{"ids": {"x": 5}}'),
         ("expired-ids.json", "[1]"),
         ("expired-ids.json", '{"x": [1, 2]}'),
         ("expired-ids.json", '{"x": [1, "2", "9:none"]}'),
@@ -393,23 +390,6 @@ def test_looking_for_steps_does_not_read_the_ids_that_were_ever_used(
     assert again.steps() == range(2, 3) and len(again.batches(2)) == 1
     with pytest.raises(OSError, match=r"expired-ids\.json is damaged"):
         again.append(pa.table({"id": [0]}), "a0")
-
-
-def test_ids_that_an_earlier_version_kept_with_the_step_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "_DISCARD", 1)
-    steps = LocalSteps(str(tmp_path))
-    for number in range(3):
-        steps.append(pa.table({"id": [number]}), f"a{number}")
-    steps.expire(1)
-    ids = json.loads((tmp_path / "expired-ids.json").read_text())
-    (tmp_path / "expired-ids.json").unlink()
-    (tmp_path / "expired.json").write_text(json.dumps({"start": 1, "ids": ids}))
-    assert steps.append(pa.table({"id": [0]}), "a0").repeated
-    steps.expire(2)
-    assert "ids" not in json.loads((tmp_path / "expired.json").read_text())
-    assert [steps.append(pa.table({"id": [n]}), f"a{n}").repeated for n in range(3)] == [True] * 3
 
 
 def test_an_append_may_say_which_step_it_expects(tmp_path: Path) -> None:

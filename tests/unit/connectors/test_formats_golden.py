@@ -2,7 +2,6 @@
 
 tests/cases/formats/full    every optional field is used
 tests/cases/formats/bare    none is
-tests/cases/formats/older   what an earlier mzplan wrote, without what came later; it is only read
 """
 
 from __future__ import annotations
@@ -484,22 +483,3 @@ def test_what_is_read_has_every_field(tmp_path: Path) -> None:
     assert Journal.decode((tmp_path / "alter.json").read_bytes()) == JOURNAL
     assert decode_plan((tmp_path / "plan.json").read_bytes()).changes == full_plan().changes
     assert tuple(StepIndex(Checkpoint(str(tmp_path))).backwards()) == FULL_STEPS[::-1]
-
-
-def test_what_an_earlier_mzplan_wrote_is_read(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "older", tmp_path, dirs_exist_ok=True)
-    store = store_in(tmp_path)
-    state = store.read_edited()
-    assert (state.forgotten, state.canaries) == ({}, ())
-    assert state.resources[KAFKA].generation == 1 and state.resources[KAFKA].references == {}
-    status, lease = store.read_status("local"), store.leases.read("local")
-    assert status is not None and lease is not None
-    assert (status.secrets, status.foreign, status.canaries) == ({}, (), {})
-    seen = status.observations[ORDERS]
-    assert (seen.step, seen.left_out, seen.failures, seen.input_rows_per_second) == (-1, 0, 0, 0.0)
-    assert (seen.lag, seen.upstream, seen.held, seen.quiet_since) == (None, None, None, None)
-    assert (seen.lag_unit, seen.total_rows, seen.resumed, seen.at_fault) == (None, None, None, None)
-    assert (lease.pid_space, lease.released, lease.heartbeat) == ("", False, 5.0)
-    (proposal,) = store.proposals.open("local")
-    assert proposal.descriptions[0].reads == {}
-    assert read_records((tmp_path / "shop.runners").read_bytes(), "x", "x").epoch == 0

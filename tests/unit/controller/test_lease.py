@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
@@ -19,7 +18,7 @@ from mzplan.model.diagnostics import error
 from mzplan.model.observed import Lease
 from mzplan.store.backends.backend import Blob
 from mzplan.store.backends.local import LocalBackend
-from mzplan.store.formats import decode_lease, encode_lease
+from mzplan.store.formats import encode_lease
 from mzplan.store.leases import LEASE_TTL, Sightings, is_live
 from mzplan.store.store import Store
 
@@ -242,12 +241,6 @@ def test_where_the_system_tells_no_more_the_host_and_the_pid_decide(
     assert not is_live(dead) and is_live(replace(dead, host="elsewhere"))
     watched.write(dead)
     assert watched.acquired()
-
-
-def test_the_file_of_an_older_runner_is_read(watched: Watched) -> None:
-    document = json.loads(encode_lease(watched.lease))
-    del document["pid_space"]
-    assert decode_lease(json.dumps(document).encode(), "x") == replace(watched.lease, pid_space="")
 
 
 def test_a_clock_that_is_ahead_does_not_keep_a_lease_for_ever(watched: Watched) -> None:

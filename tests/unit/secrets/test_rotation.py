@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from mzplan.controller.secrets_used import SecretsUsed
-from mzplan.model.address import Address
 from mzplan.secrets.digests import digest_secret, is_comparable, is_same_secret, new_salt, salt_of
 from mzplan.secrets.references import Secrets
 from tests.unit.cli_runner import following
@@ -223,13 +221,6 @@ def test_with_another_key_a_plan_says_what_it_can_not_see(
     assert found["changes"] == []
     (notice,) = found["diagnostics"]
     assert notice["code"] == "MZ078" and "MZPLAN_SECRETS_KEY" in notice["detail"]
-
-
-def test_digests_that_can_be_guessed_are_not_kept() -> None:
-    """Those of mzplan before it had keys."""
-    used = SecretsUsed({"${env:A}": "scrypt:12:00:11", "${env:B}": "keyed:15:a:00:11"})
-    running = {Address.parse("source.a"): ("${env:A}", "${env:B}")}
-    assert used.digests(running) == {"${env:B}": "keyed:15:a:00:11"}
 
 
 def test_the_status_is_for_its_owner_alone(folder: Path) -> None:

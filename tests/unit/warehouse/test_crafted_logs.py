@@ -113,16 +113,12 @@ def test_an_offset_whose_time_is_none(tmp_path: Path) -> None:
         log.offset(1)
 
 
-def test_lines_and_marks_of_an_index_that_are_none(tmp_path: Path) -> None:
+def test_lines_of_an_index_that_are_none(tmp_path: Path) -> None:
     index = StepIndex(Checkpoint(str(tmp_path)))
     (tmp_path / "index").mkdir()
     lines = [DEEP, '{"step": 1e999}', f'{{"step": {"9" * 5000}}}', StepRecord(step=3).line()]
     (tmp_path / "index" / f"{0:020}.jsonl").write_text("\n".join(lines))
     assert [record.step for record in index.backwards()] == [3]
-    for text in ('{"since": 1e999}', DEEP, "7"):
-        (tmp_path / "index" / "since.json").write_text(text)
-        with pytest.raises(OSError, match=r"since\.json is damaged"):
-            index.since()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from mzplan.connectors.postgres.identity import written
 from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.sink.definition import table_privileges
 from mzplan.connectors.postgres.sink.staging import goes_straight, staging_shape
-from mzplan.connectors.postgres.sink.writer import ADDED, writer_of
+from mzplan.connectors.postgres.sink.writer import writer_of
 from mzplan.connectors.postgres.statements import grant, grant_on_database, grant_on_schema, table_sql
 from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import TargetColumn, shown, split_name
@@ -155,22 +155,10 @@ class PrivilegeCheck(Check):
         row = self._table(name, wanted)
         if row is None:
             return  # it will be our own
-        is_owner, _, missing, columns = row
-        sql = self._sql(name)
+        _, _, missing, _ = row
         if missing:
-            privileges = ", ".join(missing)
+            sql, privileges = self._sql(name), ", ".join(missing)
             self._lack(f"{privileges} of {sql}", grant(privileges, sql, self._role))
-        present = {column for column, _ in columns}
-        added = [
-            definition
-            for table, definition in ADDED
-            if table == name and definition.split()[0] not in present
-        ]
-        if added and not is_owner:
-            self._lack(
-                f"ownership of {sql}, which is of an earlier version",
-                *(f"ALTER TABLE {sql} ADD COLUMN {column};" for column in added),
-            )
 
     def _stage(self, table: Table, outputs: Sequence[Output], keys: Sequence[str]) -> None:
         """Where the connection has another user now, the staging table is the former one's. Only an owner can

@@ -23,13 +23,6 @@ SETUP_LOCK = 0x6D7A706C616E
 _KEPT_STEPS = 100_000
 _PRUNE_EVERY = 1_000
 
-# Columns that tables of earlier versions lack.
-ADDED = (
-    ("writers", "target text"),
-    ("steps", "content_hash text"),
-    ("steps", "source_first bigint"),
-    ("steps", "source_last bigint"),
-)
 
 _SHAPE = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
@@ -280,16 +273,8 @@ class Writer:
         if connection.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone() == (None,):
             lacking.append(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         for name, columns in tables.items():
-            rows = connection.execute(_SHAPE, (f"{schema}.{name}",)).fetchall()
-            if not rows:
+            if connection.execute("SELECT to_regclass(%s)", (f"{schema}.{name}",)).fetchone() == (None,):
                 lacking.append(f"CREATE TABLE IF NOT EXISTS {schema}.{name} ({columns})")
-                continue
-            known = {column_name for column_name, _ in rows}
-            lacking += [
-                f"ALTER TABLE {schema}.{name} ADD COLUMN IF NOT EXISTS {column}"
-                for table, column in ADDED
-                if table == name and column.split()[0] not in known
-            ]
         return lacking
 
     def _lost(self, what: str) -> MzplanError:

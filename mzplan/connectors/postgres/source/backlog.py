@@ -61,7 +61,7 @@ class Backlog:
         with session(self._query) as (_, connection):
             current = tables_of(connection, self._query)
             timeline = timeline_of(connection)
-        recorded = newest.get("oids", {}) if newest is not None else {}
+        recorded = newest["oids"] if newest is not None else {}
         oids = {**{name: table.oid for name, table in current.items()}, **recorded}
         attached = self._leaves.take()
         for name, table in current.items():
@@ -76,7 +76,7 @@ class Backlog:
                 break
             chunks.append(chunk)
             tables = after_chunk(tables, chunk)
-        types = newest.get("types", {}) if newest is not None else {}
+        types = newest["types"] if newest is not None else {}
         self._shapes.look(current, types)
         # Of a table that was read before, changes are still to come: what is new of it is theirs to record.
         types = {**self._shapes.known, **types}
@@ -127,7 +127,7 @@ class Backlog:
             opened = list(tables.values())
             publish(connection, self._names, opened)
             # Before the snapshot begins: what is attached later is not known by it.
-            recorded = newest.get("leaves", {}) if newest is not None else {}
+            recorded = newest["leaves"] if newest is not None else {}
             self._leaves.look(connection, {name: table.oid for name, table in tables.items()}, recorded)
             try:
                 self._snapshot = DatabaseSnapshot(info, self._names, opened)

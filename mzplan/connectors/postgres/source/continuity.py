@@ -1,8 +1,6 @@
 """Is it still what was read? A PostgreSQL source records with each step, beside its bounds, which tables they
 were (by oid: a name can come to mean another table), what their columns and their partitions were (a column
 by its number, an enum's label by its oid), and on which timeline of the server they lie.
-
-What a step of an earlier version did not record is not checked.
 """
 
 from __future__ import annotations

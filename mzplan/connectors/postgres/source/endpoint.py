@@ -166,7 +166,7 @@ class PostgresInput:
     def _parts(self, note: Note) -> list[ReadTask]:
         if note["kind"] == "changes":
             self._watch.close()
-            oids = tuple(self._ours(note.get("oids", {})).items())
+            oids = tuple(self._ours(note["oids"]).items())
             after, to = lsn_of(note["after"]), lsn_of(note["to"])
             return [ReadTask(after=after, to=to, oids=oids, added=self._added(note))]
         with explaining(self._query):
@@ -198,13 +198,13 @@ class PostgresInput:
         """A step without rows."""
         newest = self._log.newest() or self._state
         at = newest["to"]
-        marks: Note = {name: newest[name] for name in _MARKS if name in newest}
+        marks: Note = {name: newest[name] for name in _MARKS}
         return {"kind": "changes", "after": at, "to": at, **marks}
 
     def _added(self, note: Note) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """By table, the columns that rows of a step may lack: those that were declared only then, or are
         since it was recorded."""
-        later, then = self._shapes.added(note.get("types", {})), note.get("added", {})
+        later, then = self._shapes.added(note["types"]), note.get("added", {})
         names = sorted({*later, *then})
         return tuple((name, (*later.get(name, ()), *then.get(name, ()))) for name in names)
 
@@ -227,14 +227,14 @@ class PostgresInput:
         if to <= after:
             return None
         if found:
-            types = newest.get("types", {})
+            types = newest["types"]
             return {
                 "kind": "changes",
                 "after": lsn_text(after),
                 "to": lsn_text(to),
                 "tables": newest["tables"],
                 "oids": oids,
-                "leaves": {**newest.get("leaves", {}), **self._leaves.known},
+                "leaves": {**newest["leaves"], **self._leaves.known},
                 "types": {**types, **self._shapes.known},
                 "added": self._shapes.added(types),
                 "timeline": timeline,
@@ -244,7 +244,7 @@ class PostgresInput:
 
     def _oids_of(self, connection: Connection, newest: Note) -> dict[str, int]:
         """Which tables they are: as it was recorded, else as it is now."""
-        recorded = {**self._oids, **newest.get("oids", {})}
+        recorded = {**self._oids, **newest["oids"]}
         if not set(self._query.body["tables"]) <= set(recorded):
             tables = tables_of(connection, self._query)
             recorded = self._oids = {**{name: table.oid for name, table in tables.items()}, **recorded}
@@ -255,16 +255,16 @@ class PostgresInput:
 
     def _check_tables(self, connection: Connection, newest: Note) -> None:
         read = [name for name in self._query.body["tables"] if name in newest["tables"]]
-        tables = check_tables(connection, self._query, self._names, read, newest.get("oids", {}))
-        self._shapes.look(tables, newest.get("types", {}))
+        tables = check_tables(connection, self._query, self._names, read, newest["oids"])
+        self._shapes.look(tables, newest["types"])
         oids = self._oids_of(connection, newest)
-        self._leaves.look(connection, {name: oids[name] for name in read}, newest.get("leaves", {}))
+        self._leaves.look(connection, {name: oids[name] for name in read}, newest["leaves"])
         self._tables_seen_at = time.monotonic()
 
     def _reached(self, newest: Note) -> tuple[Lsn, int | None]:
         """Up to where all is read, and on which timeline of the server that is."""
         idle, to = self._idle.reached(), lsn_of(newest["to"])
-        return idle if idle[0] > to else (to, newest.get("timeline"))
+        return idle if idle[0] > to else (to, newest["timeline"])
 
     def _pass_idle(self, to: Lsn, timeline: int | None) -> None:
         """Nothing of ours is in the log up to there: once all steps are committed downstream, the server need

@@ -97,8 +97,8 @@ class Idle:
         """That place, 0 for none, and on which timeline of the server it is. Raises OSError."""
         data = self._folder.read(_IDLE)
         with decoding(self._place):
-            idle: dict[str, Any] = json.loads(data) if data is not None else {"to": "0/0"}
-            return lsn_of(idle["to"]), idle.get("timeline")
+            idle: dict[str, Any] = json.loads(data) if data is not None else {"to": "0/0", "timeline": None}
+            return lsn_of(idle["to"]), idle["timeline"]
 
     def record(self, to: Lsn, timeline: int | None) -> None:
         """Durable when this returns."""

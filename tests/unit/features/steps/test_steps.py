@@ -116,26 +116,6 @@ def test_since_never_goes_back_although_two_write_it(
     assert len([path for path in (tmp_path / "index").iterdir() if path.name.startswith("since")]) == 1
 
 
-def test_a_since_of_an_earlier_version_counts(tmp_path: Path) -> None:
-    index = index_at(tmp_path)
-    index.append(records(0, 9))
-    old = tmp_path / "index" / "since.json"
-    old.write_text('{"format_version": 1, "since": 4}')
-    assert index.since() == 4
-    index.expire(3)
-    assert index.since() == 4
-    index.expire(6)
-    assert index.since() == 6 and not old.exists()
-
-
-def test_a_damaged_since_is_an_error(tmp_path: Path) -> None:
-    index = index_at(tmp_path)
-    index.expire(1)
-    (tmp_path / "index" / "since.json").write_text("{")
-    with pytest.raises(OSError, match=r"since\.json is damaged"):
-        index.since()
-
-
 def test_a_source_without_an_index(tmp_path: Path) -> None:
     source = StoredSource(tmp_path)
     assert source.history.read().records == ()
