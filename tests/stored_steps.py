@@ -12,6 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from pyarrow import parquet
 
+from mzplan.model.codec import encode
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.step_history import StepHistory
@@ -166,7 +167,7 @@ class StoredSource:
         history = self.history
         found = history.tail(history.index.last())
         history.index.append(
-            StepRecord.parse(json.dumps({**r.to_json(), "hash": str(h), "hash_from": "stream"}))
+            StepRecord.parse(json.dumps({**encode(r), "hash": str(h), "hash_from": "stream"}))
             for r, h in zip(found, hashes, strict=True)
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mzplan.model.address import Address, natural_item
+from mzplan.model.address import Address
 from mzplan.model.cause import Cause, CauseKind
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import Instance, RunnerSettings
@@ -87,13 +87,6 @@ class Change:
     def carries_over(self) -> bool:
         """Whether it is replaced by a generation that begins with the rows it has, and reads none again."""
         return self.action == "replace" and self.after is not None and self.after.predecessor is not None
-
-    def ways_to_json(self) -> dict[str, list[str]]:
-        """`ways` as JSON values."""
-        return {
-            str(cause): [str(address) for address in way]
-            for cause, way in sorted(self.ways.items(), key=natural_item)
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

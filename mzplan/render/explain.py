@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from mzplan.model.codec import encode
 from mzplan.model.plan import Plan
 from mzplan.model.words import count
 from mzplan.plan.stages import QueryChange, Run, Stage, stages_of
@@ -81,26 +82,10 @@ def _stage_to_json(plan: Plan, stage: Stage) -> dict[str, Any]:
         case "commit":
             document |= {"serial_before": plan.serial, "serial_after": plan.serial + 1}
         case "switch":
-            document["queries"] = [_query_change_to_json(change) for change in stage.queries]
+            document["queries"] = [encode(change) for change in stage.queries]
             document["keeps_running"] = [str(address) for address in plan.downstream]
             document["unaffected"] = plan.unaffected
     return document
-
-
-def _query_change_to_json(change: QueryChange) -> dict[str, Any]:
-    return {
-        "address": str(change.address),
-        "action": change.action,
-        "stops": _run_to_json(change.stops),
-        "starts": _run_to_json(change.starts),
-        "notes": list(change.notes),
-    }
-
-
-def _run_to_json(run: Run | None) -> dict[str, Any] | None:
-    if run is None:
-        return None
-    return {"instance": run.instance, "generation": run.generation, "checkpoint": run.checkpoint}
 
 
 def _wrapped(text: str, first: str) -> list[str]:

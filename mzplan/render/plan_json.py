@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mzplan.model.plan import Change, FieldChange, Plan
+from mzplan.model.address import natural_item
+from mzplan.model.codec import encode
+from mzplan.model.plan import Change, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.leads import restarting_elsewhere
@@ -29,15 +31,12 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "changes": [change_to_json(change) | _started(change, plan) for change in plan.changes],
         "unaffected": plan.unaffected,
         "downstream": [str(address) for address in plan.downstream],
-        "pending": [
-            {"address": str(pending.address), "condition": pending.condition, "reason": pending.reason}
-            for pending in plan.pending
-        ],
-        "drift": [{"address": item.address, "kind": item.kind, "detail": item.detail} for item in plan.drift],
+        "pending": [encode(pending) for pending in plan.pending],
+        "drift": [encode(item) for item in plan.drift],
         "diagnostics": diagnostics_to_json(plan.diagnostics),
         "fates": {**{fate: n for fate, n in plan.fates().items() if n}, **_elsewhere(plan)},
         **({"environment": plan.environment} if plan.environment else {}),
-        **({"settings": [field_to_json(f) for f in plan.settings_changes]} if plan.settings_changes else {}),
+        **({"settings": [encode(field) for field in plan.settings_changes]} if plan.settings_changes else {}),
         **_canaries(plan),
         **({"variables": dict(sorted(plan.variables.items()))} if plan.variables else {}),
     }
@@ -77,13 +76,19 @@ def change_to_json(change: Change) -> dict[str, Any]:
         "action": change.action,
         "effect": change.effect,
         **({"fate": change.fate} if change.fate != change.action else {}),
-        "fields": [field_to_json(field) for field in fields],
+        "fields": [encode(field) for field in fields],
         "reason": change.reason,
         "triggered_by": [str(address) for address in change.triggered_by],
         **_for_policies(change),
-        **({"through": change.ways_to_json()} if change.ways else {}),
+        **_through(change),
         **_moved_from(change),
     }
+
+
+def _through(change: Change) -> dict[str, Any]:
+    """The connections between each cause and the change; {} if it names all of its causes itself."""
+    ways = sorted(change.ways.items(), key=natural_item)
+    return {"through": {str(cause): [str(address) for address in way] for cause, way in ways}} if ways else {}
 
 
 def _for_policies(change: Change) -> dict[str, Any]:
@@ -110,14 +115,3 @@ def _moved_from(change: Change) -> dict[str, str]:
     if change.before is None or change.before.address == change.address:
         return {}
     return {"moved_from": str(change.before.address)}
-
-
-def field_to_json(field: FieldChange) -> dict[str, Any]:
-    """One leaf of a change."""
-    return {
-        "path": field.path,
-        "before": field.before,
-        "after": field.after,
-        "sensitive": field.sensitive,
-        "effect": field.effect,
-    }

@@ -94,15 +94,7 @@ def status_to_json(status: ProjectStatus, by: str = "name") -> dict[str, Any]:
         ],
         "queries": [_query_to_json(query) for query in in_order(status.queries, by)],
         "canaries": [_canary_to_json(canary, verdict) for canary, verdict in status.canaries],
-        "dropped": [
-            {
-                "address": storage.address,
-                "id": storage.id,
-                "generation": storage.generation,
-                "dropped_at": storage.dropped_at,
-            }
-            for storage in status.dropped
-        ],
+        "dropped": [encode(storage) for storage in status.dropped],
         **({"environment": status.environment} if status.environment else {}),
     }
 

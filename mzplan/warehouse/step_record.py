@@ -50,13 +50,9 @@ class StepRecord:
     letters: int | None = field(default=None, metadata=SPARSE)
     carried: int | None = field(default=None, metadata=SPARSE)
 
-    def to_json(self) -> dict[str, Any]:
-        """All of it, as `mzplan steps --json` shows it."""
-        return encode(self)
-
     def line(self) -> str:
         """One line of the index: of a committed step, without what is not known."""
-        known = {k: v for k, v in self.to_json().items() if v is not None and k != "committed"}
+        known = {k: v for k, v in encode(self).items() if v is not None and k != "committed"}
         return json.dumps(known, separators=(",", ":"))
 
     @classmethod

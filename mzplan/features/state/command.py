@@ -257,7 +257,6 @@ def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
         find_unclaimed,
         remove_unclaimed,
         render_unclaimed,
-        unclaimed_to_json,
     )
 
     project, progress = invocation.project(), invocation.progress
@@ -267,9 +266,7 @@ def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
         unclaimed, problems = find_unclaimed(project, progress, foreign=foreign), []
     if invocation.json:
         listed = diagnostics_to_json(problems)
-        invocation.document(
-            {"storage": [unclaimed_to_json(entry) for entry in unclaimed], "diagnostics": listed}
-        )
+        invocation.document({"storage": [encode(entry) for entry in unclaimed], "diagnostics": listed})
     else:
         invocation.out(render_unclaimed(unclaimed, applied=apply, color=invocation.color))
         if problems:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from mzplan.model.address import Address, Place, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
@@ -33,8 +32,8 @@ class Unclaimed:
     what: tuple[str, ...]
     bytes: int
     changed: float | None
-    kept: str | None = None
     removed: bool = False
+    kept: str | None = None
 
     @property
     def place(self) -> Place:
@@ -187,20 +186,6 @@ def _refused(summary: str, detail: str, hint: str) -> MzplanError:
 
 def _warehouse(project: Project, state: State) -> str:
     return absolute(project.settings.directory, state.warehouse or project.settings.warehouse)
-
-
-def unclaimed_to_json(found: Unclaimed) -> dict[str, Any]:
-    """`changed` in seconds since the epoch."""
-    return {
-        "id": found.id,
-        "generation": found.generation,
-        "address": str(found.address) if found.address is not None else None,
-        "what": list(found.what),
-        "bytes": found.bytes,
-        "changed": found.changed,
-        "removed": found.removed,
-        "kept": found.kept,
-    }
 
 
 def render_unclaimed(found: list[Unclaimed], *, applied: bool, color: bool = False) -> str:

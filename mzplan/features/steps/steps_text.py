@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from mzplan.model.codec import encode
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.text import Paint, cut, safe
@@ -28,7 +29,7 @@ def steps_to_json(shown: ShownSteps) -> dict[str, Any]:
         "generation": shown.resource.generation,
         "since": shown.steps.since,
         "upper": shown.steps.upper,
-        "steps": [record.to_json() for record in shown.steps.records],
+        "steps": [encode(record) for record in shown.steps.records],
     }
 
 
