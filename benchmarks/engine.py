@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.controller.executor import ExecutorContext, QueryName
 from mzplan.model.address import Address
-from mzplan.schema.description import Description, InlinedConnection, CollectionRead
+from mzplan.schema.description import CollectionRead, Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.spark.executor import SparkExecutor
 from mzplan.warehouse.checkpoints import collection_path

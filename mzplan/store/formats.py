@@ -165,16 +165,16 @@ def _check_whole(
     needs = {address: resource.dependencies for address, resource in resources.items()}
     if gone := set(chain.from_iterable(needs.values())) - resources.keys():
         raise ValueError(f"{next(a for a in needs if gone & set(needs[a]))} refers to what is not there")
-    for address, resource in resources.items():
-        if address.reads_collections != bool(resource.reads):
-            raise ValueError(
-                f"{address} should {'' if address.reads_collections else 'not '}read a collection"
-            )
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as cycle:
         round_ = " needs ".join(map(str, reversed(cycle.args[1])))
         raise ValueError(f"resources need each other in a circle: {round_}") from None
+    for address, resource in resources.items():
+        if address.reads_collections != bool(resource.reads):
+            raise ValueError(
+                f"{address} should {'' if address.reads_collections else 'not '}read a collection"
+            )
 
 
 def _newer(place: str, detail: str, hint: str = "upgrade mzplan, then run the command again.") -> MzplanError:
