@@ -6,7 +6,6 @@ What differs is below it: the engine that hosts queries (`Executor`), and the st
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -203,13 +202,13 @@ class Controller(Hosting):
         """What was installed in the place of what the engine runs on; any thread may ask."""
         return self.executor.replaced()
 
-    async def ready(self) -> None:
-        await asyncio.to_thread(self.woken.wait, BUSY if self.busy else self.store.backend.idle)
+    def ready(self) -> None:
+        self.woken.wait(BUSY if self.busy else self.store.backend.idle)
         self.woken.clear()
 
-    async def process(self) -> None:
+    def process(self) -> None:
         if self.instances.lost is not None:
-            await asyncio.to_thread(self.close_engine)
+            self.close_engine()
         self.instances.require()
         queries = self.queries
         if queries is None or not self._initialized:
@@ -228,16 +227,16 @@ class Controller(Hosting):
         self.targets.look(self._running_sinks(wanted))
         queries.reclaim(wanted, self.decisions)
 
-    async def reconcile_state(self) -> None:
+    def reconcile_state(self) -> None:
         self.instances.require()
         hosted = self.catalog.hosted()
         strange = [r.name for r in self.executor.reports() if r.name.address not in hosted]
         for name in strange:
             log.info("%s is claimed by nothing: it is stopped", name)
-            await asyncio.to_thread(self.executor.stop, name)
+            self.executor.stop(name)
         try:
-            listed = await asyncio.to_thread(self.storage.listed)
-            noted = await asyncio.to_thread(recorded_places, self.store)
+            listed = self.storage.listed()
+            noted = recorded_places(self.store)
         except (OSError, MzplanError) as problem:  # no reason not to run
             log.warning("which storage is unclaimed is not known: %s", problem)
             return

@@ -5,7 +5,6 @@ The methods of StorageController that run no query themselves: `controller.core`
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -91,17 +90,15 @@ class Hosting:
     def collections(self) -> Iterator[tuple[GlobalId, CollectionState]]:
         return iter(sorted(self.catalog.collections.items()))
 
-    async def migrate_collections(
-        self, collections: Sequence[tuple[GlobalId, CollectionDescription]]
-    ) -> None:
+    def migrate_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
         self.instances.require()
         places = [collection.query.place for _, collection in collections]
         try:
-            await asyncio.to_thread(self.storage.migrate, places)
+            self.storage.migrate(places)
         except (OSError, StorageError) as problem:  # each query's own check will say so
             log.warning("the layout of storage is not known: %s", problem)
 
-    async def create_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
+    def create_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
         self.instances.require()
         self.catalog.create_collections(collections)
         self.catalog.restore_holds()
@@ -148,7 +145,7 @@ class Hosting:
             log.info("%s was prepared to read %s, and is not wanted any more", token.id, token.from_id)
             self.catalog.cancel(token)
 
-    async def create_exports(self, exports: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
+    def create_exports(self, exports: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
         instance = self.instances.require()
         self.catalog.ensure_installable(exports)
         if exports:
@@ -198,16 +195,16 @@ class Hosting:
         self.storage.append(planned)
         self.wake()
 
-    async def snapshot(self, id_: GlobalId, as_of: Step) -> list[tuple[Row, Diff]]:
+    def snapshot(self, id_: GlobalId, as_of: Step) -> list[tuple[Row, Diff]]:
         state = self.catalog.collection(id_)
-        extent = await asyncio.to_thread(self.storage.extent, state.place)
+        extent = self.storage.extent(state.place)
         since = max(state.since, extent.since)
         if not since <= as_of < extent.upper:
             raise ReadBeforeSinceError(
                 f"{state.description.query.address} can be read as of steps {since} to {extent.upper} "
                 f"(excluded), not {as_of}."
             )
-        return await asyncio.to_thread(self.storage.snapshot, state.place, as_of)
+        return self.storage.snapshot(state.place, as_of)
 
     def set_read_policy(self, policies: Sequence[tuple[GlobalId, ReadPolicy]]) -> None:
         self.instances.require()

@@ -75,14 +75,12 @@ class StorageController(Protocol):
     def collections(self) -> Iterator[tuple[GlobalId, CollectionState]]:
         """All collections, by id."""
 
-    async def migrate_collections(
-        self, collections: Sequence[tuple[GlobalId, CollectionDescription]]
-    ) -> None:
+    def migrate_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
         """Bring storage of earlier versions of mzplan to this one's layout. Must see every collection that
         is to be created, before it is; again, it finds nothing to do. A query whose storage has the layout of
         a later version is refused by itself: it does not start."""
 
-    async def create_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
+    def create_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
         """Install collections; their queries start when the controller is next processed. All or none: an id
         that is an export's, or twice in the list with two descriptions, is IdentifierReusedError and nothing
         is installed. Creating one again is no error: with another description it is altered, and its query
@@ -114,7 +112,7 @@ class StorageController(Protocol):
     def cancel_prepare_export(self, token: CreateExportToken) -> None:
         """Release what the token holds; no error when it was used or cancelled before."""
 
-    async def create_exports(self, exports: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
+    def create_exports(self, exports: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
         """Install sinks; their queries start when the controller is next processed. Consumes the tokens:
         what they hold passes to the exports. All or none. Raises IdentifierMissingError for a token that was
         cancelled, StorageError for one that is of another collection. An export that is there is altered."""
@@ -137,7 +135,7 @@ class StorageController(Protocol):
         row of its key is added or updated) and -1 (it is deleted), any other input +1 alone. After an error
         nothing was written. An append whose `key` was used before writes nothing, and is done."""
 
-    async def snapshot(self, id_: GlobalId, as_of: Step) -> list[tuple[Row, Diff]]:
+    def snapshot(self, id_: GlobalId, as_of: Step) -> list[tuple[Row, Diff]]:
         """What a collection held as of a step: all updates up to it, consolidated. Raises
         IdentifierMissingError; ReadBeforeSinceError below `since`, and at or after `upper`."""
 
@@ -160,15 +158,15 @@ class StorageController(Protocol):
 
     # --- work
 
-    async def ready(self) -> None:
+    def ready(self) -> None:
         """Wait until there is something to process. Can be cancelled at any time."""
 
-    async def process(self) -> None:
+    def process(self) -> None:
         """Process what is there, quickly: starts, stops, checks and maintenance go on elsewhere. Must be
         awaited to its end. Raises NotAttachedError when the instance has another runner; then its queries
         here are stopped."""
 
-    async def reconcile_state(self) -> None:
+    def reconcile_state(self) -> None:
         """After the first descriptions have been given: stop the queries of this project that none of them
         claims, and list in the log the storage that nothing claims (`mzplan state gc` removes it). Queries of
         other projects are never touched, and no storage is removed."""

@@ -126,7 +126,7 @@ def commands(
     return needed
 
 
-async def carry_out(command: Command, controller: Controller) -> None:
+def carry_out(command: Command, controller: Controller) -> None:
     """Raises StorageError; then nothing of the command was done."""
     match command:
         case DropSinks(ids=ids):
@@ -136,15 +136,13 @@ async def carry_out(command: Command, controller: Controller) -> None:
             controller.drop_sources(ids)
             failpoint(Failpoint.COMMAND_DROP_SOURCES)
         case CreateCollections(collections=collections):
-            await controller.create_collections(
-                [(collection.query.id, collection) for collection in collections]
-            )
+            controller.create_collections([(collection.query.id, collection) for collection in collections])
             failpoint(Failpoint.COMMAND_CREATE_COLLECTIONS)
         case CreateExports(exports=exports):
             reads = [(export, from_id) for export in exports for from_id in export.from_ids]
             tokens = controller.prepare_exports([(export.query.id, from_id) for export, from_id in reads])
             failpoint(Failpoint.COMMAND_PREPARE_EXPORTS)
-            await controller.create_exports(
+            controller.create_exports(
                 [(token, export) for token, (export, _) in zip(tokens, reads, strict=True)]
             )
             failpoint(Failpoint.COMMAND_CREATE_EXPORTS)

@@ -3,7 +3,6 @@ controller work, and reports what it sees."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -96,23 +95,19 @@ class Runner:
     # --- one round
 
     def tick(self) -> bool:
-        """One look at everything. True while something is under way (look again soon)."""
-        return asyncio.run(self.round())
-
-    async def round(self) -> bool:
-        """As tick, in an event loop that runs."""
+        """Look at everything once. Return whether something is under way: then look again soon."""
         began = time.perf_counter()
         attached = self.controller.attached()
         if attached is not None and attached.lost is not None:  # before the store, which may be the cause
-            await self.controller.process()
+            self.controller.process()
         due, again, self.handed = self.values.take()
         self.controller.renew_values(due)
         if again:
             self.controller.try_again()
-        await self._follow()
+        self._follow()
         answering = self._problems.attempt("proposals", self.answering.look, False)
         self._problems.attempt("the runners of other instances", self.gates.handover.look, None)
-        await self.controller.process()
+        self.controller.process()
         self.overview = self.controller.overview()
         self.observe_runs(self.overview)
         judged = self.gates.canaries.judge(self.overview.queries, self.clock(), self._report)
@@ -153,16 +148,12 @@ class Runner:
         self.status.report(self.overview, self.serial, self.handed, decided)
 
     def serve(self, stopping: threading.Event) -> None:
-        """`run`, from a thread that has no event loop."""
-        asyncio.run(self.run(stopping))
-
-    async def run(self, stopping: threading.Event) -> None:
         """Rounds until it is stopped. A store that can't be reached is ridden out: the lease decides. Raises
         NotAttachedError, ExecutorGoneError, RoundsFailedError."""
         logged, ended_at = "", self.clock()  # when a round has ended last, well or of the store
         while not stopping.is_set():
             try:
-                await self.round()
+                self.tick()
                 logged, ended_at = "", self.clock()
             except MzplanError as problem:
                 if str(problem) != logged:  # not each round, while a store is down
@@ -178,15 +169,15 @@ class Runner:
                     log.exception("a round has failed unexpectedly: %s", type(defect).__name__)
                 logged = str(defect)
             self.round_ended_at = self.clock()
-            await self.controller.ready()
+            self.controller.ready()
 
     # --- what is wanted
 
-    async def _follow(self) -> None:
+    def _follow(self) -> None:
         """Take in what is committed. Where it can't be read (a store that is not reached, a state that was
         edited by hand), go on with what was taken in last: queries are to be healed all the same."""
         try:
-            await self._take_in()
+            self._take_in()
             problem = None
         except NotAttachedError:
             raise
@@ -198,7 +189,7 @@ class Runner:
             problem = str(failed)
         self._problems.note("the state", f"can't be read; going on with serial {self.serial}", problem)
 
-    async def _take_in(self) -> None:
+    def _take_in(self) -> None:
         version = self.store.state_version()
         if version == self._seen_state and self.serial >= 0:
             return
@@ -216,7 +207,7 @@ class Runner:
         wanted = wanted_of(state, self.instance)
         first = self.serial < 0
         if first:
-            await self.controller.migrate_collections(list(wanted.collections.items()))
+            self.controller.migrate_collections(list(wanted.collections.items()))
         elif self.gates.handover.comes(state):
             # A query that had another runner goes on under a higher epoch than that one's.
             self.controller.raise_epoch(self.store.leases.next_epoch())
@@ -224,7 +215,7 @@ class Runner:
         self._limit(state.serial)
         hosted = dict(self.controller.collections()), dict(self.controller.exports())
         for command in commands(*hosted, wanted):
-            await carry_out(command, self.controller)
+            carry_out(command, self.controller)
         self.controller.keep_prepared(wanted.exports)
         self.controller.claim_storage(places_of(state))
         failpoint(Failpoint.COMMAND_CLAIM_STORAGE)
@@ -234,7 +225,7 @@ class Runner:
         self.serial, self.state, self._seen_state = state.serial, state, version
         if first:
             self.controller.initialization_complete()
-            await self.controller.reconcile_state()
+            self.controller.reconcile_state()
         log.info("serial %d: %d queries", self.serial, len(own))
 
     def _limit(self, serial: int) -> None:

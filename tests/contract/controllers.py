@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -177,7 +176,7 @@ def appending(id_: str, step: Step, *given: dict[str, Any], key: str | None = No
 
 
 def create(controller: Controller, *descriptions: CollectionDescription) -> None:
-    asyncio.run(controller.create_collections([(one.query.id, one) for one in descriptions]))
+    controller.create_collections([(one.query.id, one) for one in descriptions])
 
 
 def create_sink(controller: Controller, *descriptions: ExportDescription) -> None:
@@ -186,25 +185,22 @@ def create_sink(controller: Controller, *descriptions: ExportDescription) -> Non
         for one in descriptions
         for from_id in one.from_ids
     ]
-    asyncio.run(controller.create_exports(tokens))
+    controller.create_exports(tokens)
 
 
 def settle(controller: Controller, until: Callable[[], bool] | None = None) -> None:
     """Process until nothing is under way, and `until` holds."""
 
-    async def work() -> None:
-        deadline = time.monotonic() + SECONDS
-        while True:
-            await controller.process()
-            if not controller.busy and (until is None or until()):
-                return
-            assert time.monotonic() < deadline, {
-                str(a): (d.condition, d.shown and d.shown.step, d.memory.error)
-                for a, d in controller.decisions.items()
-            }
-            await asyncio.wait_for(controller.ready(), SECONDS)
-
-    asyncio.run(work())
+    deadline = time.monotonic() + SECONDS
+    while True:
+        controller.process()
+        if not controller.busy and (until is None or until()):
+            return
+        assert time.monotonic() < deadline, {
+            str(a): (d.condition, d.shown and d.shown.step, d.memory.error)
+            for a, d in controller.decisions.items()
+        }
+        controller.ready()
 
 
 def running(controller: Controller) -> set[str]:
@@ -218,7 +214,7 @@ def run_ids(executor: Executor) -> dict[str, str]:
 
 def snapshot(controller: Controller, id_: str, as_of: Step) -> list[tuple[Row, Diff]]:
     """A collection as of a step, by `id`."""
-    return sorted(asyncio.run(controller.snapshot(id_, as_of)), key=lambda one: one[0]["id"])
+    return sorted(controller.snapshot(id_, as_of), key=lambda one: one[0]["id"])
 
 
 def play(controller: Controller, id_: str, upper: Step) -> None:

@@ -6,9 +6,9 @@ makes of it.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -207,7 +207,7 @@ def test_without_a_replica_nothing_is_commanded(world: World) -> None:
     with pytest.raises(NotAttachedError):
         create(controller, local_source("a"))
     with pytest.raises(NotAttachedError):
-        asyncio.run(controller.process())
+        controller.process()
 
 
 # ── collections
@@ -216,7 +216,7 @@ def test_without_a_replica_nothing_is_commanded(world: World) -> None:
 def test_collections_are_created_altered_and_looked_at(world: World) -> None:
     controller = world.controller()
     source = local_source("a")
-    asyncio.run(controller.migrate_collections([("a", source)]))
+    controller.migrate_collections([("a", source)])
     create(controller, source)
     settle(controller)
     before = run_ids(controller.executor)
@@ -249,7 +249,7 @@ def test_creation_is_all_or_nothing(world: World) -> None:
         (misnamed, StorageError),
     ):
         with pytest.raises(kind):
-            asyncio.run(controller.create_collections(wrong))
+            controller.create_collections(wrong)
         assert [id_ for id_, _ in controller.collections()] == ["a"]
 
 
@@ -340,11 +340,11 @@ def test_exports(world: World) -> None:
     assert controller.prepare_export("k", "a") == token
     other = controller.prepare_export("other", "a")
     with pytest.raises(StorageError):
-        asyncio.run(controller.create_exports([(token, sink), (other, sink)]))
+        controller.create_exports([(token, sink), (other, sink)])
     assert list(controller.exports()) == []
-    asyncio.run(controller.create_exports([(token, sink)]))
+    controller.create_exports([(token, sink)])
     with pytest.raises(IdentifierMissingError):  # it is consumed
-        asyncio.run(controller.create_exports([(token, sink)]))
+        controller.create_exports([(token, sink)])
     settle(controller)
     assert running(controller) == {"source.s_a", "sink.k_k"}
     assert controller.export("k") is controller.export_mut("k")
@@ -381,7 +381,7 @@ def test_what_a_token_holds_is_held_until_it_is_used_or_cancelled(world: World) 
     again.update_write_frontiers([("a", 11)])
     assert again.collection("a").since == 10
     with pytest.raises(IdentifierMissingError):
-        asyncio.run(again.create_exports([(token, sink_of(local_source("a"), "k"))]))
+        again.create_exports([(token, sink_of(local_source("a"), "k"))])
     assert world.store.read_prepared("local") == []
 
 
@@ -427,7 +427,7 @@ def test_a_command_whose_journal_can_not_be_written_changes_nothing(
     assert [entry.id for entry in journalled] == ["k"]
     refused(lambda: controller.cancel_prepare_export(token))
     refused(lambda: controller.keep_prepared(()))
-    refused(lambda: asyncio.run(controller.create_exports([(token, sink_of(source, "k"))])))
+    refused(lambda: controller.create_exports([(token, sink_of(source, "k"))]))
     assert list(controller.exports()) == []
     assert (controller.catalog.prepared, world.store.read_prepared("local")) == (
         {("k", "a"): token},
@@ -444,12 +444,10 @@ def test_exports_are_created_all_or_none(world: World) -> None:
     tokens = controller.prepare_exports([("ka", "a"), ("kb", "b")])
     controller.drop_sources(["b"])
     with pytest.raises(IdentifierMissingError):
-        asyncio.run(controller.create_exports([(tokens[0], sink_of(a, "ka")), (tokens[1], sink_of(b, "kb"))]))
+        controller.create_exports([(tokens[0], sink_of(a, "ka")), (tokens[1], sink_of(b, "kb"))])
     with pytest.raises(IdentifierReusedError):
-        asyncio.run(
-            controller.create_exports(
-                [(tokens[0], sink_of(a, "ka")), (tokens[0], altered(sink_of(a, "ka"), "1:b"))]
-            )
+        controller.create_exports(
+            [(tokens[0], sink_of(a, "ka")), (tokens[0], altered(sink_of(a, "ka"), "1:b"))]
         )
     assert list(controller.exports()) == []
     assert [entry.id for entry in world.store.read_prepared("local")] == ["ka", "kb"]
@@ -589,19 +587,12 @@ def test_since_follows_the_least_of_all_capabilities(world: World) -> None:
 # ── work
 
 
-def test_ready_can_be_cancelled(world: World) -> None:
+def test_ready_ends_when_it_is_woken(world: World) -> None:
     controller = world.controller()
-
-    async def work() -> None:
-        waiting = asyncio.create_task(controller.ready())
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        controller.woken.set()
-        await asyncio.wait_for(controller.ready(), 10.0)
-
-    asyncio.run(work())
+    timer = threading.Timer(0.1, controller.wake)
+    timer.start()
+    controller.ready()
+    timer.join()
 
 
 def test_what_nothing_claims_is_stopped_and_listed(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -618,14 +609,14 @@ def test_what_nothing_claims_is_stopped_and_listed(world: World, caplog: pytest.
     create(again, local_source("b"))
     caplog.set_level(logging.INFO, "mzplan.controller")
     caplog.clear()
-    asyncio.run(again.reconcile_state())
-    asyncio.run(again.reconcile_state())
+    again.reconcile_state()
+    again.reconcile_state()
     assert running(again) == set()
     listed = "storage that nothing claims: a g1 (mzplan state gc)"
     assert [m for m in caplog.messages if m.startswith("storage")] == [listed, listed]
     again.claim_storage([("a", 1)])
     caplog.clear()
-    asyncio.run(again.reconcile_state())
+    again.reconcile_state()
     assert caplog.messages == []
 
 
@@ -649,7 +640,7 @@ def test_many_exports_are_prepared_with_one_entry_into_the_journal(
     assert (written, controller.catalog.prepared) == ([], {})
     tokens = controller.prepare_exports([(f"k{n}", "a") for n in range(50)])
     assert controller.prepare_exports([("k7", "a")]) == [tokens[7]]
-    asyncio.run(controller.create_exports([(t, sink_of(source, t.id)) for t in tokens]))
+    controller.create_exports([(t, sink_of(source, t.id)) for t in tokens])
     assert written == [50, 0]
 
 
@@ -675,7 +666,7 @@ def test_a_sink_that_does_not_read_holds_for_so_long_and_no_longer(
     assert (state.since, state.implied, state.holds["k"]) == (0, 3, 0)
     kept = controller.holds_back("k")
     assert kept == "It has read source.s_a up to step 0, and later rows are kept for it, for at most 1h."
-    asyncio.run(controller.create_collections([("a", local_source("a", max_hold="0s"))]))
+    controller.create_collections([("a", local_source("a", max_hold="0s"))])
     settle(controller, lambda: state.since == 3)
     assert controller.holds_back("k") is None
 

@@ -66,14 +66,14 @@ def test_a_round_that_fails_of_a_defect_ends_no_runner(
     controller = world.runner.controller
     process = controller.process
 
-    async def broken() -> None:
+    def broken() -> None:
         rounds[0] += 1
         if rounds[0] <= 2:
             raise RecursionError("maximum recursion depth exceeded")
-        await process()
+        process()
         stopping.set()
 
-    async def ready() -> None: ...
+    def ready() -> None: ...
 
     monkeypatch.setattr(controller, "process", broken)
     monkeypatch.setattr(controller, "ready", ready)
@@ -108,16 +108,16 @@ def test_a_runner_whose_rounds_fail_for_minutes_ends(world: World, monkeypatch: 
     controller = world.runner.controller
     process, rounds = controller.process, 0
 
-    async def broken() -> None:
+    def broken() -> None:
         nonlocal rounds
         rounds, world.now = rounds + 1, world.now + 100.0
         if rounds == 4:
-            return await process()
+            return process()
         if rounds == 7:
             away()
         raise RecursionError("maximum recursion depth exceeded")
 
-    async def ready() -> None: ...
+    def ready() -> None: ...
 
     monkeypatch.setattr(controller, "process", broken)
     monkeypatch.setattr(controller, "ready", ready)
