@@ -106,7 +106,7 @@ class Invocation:
 
     def guard(self, policy: str | None, send_secrets: bool = False) -> Guard | None:
         """What the user lets live validation from here send; None: not said. Raises MzplanError MZ105 for a
-        policy that can't be used, and MZ172 for one that the project's files bring."""
+        policy that can't be used, and MZ105 for one that the project's files bring."""
         if policy and send_secrets:
             raise click.UsageError(
                 "--send-secrets and a policy (--policy, MZPLAN_POLICY) contradict: nothing widens a policy. "
@@ -122,7 +122,7 @@ class Invocation:
 
         if Path(os.path.realpath(policy)).is_relative_to(self.folder):
             raise error(
-                "MZ172",
+                "MZ105",
                 f"{policy} is a file of the project",
                 "A policy says where secrets may go, whatever the project's files say: their author must not "
                 "write it, too.",

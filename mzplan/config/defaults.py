@@ -143,7 +143,7 @@ class Defaults:
         self.findings.nodes += block.size
         if self.findings.nodes > MAX_NODES:
             self.findings.add(
-                "MZ252",
+                "MZ007",
                 "Defaults make the project too large",
                 f"With what all resources get by them, it has more than {MAX_NODES:,} keys and values.",
                 "write the large values into those resources that need them.",

@@ -85,7 +85,7 @@ class Edits:
 
     def edit(self, address: Address, edits: Sequence[PropertyEdit], body: Body = _NOTHING) -> None:
         """Edit the body of a resource; `body` is what it means now, variables filled in. Raises MzplanError
-        MZ075 where the file is written in a way that this can't be done in place, MZ253 where it would
+        MZ075 where the file is written in a way that this can't be done in place, MZ075 where it would
         change other resources too, MZ077 where it would change other environments too."""
         self._check_written_out(address)
         self._add(edit_resource(self._directory, address, edits, self.contents, body, self._environment))
@@ -164,7 +164,7 @@ def rename_resource(
 
 
 def _of_template(directory: str, address: Address, template: str) -> Diagnostic:
-    """MZ253: what is written once for several resources."""
+    """MZ075: what is written once for several resources."""
     section, _, name = template.partition(".")
     other = Address(SECTIONS[section], name)
     # A connection that is written inside of what a `for_each` makes, by whose name it is called.
@@ -172,7 +172,7 @@ def _of_template(directory: str, address: Address, template: str) -> Diagnostic:
     whole = Address(other.kind, address.name.removeprefix(f"{other.kind}_")) if inside else address
     along = ", with this connection inside" if inside else ""
     diagnostic = Diagnostic(
-        code="MZ253",
+        code="MZ075",
         summary=f"{address} is made by for_each, and can't be edited alone",
         detail=f"The `for_each` of {name} makes it. An edit there would change every {address.kind} that is "
         "made by it.",

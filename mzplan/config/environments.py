@@ -59,7 +59,7 @@ def choose(document: Document, named: str, findings: Findings) -> Environment:
     defaults = [name for name, body in entries.items() if body.get("default") is True]
     for name in defaults[1:]:
         findings.add(
-            "MZ249",
+            "MZ245",
             f"Two environments are the default: {shown(defaults[0])} and {shown(name)}",
             f"The other one is at {HERE}. mzplan could not know which one is meant where none is named.",
             "leave `default: true` at one of them.",

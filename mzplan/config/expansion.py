@@ -166,7 +166,7 @@ class Expansion:
         )
         length = max(2, text.find("}", start) + 1 - start)
         self.findings.add(
-            "MZ250",
+            "MZ251",
             f"{shown(text[start : start + length], quote=False)} is not a reference to a key or value",
             "In a source or sink with `for_each`, ${each.key} is the key and ${each.value} its value; "
             "${each.value.NAME} is what has this name in a value that is a mapping.",

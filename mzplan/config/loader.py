@@ -44,7 +44,7 @@ def load_project(
     environment: str = "",
 ) -> ProjectSettings:
     """What mzplan.yaml says, without reading any other file but those of variables. Raises MzplanError;
-    MZ150 (exit 5) where variables are given that differ from those `remembered` of a plan. `environment`: the
+    MZ036 (exit 5) where variables are given that differ from those `remembered` of a plan. `environment`: the
     one of its `environments:` that is meant ("": the default one, if it has any).
 
     `state_config` is a file outside of it whose `state:` replaces the project's; paths in it are relative to
@@ -106,7 +106,7 @@ def load_configuration(
     environment: str = "",
 ) -> Configuration:
     """The configuration of a project, as of `read_files`. Raises MzplanError with a diagnostic for everything
-    that is wrong in any file; MZ150 (exit 5) where what is given differs from what is remembered."""
+    that is wrong in any file; MZ036 (exit 5) where what is given differs from what is remembered."""
     files = read_files(directory, variables, variable_files, remembered, edited, environment)
     if files.configuration is None:
         raise MzplanError(files.mistakes)
@@ -125,7 +125,7 @@ def read_files(
 
     `variables` are the texts of `--var`, `variable_files` the paths of `--var-file`, `remembered` the values
     of an earlier plan, which hold. `edited` are contents, by real path, that stand for what is
-    on the disk. Raises MzplanError MZ150 (exit 5) where what is given differs from what is remembered.
+    on the disk. Raises MzplanError MZ036 (exit 5) where what is given differs from what is remembered.
     """
     folder = os.fspath(directory)
     findings = Findings(stops=True)

@@ -97,7 +97,7 @@ def _holds_variables(path: str, named: set[str], findings: Findings, directory: 
         return True  # those of other environments may be for other users
     if declares:
         findings.add(
-            "MZ151",
+            "MZ015",
             f"{file.path} is a file of variables, and declares {declares[1].decode()}",
             "A file of this name is read for its variables alone, where --var-file names it.",
             "rename it, so that it does not end in .vars.yaml.",

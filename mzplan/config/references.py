@@ -138,7 +138,7 @@ def _words(rest: str, match: re.Match[str] | None, known: dict[str, bool]) -> tu
     if match is None and _IS_EACH.match(rest):
         written = shown(rest[: rest.index("}") + 1] if "}" in rest else rest, quote=False)
         return (
-            "MZ250",
+            "MZ251",
             f"{written} has no meaning here",
             "It stands for one key or value of a `for_each`, in the source or sink that has it; not in its "
             "`for_each` itself.",

@@ -42,7 +42,7 @@ class Templates:
 
     def _too_much(self, template: Declared, keys: int) -> None:
         self.findings.add(
-            "MZ252",
+            "MZ007",
             "for_each makes the project too large",
             f"{template.label} has {keys:,} keys. All `for_each` of a project may make {MAX_MADE:,} "
             f"resources and {MAX_FILLED:,} characters; with them it may have {MAX_NODES:,} keys and values.",

@@ -140,12 +140,12 @@ def given_values(variables: Variables) -> dict[str, Any]:
 
 
 def refuse_others(variables: Variables) -> None:
-    """Raise MzplanError MZ150 (exit 5) where a variable that is used has another value than in the plan that
+    """Raise MzplanError MZ036 (exit 5) where a variable that is used has another value than in the plan that
     is to be applied."""
     changed = sorted(variables.refused.keys() & variables.used)
     if changed:
         raise error(
-            "MZ150",
+            "MZ036",
             "The plan was made with other variables",
             "; ".join(f"{name} has another value in {variables.refused[name]}" for name in changed)
             + ". Nothing was changed.",

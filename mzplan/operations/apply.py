@@ -124,7 +124,7 @@ def apply_saved(
 ) -> Applied:
     """Carry out a saved plan: plan again, and require that this commits the same.
 
-    The project must have been opened with the variables that the plan remembers. Raises MZ247 (exit 5) for
+    The project must have been opened with the variables that the plan remembers. Raises MZ036 (exit 5) for
     the plan of another environment, and MZ036 (exit 5) if the new plan differs, or the saved one has another
     digest than the options; the error names what differs.
     """

@@ -166,7 +166,7 @@ class OutcomeFollower:
             return seen.condition
         if seen.held:
             if self._failed_canary(address, status):
-                return _outcome(address, "pending", seconds, seen, seen.held, "MZ141")
+                return _outcome(address, "pending", seconds, seen, seen.held, "MZ140")
             source = self._stopped_source(resource, status)
             if source is None:
                 return "held"

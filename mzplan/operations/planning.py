@@ -176,7 +176,7 @@ _UPGRADE = "docs/how-to/upgrade-spark.md says what goes on, and what goes back."
 
 
 def version_notices(project: Project, state: State, statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
-    """MZ242: for each instance, that its runner is another Spark than its queries were last written with, or
+    """MZ045: for each instance, that its runner is another Spark than its queries were last written with, or
     that the one which a command would start here is; MZ243: that PySpark was replaced under a runner."""
     for name, status in sorted(statuses.items()):
         if status.replaced and project.store.leases.leader(name) is not None:
@@ -210,7 +210,7 @@ def _replaced(instance: str, status: Status) -> Diagnostic:
 def _notice(instance: str, runs: str, before: str) -> Diagnostic:
     return Diagnostic(
         severity="notice",
-        code="MZ242",
+        code="MZ045",
         summary=f"Instance {instance} {runs}; its checkpoints were last written with {before}",
         detail="A runner goes on from a checkpoint of any line that it knows.",
         hint=_UPGRADE,

@@ -262,13 +262,13 @@ def reach_changed(
 
 
 def _dry(name: str, state: State) -> Diagnostic | None:
-    """MZ148 for a dry instance, whose queries can't be validated though that was asked for."""
+    """MZ143 for a dry instance, whose queries can't be validated though that was asked for."""
     instance = state.instances.get(name)
     if instance is None or instance.type != "dry":
         return None
     return Diagnostic(
         severity="notice",
-        code="MZ148",
+        code="MZ143",
         summary=f"Instance {name} is dry, so its queries were not validated",
         detail="They reach nothing, whatever their connections say.",
     )

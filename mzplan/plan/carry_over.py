@@ -61,7 +61,7 @@ def sinks_go_on(change: Change) -> bool:
 def check_migrations(
     changes: Iterable[Change], statuses: Statuses, instances: Instances
 ) -> Iterator[Diagnostic]:
-    """Notices about sources that migrate rows, or could. MZ293 for a source whose last migration hasn't run
+    """Notices about sources that migrate rows, or could. MZ275 for a source whose last migration hasn't run
     yet, MZ294 for one that can't migrate its rows."""
     migrating = {}
     for change in changes:
@@ -145,7 +145,7 @@ def _migration(change: Change, after: ResourceState) -> Diagnostic:
 def _second_migration(change: Change, before: ResourceState, former: Predecessor) -> Diagnostic:
     base = _oldest(former).generation
     return Diagnostic(
-        code="MZ293",
+        code="MZ275",
         summary=f"{change.address} hasn't begun with the rows of generation {base} yet",
         detail=f"Generation {before.generation} is to begin with them, and hasn't run. One migration runs at "
         "a time: another generation would leave these rows behind.",

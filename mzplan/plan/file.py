@@ -130,14 +130,14 @@ def ensure_digest(plan: Plan, digest: str | None) -> None:
 
 
 def ensure_environment(plan: Plan, environment: str) -> None:
-    """Raises MzplanError MZ247 (exit 5) for a plan that was not made for this environment ("": for none)."""
+    """Raises MzplanError MZ036 (exit 5) for a plan that was not made for this environment ("": for none)."""
     if plan.environment == environment:
         return
     planned, current = (
         f"environment {name!r}" if name else "no environment" for name in (plan.environment, environment)
     )
     raise error(
-        "MZ247",
+        "MZ036",
         "The plan was made for another environment",
         f"It is for {planned}, and this is {current}. Nothing was changed.",
         f"name the plan's: mzplan --env {shlex.quote(plan.environment)} apply … Or plan again, for this one."

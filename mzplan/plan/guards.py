@@ -57,7 +57,7 @@ def _project_changed(name: str, before: str, after: str) -> Diagnostic:
 
 
 def check_clear_text(resources: Iterable[Resource]) -> Iterator[Diagnostic]:
-    """MZ117 for a login that everybody between here and a server could read (`x-clear-text`)."""
+    """MZ116 for a login that everybody between here and a server could read (`x-clear-text`)."""
     for resource in resources:
         if resource.address.kind != "connection":
             continue
@@ -73,7 +73,7 @@ def check_clear_text(resources: Iterable[Resource]) -> Iterator[Diagnostic]:
             continue
         yield Diagnostic(
             severity="warning",
-            code="MZ117",
+            code="MZ116",
             summary=f"{resource.address} sends its {rule['secret']} in clear",
             detail=f"{rule['url']} is http://: whoever is between here and {url.hostname} can read it.",
             hint="use https://; or, if you accept that, write "
@@ -261,7 +261,7 @@ def _other_upstream(change: Change) -> Iterator[Diagnostic]:
 
 
 def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
-    """MZ046, a notice: the queries that were paused by hand, and those that were resumed by hand."""
+    """MZ045, a notice: the queries that were paused by hand, and those that were resumed by hand."""
     held = [resource for resource in resources if resource.override is not None]
     for override, undo in (("paused", "resume"), ("resumed", "pause")):
         named = sorted((str(r.address) for r in held if r.override == override), key=natural)
@@ -271,7 +271,7 @@ def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
         subject = f"{named[0]} was" if len(named) == 1 else f"{len(named)} queries were"
         yield Diagnostic(
             severity="notice",
-            code="MZ046",
+            code="MZ045",
             summary=f"{subject} {override} by hand, and {'stays' if len(named) == 1 else 'stay'} so",
             detail=(f"{', '.join(shown)}{more}. " if len(named) > 1 else "")
             + "What is done by hand holds until it is undone by hand, whatever the configuration says.",

@@ -188,7 +188,7 @@ def committed(state: State, address: Address) -> ResourceState:
 def _still_paused(address: Address) -> Diagnostic:
     return Diagnostic(
         severity="notice",
-        code="MZ046",
+        code="MZ045",
         summary=f"{address} is paused, and stays so",
         detail="It begins anew from its checkpoint when it is resumed.",
         hint=f"mzplan resume {address}",

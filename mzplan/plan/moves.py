@@ -149,7 +149,7 @@ def _renamed(record: ResourceState, moves: Mapping[Address, Address]) -> Resourc
 
 def _twice(old: Address, one: Address, other: Address) -> Diagnostic:
     return Diagnostic(
-        code="MZ037",
+        code="MZ003",
         summary=f"{one} and {other} both say that they were {old.name}",
         detail="One checkpoint can't go on in two places.",
         hint="remove moved_from from one of them: it begins from the start.",

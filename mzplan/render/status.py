@@ -347,7 +347,7 @@ def _written_with(query: QueryStatus) -> str:
     if seen is None or seen.written_with is None:
         return ""
     return (
-        f"its checkpoint was last written with {safe(str(seen.written_with))}; its runner has others (MZ242)"
+        f"its checkpoint was last written with {safe(str(seen.written_with))}; its runner has others (MZ045)"
     )
 
 

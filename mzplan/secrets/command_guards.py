@@ -20,7 +20,7 @@ class Looking:
     severity: Severity = "error"
 
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
-        """Raises MzplanError MZ171."""
+        """Raises MzplanError MZ107."""
         left = sorted(set(flows) - self.held)
         if not left:
             return
@@ -30,7 +30,7 @@ class Looking:
         raise MzplanError(
             Diagnostic(
                 severity=self.severity,
-                code="MZ171",
+                code="MZ107",
                 summary=f"{subject} was not validated live: {left[0].reference} is not sent from here to "
                 f"{shown_route(left[0].route)}",
                 detail=f"{detail} {self.why}" if self.why else detail,

@@ -103,12 +103,12 @@ class Policy:
         )
 
     def connect(self, subject: str, routes: Collection[Route]) -> None:
-        """Raises MzplanError MZ173."""
+        """Raises MzplanError MZ106."""
         for route in sorted(routes):
             if all(any(allowance.leads_to(server) for allowance in self.allowed) for server in route):
                 continue
             raise error(
-                "MZ173",
+                "MZ106",
                 f"The policy does not let {subject} reach {shown_route(route)}",
                 f"No entry of the policy {self.path} has that server. What is only proposed reaches none but "
                 "those of the policy, also without a secret.",

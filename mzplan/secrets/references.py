@@ -98,7 +98,7 @@ class Secrets:
     def resolve(self, reference: str, *, current: bool = False) -> str:
         """`"${env:X}"` → its value. `current`: not what a provider said before it could not be reached.
         Raises MzplanError, which names the reference, never a value: MZ056 where there is none, MZ103 for a
-        file that can't be a secret, MZ263 for a login of the runner; of remote providers MZ260 to MZ262, and
+        file that can't be a secret, MZ263 for a login of the runner; of remote providers MZ260 to MZ103, and
         MZ264 where they are not asked."""
         match = REFERENCE.fullmatch(reference)
         value = self._lookup(match["provider"], match["name"], current) if match else None

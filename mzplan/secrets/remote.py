@@ -18,7 +18,7 @@ from mzplan.secrets.providers import Content, NotReachableError, ProviderError, 
 REFRESH_VARIABLE = "MZPLAN_SECRETS_REFRESH"
 REFRESH = 60.0  # seconds for which an answer holds
 AGAIN = 10.0  # seconds until a provider is asked again that gave none
-NOT_READ, REFUSED, UNUSABLE = "MZ260", "MZ261", "MZ262"
+NOT_READ, REFUSED, UNUSABLE = "MZ260", "MZ261", "MZ103"
 _BROKEN = "look at the package that brings this provider, and at the log of what it asks."
 log = logging.getLogger("mzplan.secrets")
 
@@ -52,7 +52,7 @@ class RemoteSecrets:
     ) -> str | None:
         """The value of `${kind:name}`, with name as `PATH` or `PATH#KEY`; None where there is none. A
         provider that can't be reached is one with what it said before, unless that must be `current`.
-        Raises MzplanError: MZ260 where it can't be reached, MZ261 where it refuses, MZ262 for what is no
+        Raises MzplanError: MZ260 where it can't be reached, MZ261 where it refuses, MZ103 for what is no
         text."""
         path, _, key = name.partition("#")
         known = self._read(kind, provider, path, current)

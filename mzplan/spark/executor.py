@@ -160,7 +160,7 @@ class SparkExecutor(SparkDriver):
         )
 
     def _unreadable(self, description: Description) -> tuple[Diagnostic, ...]:
-        """MZ241, before anything is stopped for a query that could not go on from its checkpoint."""
+        """MZ031, before anything is stopped for a query that could not go on from its checkpoint."""
         checkpoint = Checkpoint.of(self._warehouse, *description.place)
         return _refusals(lambda: require_readable(checkpoint, description.address))
 
@@ -190,14 +190,14 @@ class SparkExecutor(SparkDriver):
             return ()
 
     def _unacceptable(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """MZ058, before anything is stopped for dead letters whose condition Spark does not accept."""
+        """MZ019, before anything is stopped for dead letters whose condition Spark does not accept."""
         spark = self._spark
         if spark is None or not any(replay.where for replay in description.replays):
             return ()
         return _refusals(lambda: check_conditions(spark, self._resolve(description, secrets)))
 
     def _otherwise(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """MZ058 and MZ302, before anything is stopped for a view that Spark reads in another way."""
+        """MZ019 and MZ230, before anything is stopped for a view that Spark reads in another way."""
         if self._spark is None or not description.reads or not description.address.writes_collection:
             return ()
         query = self._resolve(description, secrets)

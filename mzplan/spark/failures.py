@@ -27,7 +27,7 @@ _KNOWN = (
     ("MZ054", re.compile(r"TopicAuthorizationException|GroupAuthorizationException|permission denied for")),
     ("MZ052", re.compile(r"UnknownTopicOrPartitionException|This server does not host this topic-partition")),
     (
-        "MZ285",
+        "MZ230",
         re.compile(r"DELTA_STREAMING_INCOMPATIBLE_SCHEMA|DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_(DATA_)?SCHEMA"),
     ),
     ("MZ287", re.compile(r"DELTA_SOURCE_IGNORE_DELETE|DELTA_SOURCE_TABLE_IGNORE_CHANGES")),
@@ -49,7 +49,7 @@ _HELP = {
     "MZ052": "the topic does not exist",
     "MZ054": "the server denies access",
     "MZ067": "records were deleted from the topic before they were read",
-    "MZ285": "a column of the table was renamed, dropped or retyped, and Delta doesn't stream across that",
+    "MZ230": "a column of the table was renamed, dropped or retyped, and Delta doesn't stream across that",
     "MZ287": "rows of the table were updated or deleted, and without a key the source only adds rows",
 }
 # What mends it, where what failed does not say so itself.
@@ -63,7 +63,7 @@ _FIXES = {
     "MZ067": "say where to go on (on_upstream_change), or begin anew: mzplan apply --replace SOURCE "
     "--allow-replace; and give the topic a longer retention.",
     "MZ283": "look who else writes the table; a shallow clone has files of another table.",
-    "MZ285": "begin anew with the table as it is now: mzplan apply --replace SOURCE --allow-replace.",
+    "MZ230": "begin anew with the table as it is now: mzplan apply --replace SOURCE --allow-replace.",
     "MZ287": "on_change: skip passes over such commits; with `key` (a new generation) the source follows "
     "them.",
 }

@@ -49,7 +49,7 @@ def require_pinned(jars: Sequence[Path], packages: str | None, others: bool = Fa
     """See that jars are those that mzplan was tested with (70 MB: 0.1 s). `packages`: what Ivy was asked for;
     `others`: whether somebody else has named jars, too.
 
-    Raises MzplanError: MZ114 for a jar with another content than the pinned one; MZ115 for a jar that
+    Raises MzplanError: MZ114 for a jar with another content than the pinned one; MZ114 for a jar that
     nobody has asked for. What somebody else has asked for is his: it is not checked.
     """
     pins = pinned()
@@ -81,7 +81,7 @@ def _changed(jar: Path, found: str, wanted: str) -> MzplanError:
 
 def _unexpected(jar: Path) -> MzplanError:
     return error(
-        "MZ115",
+        "MZ114",
         f"{jar.name} came along, and mzplan does not need it",
         f"Ivy resolved {jar} for mzplan's own packages: the repository that it downloads from describes them "
         "otherwise than the public one. Nothing of it has run.",

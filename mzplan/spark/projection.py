@@ -75,7 +75,7 @@ _MOST_ARGUMENTS = {
 
 def read_by(query: ResolvedQuery) -> ResolvedQuery:
     """A query as one that reads a collection: a view as a sink would say what its SQL says, with the columns
-    that it reads. Raises MzplanError MZ058 for SQL that no view may have."""
+    that it reads. Raises MzplanError MZ019 for SQL that no view may have."""
     source = query.description.input
     property_ = resource_kind(query.address.kind, query.description.type).query_property
     if source is None or property_ is None:
@@ -92,7 +92,7 @@ def project(rows: DataFrame, query: ResolvedQuery, *, or_else: str = "") -> Data
     """The sink's columns, then `_position`: `where` sees the collection's columns, then `select` is taken.
     `or_else`: a condition in SQL by which rows are taken that `where` leaves out.
 
-    Raises MzplanError MZ058 when Spark can't make sense of them, or would do more with them than may be.
+    Raises MzplanError MZ019 when Spark can't make sense of them, or would do more with them than may be.
     """
     looking = _looking(rows.sparkSession.sparkContext._gateway)
     nodes = ["Project"]
@@ -137,7 +137,7 @@ def rows_where(rows: DataFrame, text: str, place: str, query: ResolvedQuery) -> 
 
 def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -> tuple[Output, ...]:
     """The columns that a sink or a view makes, as Spark sees them, without any table. Raises MzplanError
-    MZ058."""
+    MZ019."""
     query = read_by(query)
     fields = [f"CAST(NULL AS {spark_type(c.type)}) AS {quoted(c.name)}" for c in query.columns]
     empty = spark.range(0).selectExpr(*fields, f"CAST(NULL AS {position}) AS {POSITION}")
@@ -145,7 +145,7 @@ def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -
 
 
 def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
-    """Raises MzplanError MZ302 where what comes out is not what the query's collection has: the plan has
+    """Raises MzplanError MZ230 where what comes out is not what the query's collection has: the plan has
     worked out the columns of a view without Spark, or its files say them."""
     by_name = {output.name.lower(): spark_type(output.type or "") for output in outputs}
     if [output.name.lower() for output in outputs] != [column.name.lower() for column in query.columns]:
@@ -158,7 +158,7 @@ def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
         )
     if differing:
         raise error(
-            "MZ302",
+            "MZ230",
             f"The schema of {query.address} is not that of its query",
             f"{differing}.",
             "write a CAST in the query where the types differ, or say what Spark makes of it as `schema`.",
@@ -175,7 +175,7 @@ def outputs_of(rows: DataFrame) -> tuple[Output, ...]:
 
 
 def _sql(parsed: Parsed, place: str, rows: DataFrame, query: ResolvedQuery) -> str:
-    """What Spark is given of an expression. Raises MzplanError MZ058 for what may not run, by mzplan's own
+    """What Spark is given of an expression. Raises MzplanError MZ019 for what may not run, by mzplan's own
     reading or by that of Spark's parser; whatever that parser raises."""
     if parsed.problem:
         raise _too_much(query, place, f"{parsed.problem[0].upper()}{parsed.problem[1:]}.")
@@ -317,7 +317,7 @@ def _shown(class_: str) -> str:
 
 def _too_much(query: ResolvedQuery, place: str, odd: str) -> MzplanError:
     return error(
-        "MZ058",
+        "MZ019",
         f"{place} of {query.address} is not what a {query.address.kind} may compute",
         odd,
         "use functions of Spark SQL over the columns of one row.",
@@ -331,7 +331,7 @@ def _refused(query: ResolvedQuery, problem: Exception, place: str, columns: Sequ
     told = str(thrown.toString()) if thrown is not None else str(problem)
     text = re.sub(r"\s*SQLSTATE: \w+.*", "", told.strip(), flags=re.S)
     return error(
-        "MZ058",
+        "MZ019",
         f"Spark does not accept {place} of {query.address}",
         shortened(" ".join(text.split()), _MAX_TOLD),
         f"{_HOW[query.address.kind]}; the columns are {', '.join(columns)}.",

@@ -59,7 +59,7 @@ def open_session(
     to leave out, beside those of always (see schema.description.packages_of).
 
     Raises MzplanError: MZ061 when there is no usable Java, MZ240 for a Spark of another line, MZ114 or
-    MZ115 for a jar that is not as expected, MZ062 for anything else.
+    MZ114 for a jar that is not as expected, MZ062 for anything else.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -169,7 +169,7 @@ def _scratch() -> Path:
 
 
 def _start(conf: SparkConf, line: SparkLine) -> None:
-    """Start the JVM, with jars that are as pinned. Raises MzplanError MZ062, MZ114, MZ115.
+    """Start the JVM, with jars that are as pinned. Raises MzplanError MZ062, MZ114.
 
     What replaces a jar of Spark's must be on the class path when Java starts, and Ivy runs in there: the
     first start of a machine, which downloads it, is made twice.

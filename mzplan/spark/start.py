@@ -173,7 +173,7 @@ class QueryStart:
         except Exception as problem:
             raise failures.as_error(
                 problem,
-                "MZ279" if word == "backfill" else "MZ297",
+                "MZ279",
                 f"The {word} of {self._query.address} could not be done",
                 self._query.address,
                 f"it is tried again; mzplan {word} {self._query.address} --cancel gives it up.",

@@ -97,7 +97,7 @@ def letters_of(
 
 def rows_read(spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool) -> DataFrame:
     """Return what a sink or a view by SQL (see projection.read_by) makes of the collection that it reads.
-    `begins`: its checkpoint is still empty. Raises MzplanError MZ058 for expressions that Spark refuses."""
+    `begins`: its checkpoint is still empty. Raises MzplanError MZ019 for expressions that Spark refuses."""
     reader = _reader(spark, query, collection, begins)
     if query.keys:
         feed = with_order(reader.options(**CHANGE_FEED).load(collection), query.columns)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def take_over(checkpoint: Checkpoint, address: Address, ours: Versions | None) -> Versions | None:
     """Record that we write here from now on. Returns what has written before, where that is another Spark or
-    Delta. Raises MzplanError MZ241, and OSError."""
+    Delta. Raises MzplanError MZ031, and OSError."""
     before = require_readable(checkpoint, address)
     if ours is None or before == ours:
         return None
@@ -28,7 +28,7 @@ def take_over(checkpoint: Checkpoint, address: Address, ours: Versions | None) -
 
 
 def require_readable(checkpoint: Checkpoint, address: Address) -> Versions | None:
-    """What has written a checkpoint; None where that is not recorded. Raises MzplanError MZ241 where no line
+    """What has written a checkpoint; None where that is not recorded. Raises MzplanError MZ031 where no line
     of this mzplan is known to read it, or its layout is of a later mzplan, and OSError.
 
     Lines that are in the table read each other's checkpoints: a test goes to and fro between them.
@@ -43,7 +43,7 @@ def require_readable(checkpoint: Checkpoint, address: Address) -> Versions | Non
 
 def _unreadable(address: Address, before: Versions) -> MzplanError:
     return error(
-        "MZ241",
+        "MZ031",
         f"The checkpoint of {address} was written with Spark {before.spark}",
         f"mzplan {before.mzplan} has written it, with {before}; this mzplan knows Spark up to "
         f"{NEWEST.spark}, and not whether that can go on from it. The checkpoint was not touched.",
@@ -56,7 +56,7 @@ def _unreadable(address: Address, before: Versions) -> MzplanError:
 
 def _of_later_layout(address: Address, layout: int) -> MzplanError:
     return error(
-        "MZ241",
+        "MZ031",
         f"The checkpoint of {address} has layout {layout}",
         f"A later mzplan has written it; this one knows layout {LAYOUT}. The checkpoint was not touched.",
         f"let a runner of the newer mzplan run it; or start it anew: mzplan apply --replace {address}",

@@ -37,7 +37,7 @@ def computed(
 ) -> DataFrame:
     """Return the function's rows: the view's columns, then `_position`, NULL unless the function keeps one.
 
-    Raises MzplanError MZ058 if the function fails, or returns anything but rows of the view's columns.
+    Raises MzplanError MZ019 if the function fails, or returns anything but rows of the view's columns.
     """
     kind = resource_kind(query.address.kind, query.description.type)
     references = {reference.property for reference in kind.references}
@@ -53,7 +53,7 @@ def computed(
         raise
     except Exception as problem:  # the function may raise anything
         raise error(
-            "MZ058",
+            "MZ019",
             f"The function of {query.address} fails",
             shortened(f"{type(problem).__name__}: {' '.join(str(problem).split())}", _LONGEST_REASON),
             "correct the function or the view's options.",

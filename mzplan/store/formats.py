@@ -89,7 +89,7 @@ def _brief(address: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _TAKE_BACK) -> State:
-    """The inverse of encode_state. Raises MZ031 (a newer format), MZ032 (wrong checksum, unless `checked` is
+    """The inverse of encode_state. Raises MZ031 (a newer format), MZ030 (wrong checksum, unless `checked` is
     False), MZ030 (anything unreadable), with what `hint` says to do about it."""
 
     def build(content: Any) -> State:
@@ -100,7 +100,7 @@ def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _
         bare = data.replace(f'"checksum": "{head.checksum}"'.encode("utf-8", "replace"), _NO_SUM, 1)
         if checked and _checksum(bare) != head.checksum:
             raise error(
-                "MZ032",
+                "MZ030",
                 f"{place} is damaged or was edited by hand",
                 "Its checksum does not fit its content. Nothing was changed.",
                 hint,

@@ -116,7 +116,7 @@ class Store:
 
     def read_state(self) -> State:
         """The committed state; serial 0 with no lineage when there is none yet. Raises MZ030 where it
-        can't be read, is gone, or is older than what the history keeps of it; MZ248 (exit 7) where it is
+        can't be read, is gone, or is older than what the history keeps of it; MZ034 (exit 7) where it is
         another environment's."""
         # A lost file is not a new project, nor an older one the state: whoever took them so would write
         # serials anew that are in the history, and drop what runs.
@@ -138,12 +138,12 @@ class Store:
         return state
 
     def ensure_own(self, state: State, place: str) -> None:
-        """Raise MZ248 (exit 7) for the state of another environment. One of a name that is declared no longer
+        """Raise MZ034 (exit 7) for the state of another environment. One of a name that is declared no longer
         has been renamed."""
         theirs = state.environment
         if theirs != self.environment and theirs in self.environments:
             raise error(
-                "MZ248",
+                "MZ034",
                 f"The state is that of environment {theirs!r}",
                 f"{place} was committed for it, and this is {self.environment!r}. Nothing was changed.",
                 "give each environment a `state:` of its own under `environments:` in mzplan.yaml; look at "

@@ -30,7 +30,7 @@ _GENERATION = re.compile(r"g[1-9][0-9]{0,17}")
 def missing_storage(
     warehouse: str, address: Address, place: Place, reads: Mapping[Address, Place]
 ) -> tuple[Diagnostic, ...]:
-    """Return what is gone of a query that has run: MZ160, MZ161, MZ166, MZ194 and MZ291.
+    """Return what is gone of a query that has run: MZ161, MZ166 and MZ194.
 
     `place` is the id and generation of its checkpoint, `reads` those of the collections that it reads.
     Storage that can't be seen counts as there.
@@ -92,7 +92,7 @@ def _left_behind(address: Address, owner: Address, needed: int, since: int) -> D
 def _checkpoint_gone(address: Address, folder: str) -> Diagnostic:
     again = "read its upstream again from the start" if address.reads_upstream else "write all rows again"
     return Diagnostic(
-        code="MZ160",
+        code="MZ161",
         kind="checkpoint-missing",
         summary=f"The checkpoint of {address} is gone",
         detail=f"{folder} is not there, or not whole. Without it the query would {again}.",
@@ -103,7 +103,7 @@ def _checkpoint_gone(address: Address, folder: str) -> Diagnostic:
 
 def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> None:
     """Before a source writes: raise MZ161 where its table is not the one that it has written before, and
-    MZ291 where that lacks steps."""
+    MZ161 where that lacks steps."""
     try:
         known = checkpoint.collection()
         lost = known is not None and not is_there(f"{table}/_delta_log")
@@ -157,7 +157,7 @@ def _not_begun(warehouse: str, address: Address, owner: Address, place: Place) -
 def _collection_restored(address: Address, table: str, first: int, last: int) -> Diagnostic:
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     return Diagnostic(
-        code="MZ291",
+        code="MZ161",
         kind="steps-missing",
         summary=f"The collection of {address} lacks {steps}",
         detail=f"The checkpoint knows {steps} to be written, and {table} does not hold that: the table was "
@@ -276,7 +276,7 @@ def _stored_locally(folder: Path) -> StoredFiles:
 
 def remove_storage(warehouse: str, id_: str, generation: int) -> None:
     """Remove `collections/<id>/g<n>` and `checkpoints/<id>/g<n>`; no error when they are gone. First what a
-    query does not go on without (MZ160): one that is claimed again after a crash in between is not whole.
+    query does not go on without (MZ161): one that is claimed again after a crash in between is not whole.
 
     Raises MzplanError MZ035 when they can't be removed, or when the id is none (it must never lead out
     of the warehouse).

@@ -83,6 +83,7 @@ def troubled() -> dict[str, dict[str, Any]]:
             "condition": "starting",
             "error": f"The server refused: {HOSTILE}",
             "error_code": "MZ053",
+            "error_kind": "target-behind",
             "at_fault": Address("connection", "shop_pg"),
             "fault": "pg:5432 does not answer: connection refused.",
         },

@@ -72,14 +72,14 @@ def probed(
 def test_null_in_the_key(postgres: PostgresServer, connection: Connection) -> None:
     table = "CREATE TABLE t (id bigint UNIQUE, email text UNIQUE, at timestamptz)"
     by_email: dict[str, Any] = {"key": ["email"], "select": ["email", "at", "id"]}
-    (found,) = (d for d in probed(postgres, connection, table, **by_email) if d.code == "MZ217")
+    (found,) = (d for d in probed(postgres, connection, table, **by_email) if d.code == "MZ055")
     assert found.severity == "error"
     assert found.hint.startswith("ALTER TABLE t ALTER COLUMN email SET NOT NULL;")
     # What it says mends it.
     assert [d.code for d in probed(postgres, connection, f"{table}; {found.hint}", **by_email)] == []
     # Rows that are only added need no delete, but updates would add others.
     (found,) = probed(postgres, connection, table, keyed=False, **by_email)
-    assert (found.code, found.severity) == ("MZ217", "warning")
+    assert (found.code, found.severity) == ("MZ055", "warning")
     # It may be allowed where none comes: a record without its key is malformed; and what says NOT NULL.
     assert probed(postgres, connection, table, key=["id"]) == ()
     alike = "CREATE TABLE t (at timestamptz UNIQUE, id bigint)"
@@ -87,7 +87,7 @@ def test_null_in_the_key(postgres: PostgresServer, connection: Connection) -> No
     (found,) = probed(
         postgres, connection, alike, keyed=False, key=["at"], select=["nullif(at, at) AS at", "id"]
     )
-    assert found.code == "MZ217"
+    assert found.code == "MZ055"
     # Both statements at once, where there is no index either.
     (found,) = probed(
         postgres, connection, "CREATE TABLE t (id bigint, email text)", key=["email"], select=["email", "id"]
@@ -103,7 +103,7 @@ def test_what_else_is_unique(postgres: PostgresServer, connection: Connection) -
     }
     for more, why in told.items():
         found = probed(postgres, connection, table.format(more), key=["id"])
-        assert [d.code for d in found] == (["MZ218"] if why else []), found
+        assert [d.code for d in found] == (["MZ055"] if why else []), found
         assert all(d.severity == "warning" and why in d.detail for d in found)
     refers = f"{table.format('')}; CREATE TABLE other (t bigint REFERENCES t ON DELETE CASCADE)"
     (found,) = probed(postgres, connection, refers, key=["id"])

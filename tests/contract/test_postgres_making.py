@@ -67,7 +67,7 @@ def test_a_table_and_then_a_column_are_made(server: Server) -> None:
     assert codes(before) == [("error", "MZ054")], before.diagnostics
     server.run(before.diagnostics[0].hint.partition("\n")[2])  # the schema, as it is printed
     found = sink.probe(query, outputs)
-    assert codes(found) == [("notice", "MZ268")] and found.makes
+    assert codes(found) == [("notice", "MZ045")] and found.makes
     assert server.admin.execute("SELECT to_regclass('new.\"Orders\"')").fetchone() == (None,)  # looked only
 
     with ThreadPoolExecutor(4) as pool:  # as runs that know nothing of each other
@@ -79,7 +79,7 @@ def test_a_table_and_then_a_column_are_made(server: Server) -> None:
     wider, more = asked(
         server, table="new.Orders", select=["id", "state", 'CAST(id AS DECIMAL(5,1)) AS `the "n`']
     )
-    assert codes(sink.probe(wider, more)) == [("notice", "MZ268")]
+    assert codes(sink.probe(wider, more)) == [("notice", "MZ045")]
     sink.prepare(wider, more)
     assert rows(server) == [("id", "bigint"), ("state", "text"), ('the "n', "numeric(5,1)")]
     assert codes(sink.probe(wider, more)) == []
@@ -108,7 +108,7 @@ def test_what_is_there_and_differs_is_left_alone(server: Server) -> None:
     assert refused.code == "MZ054" and "ownership of table Orders, to add columns" in refused.detail
     with pytest.raises(MzplanError) as problem:  # whose privileges went after the check
         sink.prepare(query, outputs)
-    assert problem.value.diagnostics[0].code == "MZ269" and "must be owner" in str(
+    assert problem.value.diagnostics[0].code == "MZ059" and "must be owner" in str(
         problem.value.diagnostics[0]
     )
     server.run(refused.hint.partition("\n")[2])
@@ -120,9 +120,9 @@ def test_a_type_that_only_spark_knows_is_left_to_the_runner(server: Server) -> N
     server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
     query, outputs = asked(server, table="new.Orders", select=["id", "id * '2' AS twice"])
     found = sink.probe(query, outputs)
-    assert codes(found) == [("notice", "MZ268")] and "twice ..." in found.diagnostics[0].hint
+    assert codes(found) == [("notice", "MZ045")] and "twice ..." in found.diagnostics[0].hint
     sink.prepare(query, outputs)
-    assert codes(sink.probe(query, outputs)) == [("notice", "MZ268")]
+    assert codes(sink.probe(query, outputs)) == [("notice", "MZ045")]
     sink.prepare(query, (outputs[0], Output(name="twice", type="BIGINT")))
     assert rows(server) == [("id", "bigint"), ("twice", "bigint")]
 
@@ -203,7 +203,7 @@ def test_a_narrow_column_is_refused_and_create_widens_it(server: Server) -> None
     (notice,) = sink.probe(query, outputs).diagnostics
     assert (notice.severity, notice.code) == (
         "notice",
-        "MZ268",
+        "MZ045",
     ) and "ALTER COLUMN id TYPE bigint" in notice.hint
     sink.prepare(query, outputs)
     assert sink.probe(query, outputs).diagnostics == ()
@@ -270,7 +270,7 @@ def test_a_proposal_alters_nothing_whatever_it_claims(server: Server, tmp_path: 
         payroll = [("new.payroll", "id")]
         # What is about to be committed, and another table: the one that is there, and one that is not.
         for forged in (wanted, committed(1, "new.payroll", "state"), committed(1, "new.other")):
-            assert proposed(forged) == [("notice", "MZ268")] and tables() == payroll
+            assert proposed(forged) == [("notice", "MZ045")] and tables() == payroll
         store.commit(wanted, State(project="shop"))
         settle()
         made = [("new.made", "id"), ("new.made", "state")]
@@ -281,14 +281,14 @@ def test_a_proposal_alters_nothing_whatever_it_claims(server: Server, tmp_path: 
             resource = replace(copy.resources[SINK], digest=wanted.resources[SINK].digest)
             forged = replace(copy, resources={**copy.resources, SINK: resource})
             claims = {"digest": digest_of_state(wanted), "serial": 1, "lineage": wanted.lineage}
-            assert proposed(forged, **claims) == [("notice", "MZ268")]
+            assert proposed(forged, **claims) == [("notice", "MZ045")]
             assert tables() == [*made, *payroll]
         # An earlier commit's, once again: that table was dropped meanwhile, and another is committed.
         later = committed(2, "new.later")
         store.commit(later, wanted)
         settle()
         server.run("DROP TABLE new.made")
-        assert proposed(wanted, digest=store.serial_digest(1)) == [("notice", "MZ268")]
+        assert proposed(wanted, digest=store.serial_digest(1)) == [("notice", "MZ045")]
         assert tables() == [("new.later", "id"), *payroll]
 
 
@@ -324,7 +324,7 @@ def test_a_column_that_was_dropped_by_hand_is_made_again_only_where_that_is_plan
         eventually("it runs", runs)
         server.run("ALTER TABLE new.made DROP COLUMN state")
         found = runner.controller.inspect(query.description)
-        assert [(one.severity, one.code) for one in found] == [("notice", "MZ268"), ("error", "MZ053")]
+        assert [(one.severity, one.code) for one in found] == [("notice", "MZ045"), ("error", "MZ053")]
         (name,) = (one.name for one in executor.reports() if one.name.address == SINK)
         executor.end(name, "the column is gone")
         eventually("it says what is gone", lambda: (one := seen()) is not None and one.error_code == "MZ053")

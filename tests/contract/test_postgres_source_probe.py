@@ -59,7 +59,11 @@ WRONG = {
         {},
         "replica identity",
     ),
-    "MZ229": (["CREATE TABLE t (id bigint PRIMARY KEY, name text)"], {}, "name may be stored out of line"),
+    "MZ228 large": (
+        ["CREATE TABLE t (id bigint PRIMARY KEY, name text)"],
+        {},
+        "name may be stored out of line",
+    ),
     "MZ227": (GOOD, {"publication": "nothing"}, "has no publication of that name"),
     "MZ227 lacks": (
         [*GOOD, "CREATE PUBLICATION half WITH (publish = 'insert')"],
@@ -76,7 +80,7 @@ WRONG = {
         {"publication": "few"},
         "public.t without name",
     ),
-    "MZ229 partition": (
+    "MZ228 large partition": (
         [
             "CREATE TABLE t (id bigint PRIMARY KEY, name text) PARTITION BY RANGE (id)",
             "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (9)",
@@ -95,7 +99,7 @@ WRONG = {
         r"does not have the columns \(id\) \(public.low\)",
     ),
 }
-MENDED = ("MZ227 rows", "MZ227 columns", "MZ229 partition", "MZ229")
+MENDED = ("MZ227 rows", "MZ227 columns", "MZ228 large partition", "MZ228 large")
 
 
 def found(dsn: str, folder: Path, **body: object) -> Sequence[Diagnostic]:
@@ -140,7 +144,7 @@ def test_the_publication_that_is_printed_can_be_made(
     tables = {"tables": [table, "u"], "schema": "id BIGINT"}
     quoted = table_sql(*split_name(table))
     try:
-        for lacking, body in (("MZ234", {}), ("MZ227", {"publication": "mzplan"})):
+        for lacking, body in (("MZ054", {}), ("MZ227", {"publication": "mzplan"})):
             problems = {one.code: one for one in found(other, tmp_path, **tables, **body)}
             hint = problems[lacking].hint
             assert "MZ052" in problems and hint.startswith(f"create {table}; then "), hint
@@ -158,7 +162,7 @@ def test_what_a_role_lacks(database: Database, postgres: PostgresServer, tmp_pat
     run(dsn, *GOOD, f"CREATE ROLE {role} LOGIN PASSWORD 'reader'")
     try:
         other = dsn.replace(f"{postgres.user}:{postgres.password}", f"{role}:reader")
-        assert [one.code for one in found(other, tmp_path)] == ["MZ221", "MZ054", "MZ234"]
+        assert [one.code for one in found(other, tmp_path)] == ["MZ054", "MZ054", "MZ054"]
         run(
             dsn,
             f"ALTER ROLE {role} REPLICATION",
@@ -212,7 +216,7 @@ def test_a_server_that_does_not_log_enough_or_has_no_slots(
     own_postgres.settings.update({"wal_level": "replica", "max_replication_slots": "0"})
     own_postgres.start()
     codes = [one.code for one in found(dsn, tmp_path)]
-    assert codes == ["MZ220", "MZ222"]
+    assert codes == ["MZ220", "MZ220"]
     own_postgres.stop()
     own_postgres.settings.update(
         {"wal_level": "logical", "max_replication_slots": "4", "max_wal_senders": "1"}
@@ -221,9 +225,9 @@ def test_a_server_that_does_not_log_enough_or_has_no_slots(
     query = source(dsn, tmp_path)
     standby = ReplicationLink(dsn)
     (full,) = PostgresSource().probe(query).diagnostics
-    assert full.code == "MZ222" and "all 1 (max_wal_senders) are taken" in full.detail
+    assert full.code == "MZ220" and "all 1 (max_wal_senders) are taken" in full.detail
     input_ = endpoint(query)
-    with pytest.raises(MzplanError, match="MZ222") as told:
+    with pytest.raises(MzplanError, match="MZ220") as told:
         input_.offers(0)
     assert "max_wal_senders" in told.value.diagnostics[0].detail
     standby.close()

@@ -85,7 +85,7 @@ def test_a_server_that_went_back_in_time_is_told(own_postgres: PostgresServer, t
     finally:
         shutil.rmtree(copy)
     own_postgres.start()
-    with pytest.raises(MzplanError, match="MZ224") as told:
+    with pytest.raises(MzplanError, match="MZ223") as told:
         collection.follow(endpoint(query))
     assert "restored from a backup" in told.value.diagnostics[0].detail
     # It is promoted, and writes until its log is longer than what was read: that is another history.
@@ -95,7 +95,7 @@ def test_a_server_that_went_back_in_time_is_told(own_postgres: PostgresServer, t
     run(dsn, "SELECT pg_promote()", "INSERT INTO t VALUES (9000, 'on the new timeline')")
     run(dsn, TABLE.replace("TABLE t", "TABLE other"))
     run(dsn, "INSERT INTO other SELECT g, repeat('x', 100) FROM generate_series(1, 5000) g")
-    with pytest.raises(MzplanError, match="MZ224") as told:
+    with pytest.raises(MzplanError, match="MZ223") as told:
         collection.follow(endpoint(query))
     assert "on timeline 2, and it left timeline 1" in told.value.diagnostics[0].detail
 
@@ -173,7 +173,7 @@ def test_a_slot_that_waits_for_open_transactions_says_for_which(
     input_ = endpoint(source(dsn, tmp_path))
     with psycopg.connect(dsn, application_name="nightly") as writer:
         writer.execute("INSERT INTO other VALUES ('hidden')")
-        with pytest.raises(MzplanError, match=r"MZ239.*waits for open transactions") as told:
+        with pytest.raises(MzplanError, match=r"MZ059.*waits for open transactions") as told:
             input_.offers(0)
         detail = told.value.diagnostics[0].detail
         assert f"process {writer.info.backend_pid}, application nightly" in detail and ", since 20" in detail
@@ -184,7 +184,7 @@ def test_a_slot_that_waits_for_open_transactions_says_for_which(
         other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         late = endpoint(source(dsn, tmp_path, "cd34"))
         monkeypatch.setattr("mzplan.connectors.postgres.source.snapshot.SESSION", replication.SESSION)
-        with pytest.raises(MzplanError, match=r"MZ239.*too long for a lock"):
+        with pytest.raises(MzplanError, match=r"MZ059.*too long for a lock"):
             late.offers(0)
         late.close()
     input_.close()

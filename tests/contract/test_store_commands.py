@@ -268,14 +268,14 @@ def test_what_runners_have_noted_down_moves_along(
     for broken in ("{", whole.replace(dropped.id, "../x"), whole.replace('"lineage": "', '"lineage": "x')):
         carried.write_text(broken)
         ran = mzplan(other, "state", "push", str(copy), "--json")
-        assert ran.code == 1 and ran.error()["code"] == "MZ163", ran
+        assert ran.code == 1 and ran.error()["code"] == "MZ038", ran
         assert mzplan(other, "state", "pull").code == 1
     carried.write_text(whole)
     journal = other / ".mzplan" / "alter.json"
     journal.parent.mkdir(exist_ok=True)
     journal.write_text("{}")
     ran = mzplan(other, "state", "push", str(copy), "--json")
-    assert ran.code == 7 and ran.error()["code"] == "MZ164"
+    assert ran.code == 7 and ran.error()["code"] == "MZ038"
     journal.unlink()
     noted = json.loads(whole)
     assert mzplan(other, "state", "push", str(copy)).code == 0

@@ -135,7 +135,7 @@ def test_killed_in_a_replay(
 
     asked = ("--missing", "--auto-approve", "--wait", "0s")
     refused = project.run("replay", "sink.pg", "--steps", "0..", "--auto-approve")
-    assert refused.returncode == 7 and "MZ295" in refused.stderr, refused.stdout + refused.stderr
+    assert refused.returncode == 7 and "MZ273" in refused.stderr, refused.stdout + refused.stderr
 
     project.down()
     for sink in ("sink.pg", "sink.delta"):

@@ -291,7 +291,7 @@ def test_another_line_goes_on_in_the_middle_of_a_batch_and_back(upgraded: Upgrad
     begun = upgraded.steps()
 
     upgraded.dies_in_a_merge()
-    (told,) = [d for d in upgraded.project.json("plan", code=0)["diagnostics"] if d["code"] == "MZ242"]
+    (told,) = [d for d in upgraded.project.json("plan", code=0)["diagnostics"] if d["code"] == "MZ045"]
     assert f"Spark {installed_spark()}, which is installed here" in told["summary"], told
     upgraded.send()
     upgraded.run(here)

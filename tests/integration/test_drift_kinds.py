@@ -238,7 +238,7 @@ def test_a_restored_database(crew: Crew, postgres: PostgresServer) -> None:
 @pytest.mark.parametrize(
     ("what", "address", "kind", "code"),
     [
-        ("checkpoints", "source.lost", "checkpoint-missing", "MZ160"),
+        ("checkpoints", "source.lost", "checkpoint-missing", "MZ161"),
         ("collections", "source.swept", "collection-missing", "MZ161"),
     ],
 )

@@ -49,7 +49,7 @@ def _not_ddl(resource: Declared, findings: Findings, path: Path, ddl: str, failu
 
 def _not_storable(resource: Declared, findings: Findings, path: Path, failure: DdlError) -> None:
     findings.add(
-        "MZ212",
+        "MZ018",
         "A column that can't be stored",
         f"{resource.label}: {failure}.",
         "leave it out, or have it written under another name. Of a Kafka record or a line of a file the "
@@ -196,7 +196,7 @@ def _not_a_key(
     resource: Declared, findings: Findings, path: Path, summary: str, detail: str, hint: str
 ) -> None:
     findings.add(
-        "MZ200",
+        "MZ018",
         summary,
         f"{resource.label}: {detail}.",
         hint,

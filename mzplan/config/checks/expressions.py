@@ -86,7 +86,7 @@ class ExpressionCheck:
             self.known(parsed, ("where",))
 
     def varying(self, body: Mapping[str, Any]) -> None:
-        """MZ216: below a keyed collection, what decides whether and where a row is in the target is the same
+        """MZ019: below a keyed collection, what decides whether and where a row is in the target is the same
         each time: else the row could not be found when it is to go."""
         from mzplan.schema.expressions import parse_select, parse_where
 
@@ -105,7 +105,7 @@ class ExpressionCheck:
             if parsed.varies is not None:
                 varying_part, offset = parsed.varies
                 self.findings.add(
-                    "MZ216",
+                    "MZ019",
                     "Whether a row is in the target changes without its data",
                     f"{self.owner}: {varying_part} is another value each time. When a row of "
                     f"{self.read} is updated or deleted, {path[0]} has to tell whether, and where, "

@@ -98,7 +98,7 @@ class QueryFiles:
         at = Location(file, (property_,))
         if EACH in written:
             self._findings.add(
-                "MZ250",
+                "MZ251",
                 f"{EACH}…}} has no meaning here",
                 f"{file.path} is one text for all views that name it.",
                 f'name a file for each key (`{QUERY_FILE}: "sql/${{each.key}}.sql"`), or write the SQL as '

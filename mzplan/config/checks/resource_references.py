@@ -193,7 +193,7 @@ def _needs_connection(kind: Kind, type_: str) -> bool:
 def check_exclusive(
     checked: Mapping[Address, Resource], declared: Mapping[Address, Declared], findings: Findings
 ) -> None:
-    """MZ237 for a source that names what another one reads, and what it has read is gone for the other: a
+    """MZ020 for a source that names what another one reads, and what it has read is gone for the other: a
     replication slot, for instance (`x-exclusive`). Whether two connections lead to one server is
     seen by what is written in them."""
     first: dict[Any, Address] = {}
@@ -211,7 +211,7 @@ def check_exclusive(
             if other == address:
                 continue
             findings.add(
-                "MZ237",
+                "MZ020",
                 f"Two sources read {name} {shown(value)}",
                 f"{other} names it too, at {HERE}. What one of them has read, the server discards, and the "
                 "other one misses it.",
@@ -257,7 +257,7 @@ def check_reserved(resource: Declared, kind: ResourceKind, findings: Findings) -
             reason = schema.get("x-reserved", {}).get(key)
             if reason is None and allowed is not None and key not in allowed:
                 findings.add(
-                    "MZ113",
+                    "MZ020",
                     f"The option {shown(str(key))} is not let through",
                     f"{resource.label}: options of a client can load classes, read files and send what "
                     "they read to any server, so only those are passed on that are known to tune it.",

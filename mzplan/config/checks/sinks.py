@@ -38,7 +38,7 @@ def check_sink(resource: Declared, declared: Mapping[Address, Declared], finding
 
 
 def _check_deletes(resource: Declared, source: Declared | None, findings: Findings) -> None:
-    """MZ201 for a sink that only ever adds rows, below a collection whose rows change and go."""
+    """MZ020 for a sink that only ever adds rows, below a collection whose rows change and go."""
     keys = keys_read(source)
     if not keys or source is None or resource.type is None:
         return
@@ -59,7 +59,7 @@ def _check_deletes(resource: Declared, source: Declared | None, findings: Findin
         hint = f"write `{wanted}` and `key: [{', '.join(keys)}]`."
         path = next(((name,) for name in needed if name in resource.body), ("from",))
     findings.add(
-        "MZ201",
+        "MZ020",
         "A sink that only adds rows can't follow updates and deletes",
         detail,
         hint,
@@ -68,7 +68,7 @@ def _check_deletes(resource: Declared, source: Declared | None, findings: Findin
 
 
 def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
-    """MZ219 for a sink that writes what its source reads (`x-channel`)."""
+    """MZ020 for a sink that writes what its source reads (`x-channel`)."""
     source = declared.get(FROM.address(resource.body["from"], declared))
     if source is None or not isinstance(source.body, dict):
         return
@@ -82,7 +82,7 @@ def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findin
         if not _meet(source, resource, servers, declared):
             continue
         findings.add(
-            "MZ219",
+            "MZ020",
             f"{resource.label} would feed itself",
             f"It writes to {name} {shown(str(written))}, which {source.label} reads, on the same {servers}: "
             "every row would come back and be written again, without end.",

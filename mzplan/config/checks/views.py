@@ -66,11 +66,11 @@ class Views:
             self._schema(resource, property_, query, selected)
 
     def _check_name(self, resource: Declared) -> None:
-        """MZ303: others read a source and a view by their names alone."""
+        """MZ003: others read a source and a view by their names alone."""
         other = self.declared.get(Address("source", resource.address.name))
         if other is not None and other is not resource:
             self.findings.add(
-                "MZ303",
+                "MZ003",
                 f"Two collections are called {shown(resource.address.name)}",
                 f"{other.label} ({HERE}) has the name, too, and queries read collections by their names.",
                 "give one of them another name.",
@@ -97,7 +97,7 @@ class Views:
 
     def _refuse(self, resource: Declared, property_: str, query: ViewQuery) -> None:
         self.findings.add(
-            "MZ300",
+            "MZ019",
             "Not a query that a view can compute",
             f"{resource.label}: {query.problem}.",
             "write SELECT … FROM a source or view of the project, and WHERE to leave rows out.",
@@ -143,7 +143,7 @@ class Views:
             never = (f"{name} may be NULL" for name in nulls)
             detail = f"By its query, {', '.join((*typed, *never))}"
         self.findings.add(
-            "MZ302",
+            "MZ230",
             f"The schema of {resource.label} is not that of its query",
             f"{detail}.",
             "correct `schema`, or remove it where it follows from the query.",
@@ -181,11 +181,11 @@ class _Expressions:
         return [(column, item) for item in query.items for column in columns_selected(item.text, stored)]
 
     def _keep(self, keys: Sequence[str], key: Sequence[str] | None) -> None:
-        """Fill in `key`, of a view whose rows are updated and deleted; MZ300 where it could not follow."""
+        """Fill in `key`, of a view whose rows are updated and deleted; MZ019 where it could not follow."""
         resource, collection = self._resource, self._query.collection.text
         if key is None:
             self._findings.add(
-                "MZ300",
+                "MZ019",
                 "A view does not keep the key of what it reads",
                 f"{resource.label}: {collection} keeps the latest row of each key ({', '.join(keys)}), and "
                 "a row that is updated or deleted there is found in the view by that.",
@@ -195,7 +195,7 @@ class _Expressions:
         elif resource.body.get("key", list(key)) != list(key):
             given = f"gives the key {', '.join(key)}" if key else f"reads {collection}, which has none"
             self._findings.add(
-                "MZ300",
+                "MZ019",
                 "A view has another key than its query gives",
                 f"{resource.label}: its query {given}.",
                 "remove `key`: it follows from the query.",

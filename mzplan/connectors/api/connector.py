@@ -166,7 +166,7 @@ class SinkConnector(Side, Protocol):
         Only sinks whose schema says `x-deletes` are given those."""
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """What is recorded of its steps. Raises MzplanError MZ100 for a target that keeps nothing, and for
+        """What is recorded of its steps. Raises MzplanError MZ177 for a target that keeps nothing, and for
         what a server did."""
 
     def ensure_whole(self, query: ResolvedQuery) -> None:

@@ -23,7 +23,7 @@ def replays_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Replay]:
 
 
 def check_replays(query: ResolvedQuery, checkpoint: Checkpoint) -> tuple[Diagnostic, ...]:
-    """MZ295 for each replay of steps that do not exist yet. Changes nothing, and never raises for what the
+    """MZ273 for each replay of steps that do not exist yet. Changes nothing, and never raises for what the
     storage did."""
     try:
         todo = replays_to_do(query, checkpoint)
@@ -37,7 +37,7 @@ def check_replays(query: ResolvedQuery, checkpoint: Checkpoint) -> tuple[Diagnos
 def _beyond(query: ResolvedQuery, step: int, done: int) -> Diagnostic:
     last_step = f"Its last step is {done}." if done >= 0 else "It has written no step yet."
     return Diagnostic(
-        code="MZ295",
+        code="MZ273",
         summary=f"Steps of {query.address} can't be replayed",
         detail=f"Step {step} is not there yet. {last_step}",
         hint=f"mzplan steps {query.address} lists them. To give up what was asked for: mzplan replay "
@@ -48,7 +48,7 @@ def _beyond(query: ResolvedQuery, step: int, done: int) -> Diagnostic:
 
 
 def ensure_letters(address: Address, type_: str, body: Mapping[str, Any]) -> None:
-    """Raise MzplanError MZ295 for a source whose dead letters can't be read once more, with why."""
+    """Raise MzplanError MZ273 for a source whose dead letters can't be read once more, with why."""
     place = body.get("dead_letter") or {}
     again = f"let it read everything again: mzplan apply --replace {address} --allow-replace"
     if body.get("on_error") != "dead-letter" or not place:
@@ -82,6 +82,6 @@ def ensure_letters(address: Address, type_: str, body: Mapping[str, Any]) -> Non
 
 
 def letters_refused(address: Address, why: str, hint: str) -> MzplanError:
-    """MZ295 of dead letters."""
+    """MZ273 of dead letters."""
     summary = f"Dead letters of {address} can't be replayed"
-    return error("MZ295", summary, why, hint, address=address, exit_code=ExitCode.REFUSED)
+    return error("MZ273", summary, why, hint, address=address, exit_code=ExitCode.REFUSED)

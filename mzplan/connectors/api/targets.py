@@ -129,10 +129,10 @@ def incomparable(query: ResolvedQuery, why: str, hint: str = "") -> MzplanError:
 
 
 def nothing_recorded(query: ResolvedQuery, why: str, *, has_content: bool = False) -> MzplanError:
-    """MZ100. `has_content`: what the target holds can be compared."""
+    """MZ177. `has_content`: what the target holds can be compared."""
     also = f"; or what the target holds: mzplan verify {query.address} --content" if has_content else ""
     return error(
-        "MZ100",
+        "MZ177",
         f"The target of {query.address} keeps no record of its steps",
         why,
         f"verify its source: mzplan verify {query.description.rows_of.address}{also}",
@@ -182,10 +182,10 @@ def refused(address: Address, text: str) -> MzplanError:
 
 
 def later_steps(run: SinkRun, text: str) -> Diagnostic:
-    """MZ089: what the target holds already is beyond the step that is pushed, as `text` says."""
+    """MZ069: what the target holds already is beyond the step that is pushed, as `text` says."""
     return Diagnostic(
         severity="warning",
-        code="MZ089",
+        code="MZ069",
         summary=f"The target of {run.query.address} is ahead of its checkpoint",
         detail=f"{_sentence(text)}. It is discarded, and nothing is appended behind later steps. The "
         "checkpoint was restored from a backup: where its steps end elsewhere than those that are written, "
@@ -197,7 +197,7 @@ def later_steps(run: SinkRun, text: str) -> Diagnostic:
 
 
 def unknown_step(run: SinkRun, step: int, last: int) -> Diagnostic:
-    """MZ089 of a step of which the target keeps no record any more, so that its rows can't be counted."""
+    """MZ069 of a step of which the target keeps no record any more, so that its rows can't be counted."""
     return later_steps(run, f"step {step} is written again, {LATER}{last}")
 
 

@@ -269,7 +269,7 @@ def _without_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
 
 
 def _differing(query: ResolvedQuery, folder: str, types: Mapping[str, str]) -> Diagnostic | None:
-    """MZ285 for a table, with columns of these types, that does not have the declared ones."""
+    """MZ230 for a table, with columns of these types, that does not have the declared ones."""
     stored = {name.lower(): type_ for name, type_ in types.items()}
     columns = record_columns(query.description.type, query.body)
     missing = [column.name for column in columns if column.name.lower() not in stored]
@@ -286,7 +286,7 @@ def _differing(query: ResolvedQuery, folder: str, types: Mapping[str, str]) -> D
         return None
     column_list = ", ".join(f"{name} {type_}" for name, type_ in types.items())
     return Diagnostic(
-        code="MZ285",
+        code="MZ230",
         summary=f"Table {folder} does not have the columns of {query.address}",
         detail=f"{query.link.address}: {'; '.join(problems)}. It has {column_list}.",
         hint="declare in `schema` columns that it has, with types that hold its values; the fields of a "
@@ -296,14 +296,14 @@ def _differing(query: ResolvedQuery, folder: str, types: Mapping[str, str]) -> D
 
 
 def _unfit(query: ResolvedQuery, folder: str, table: DeltaTable) -> Sequence[Diagnostic]:
-    """MZ285 for a table without the declared columns, or MZ286 for one without a change feed that a key
+    """MZ230 for a table without the declared columns, or MZ228 for one without a change feed that a key
     needs."""
     if differing := _differing(query, folder, whole_types(table)):
         return [differing]
     if query.keys and table.metadata().configuration.get(_FEED) != "true":
         return [
             Diagnostic(
-                code="MZ286",
+                code="MZ228",
                 summary=f"Table {folder} has no change feed",
                 detail=f"{query.address} has a key: it follows updates and deletes, which only that tells.",
                 hint=f"turn it on, in Spark SQL: ALTER TABLE delta.`{folder}` SET TBLPROPERTIES "

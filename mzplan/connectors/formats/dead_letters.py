@@ -147,6 +147,7 @@ def check(query: ResolvedQuery, probe: Callable[[ResolvedQuery], Probe]) -> tupl
         return (
             _problem(
                 query,
+                "MZ020",
                 f"{query.address} would read its own dead letters",
                 f"topic and dead_letter are both {place['topic']}",
                 "name another topic.",
@@ -165,6 +166,7 @@ def _check_folder(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
     return (
         _problem(
             query,
+            "MZ057",
             f"The dead letters of {query.address} can't be written",
             f"folder {folder}, where the query runs",
             f"check the rights of {nearest}, or name another path.",
@@ -172,8 +174,8 @@ def _check_folder(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
     )
 
 
-def _problem(query: ResolvedQuery, summary: str, detail: str, hint: str) -> Diagnostic:
-    return Diagnostic(code="MZ210", summary=summary, detail=f"{detail}.", hint=hint, address=query.address)
+def _problem(query: ResolvedQuery, code: str, summary: str, detail: str, hint: str) -> Diagnostic:
+    return Diagnostic(code=code, summary=summary, detail=f"{detail}.", hint=hint, address=query.address)
 
 
 def _records(letters: DataFrame) -> DataFrame:

@@ -218,16 +218,16 @@ def _diagnostic(
     where = f"{registry.address} ({registry.body['url']})"
     match problem.why:
         case "refused":
-            code, summary = "MZ126", "The schema registry refused the credentials"
+            code, summary = "MZ051", "The schema registry refused the credentials"
             hint = f"check user and password of {registry.address}."
         case "forbidden":
-            code, hint = "MZ126", "let this user read the subject."
+            code, hint = "MZ054", "let this user read the subject."
             summary = f"Subject {subject} may not be read" if subject else "The schema registry denies access"
         case "missing":
-            code, summary = "MZ127", f"Subject {subject} does not exist"
+            code, summary = "MZ052", f"Subject {subject} does not exist"
             hint = "register the schema there, or name the topic's subject: `subject: NAME`."
         case _:
-            code, summary = "MZ125", "The schema registry can't be reached"
+            code, summary = "MZ050", "The schema registry can't be reached"
             hint = (
                 f"check url and tls of {registry.address}, and that the registry runs and is reachable "
                 "from where the query runs."
@@ -243,12 +243,12 @@ def _diagnostic(
 
 
 def _unfit(query: ResolvedQuery, where: str, what: list[str], severity: bool = False) -> Diagnostic:
-    """MZ128: an error, or a warning of what may be intended."""
+    """MZ230: an error, or a warning of what may be intended."""
     more = [f"and {count(len(what) - _MOST, 'more difference')}"] if len(what) > _MOST else []
     shown = "; ".join([*(one_line(reason, _LONGEST) for reason in what[:_MOST]), *more])
     return Diagnostic(
         severity="warning" if severity else "error",
-        code="MZ128",
+        code="MZ230",
         summary=f"The topic's schema and the columns of {query.address} differ",
         detail=f"{where}: {shown}.",
         hint="correct the columns, or register another version of the schema.",

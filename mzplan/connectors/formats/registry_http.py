@@ -36,6 +36,10 @@ _ALL_S = 30.0  # seconds for a schema and those that it refers to
 _UNLIKE = (AttributeError, TypeError, ValueError, OverflowError)
 
 Why = Literal["unreachable", "refused", "forbidden", "missing", "large", "answer"]
+_VERBS: Mapping[Why, tuple[str, str]] = {
+    "refused": ("MZ051", "refuses us"),
+    "forbidden": ("MZ054", "refuses us"),
+}
 Get = Callable[[str], Any]
 """The answer to a path, as JSON. Raises RegistryError."""
 
@@ -213,7 +217,7 @@ _KEPT = "_mzplan_schemas"
 class RegistrySchemas:
     """The schemas of one registry. `run`: the query's run; schemas fetched by another run are not used.
     `known`: schemas that need not be fetched. `elsewhere` opens an SSH tunnel to it, and returns its local
-    port. `name`: the connection's; `mark` begins an error for people: `mzplan[MZ125]: …`."""
+    port. `name`: the connection's; `mark` begins an error for people: `mzplan[MZ050]: …`."""
 
     server: RegistryServer
     run: str
@@ -264,8 +268,7 @@ class RegistrySchemas:
             return schema_texts(lambda path: get(self.server, path, port), answer)
 
     def _error(self, problem: RegistryError, id_: int) -> str:
-        refused = problem.why in ("refused", "forbidden")
-        code, verb = ("MZ126", "refuses us") if refused else ("MZ125", "can't be reached")
+        code, verb = _VERBS.get(problem.why, ("MZ050", "can't be reached"))
         text = safe(" ".join(problem.text.split()))
         return (
             f"{self.mark}[{code}]: schema {id_} is needed, and {self.name} {verb}: {text} ({self.server.url})"

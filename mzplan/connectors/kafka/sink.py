@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-UNWRITABLE = "MZ211"
+UNWRITABLE = "MZ059"
 _JSON = {
     "ignoreNullFields": "false",
     # Spark's default would cut a timestamp to milliseconds.
@@ -74,7 +74,7 @@ class KafkaSink(SinkConnector):
         return (other,) if other is not None else ()
 
     def _null_key(self, query: ResolvedQuery, found: Probe) -> tuple[Diagnostic, ...]:
-        """MZ213 for a compacted topic, whose brokers refuse a record without a key, if there may be one."""
+        """MZ055 for a compacted topic, whose brokers refuse a record without a key, if there may be one."""
         keys, topic = query.body.get("key", ()), query.body["topic"]
         if found.upstream is None or len(keys) > 1:  # several columns make a JSON object
             return ()
@@ -95,7 +95,7 @@ class KafkaSink(SinkConnector):
         declare = ", or declare the column NOT NULL in the source" if keys else ""
         return (
             Diagnostic(
-                code="MZ213",
+                code="MZ055",
                 summary=f"Topic {topic} takes no record without a key",
                 detail=f"{route(query)}: the topic is compacted, and {what}. Its brokers refuse such a "
                 "record, and the sink would stop at it.",

@@ -142,13 +142,13 @@ _PROBLEMS: Mapping[Why, tuple[str, str, str, str]] = {
         "(or known_hosts) of {name}.",
     ),
     "unreachable": (
-        "MZ121",
+        "MZ050",
         "The SSH server can't be reached",
         "{text}.",
         "check host and port of {name}, and that the server runs and is reachable from where the query runs.",
     ),
     "refused": (
-        "MZ122",
+        "MZ051",
         "The SSH server refused the connection's keys",
         "{text}.",
         "add the public key (beside the private one, in its .pub file) to the user's ~/.ssh/authorized_keys "

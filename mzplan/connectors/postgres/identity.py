@@ -127,7 +127,7 @@ def compare_target(
             f"{_timelines(recorded, found)}, and it holds step {done}, the last one that the checkpoint "
             "knows to be written."
         )
-        return [diagnose(query, "MZ142", summary, why, severity="notice")]
+        return [diagnose(query, "MZ043", summary, why, severity="notice")]
     return []
 
 

@@ -66,12 +66,12 @@ def publish(name: str, tables: Sequence[TableName]) -> str:
 
 
 def role_of(connection: Mapping[str, Any]) -> str:
-    """The role of a connection, as it stands in SQL. Raises MzplanError MZ265 where only what runs the query
+    """The role of a connection, as it stands in SQL. Raises MzplanError MZ301 where only what runs the query
     knows it."""
     user: str = connection["user"]
     for reference in references_in(user):
         raise error(
-            "MZ265",
+            "MZ301",
             "The role to grant to is not known here",
             f"user is the secret reference {reference}, which only what runs the query resolves.",
             "write the name of the role out as `user`, or as ${var.NAME}: it is not a secret.",

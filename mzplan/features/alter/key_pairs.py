@@ -65,7 +65,7 @@ class NewKeys:
         self._made: list[str] = []
 
     def make(self, edits: tuple[PropertyEdit, ...]) -> None:
-        """Write a new pair for each edit that names a missing one. Raises MzplanError MZ124."""
+        """Write a new pair for each edit that names a missing one. Raises MzplanError MZ035."""
         for edit in edits:
             match = _REFERENCE.match(str(edit.value))
             if match is not None and not os.path.lexists(self._folder.path(match[1])):
@@ -127,7 +127,7 @@ def _public(secrets: Secrets, reference: str) -> str | None:
 
 def _unwritable(path: Path, problem: OSError) -> MzplanError:
     return error(
-        "MZ124",
+        "MZ035",
         f"A new key can't be written: {problem.strerror or problem}",
         f"{path}: nothing was changed.",
         "let mzplan write to the project's folder keys/ (mode 0700), or set the keys by hand: "

@@ -72,7 +72,7 @@ class Transaction:
             {} if self.files.is_whole else {a: resource.declared for a, resource in new.resources.items()}
         )
         differing = find_difference({**committed, **self.files.resources}, new.resources).all
-        left = (differing | self.files.mistaken) - set(self.uncommitted)  # of those MZ144 says it
+        left = (differing | self.files.mistaken) - set(self.uncommitted)  # of those MZ145 says it
         return tuple(sorted(left, key=natural))
 
 
@@ -147,7 +147,7 @@ class _Reading:
                 self._ensure_readable(roles[edit.path].address(edit.value, self.named), at)
 
     def _ensure_readable(self, address: Address, at: At) -> None:
-        """Raises MzplanError MZ147 where it is only in the files, perhaps, and these can't be read there."""
+        """Raises MzplanError MZ146 where it is only in the files, perhaps, and these can't be read there."""
         if address in self.named or (self.files.is_whole and address not in self.files.mistaken):
             return
         mistakes = self.files.mistakes
@@ -156,7 +156,7 @@ class _Reading:
             point(
                 self.text,
                 at,
-                "MZ147",
+                "MZ146",
                 f"What the files say of {address} can't be read",
                 f"It is not committed, and the files have {count(len(mistakes), 'mistake')}: {first.summary} "
                 f"({first.range}){', and others' if len(mistakes) > 1 else ''}.",
@@ -213,7 +213,7 @@ class _Reading:
         return after
 
     def _check_removed(self, after: FilesRead) -> None:
-        """Raises MzplanError MZ254 where what a statement returns to its default is still in the files, by
+        """Raises MzplanError MZ075 where what a statement returns to its default is still in the files, by
         their own `defaults`: the next apply would bring it back."""
         problems = []
         for wanted in self.wanted:
@@ -304,7 +304,7 @@ def _named_by_view(user: Address, through: Sequence[str], read: Address) -> Mzpl
 def _uncommitted(address: Address) -> Diagnostic:
     return Diagnostic(
         severity="notice",
-        code="MZ144",
+        code="MZ145",
         kind="uncommitted",
         summary=f"{address} is not committed yet",
         detail="So there is nothing to apply the statement to: only the file is edited.",

@@ -125,7 +125,7 @@ def _within(at: tuple[int, int], span: tuple[tuple[int, int], tuple[int, int]]) 
 def of_defaults(address: Address, path: Sequence[str]) -> Diagnostic:
     name = ".".join(path)
     return Diagnostic(
-        code="MZ254",
+        code="MZ075",
         summary=f"{name} of {address} is one of the project's defaults",
         detail="Taken out of the resource, it would come back by `defaults`; an edit of these would change "
         "every resource that has it by them.",

@@ -44,8 +44,8 @@ def append(
     """Make the rows the next step of a local source, unless an append of this id has done so.
 
     Raises MzplanError: MZ070 for no local source, MZ083 for rows that don't fit its columns, MZ084 when the
-    next step is not `expect`, MZ132 where steps that were read are gone, MZ133 where an append of this id had
-    other rows, MZ134 for an id of mzplan's own, MZ035 for a failure of the storage; then nothing was written.
+    next step is not `expect`, MZ081 where steps that were read are gone, MZ133 where an append of this id had
+    other rows, MZ133 for an id of mzplan's own, MZ035 for a failure of the storage; then nothing was written.
     """
     _ensure_free(address, rows.id)
     state = project.store.read_state()
@@ -128,7 +128,7 @@ def _write(
         ) from None
     except LostStepsError as lost:
         raise error(
-            "MZ132",
+            "MZ081",
             f"Steps of {resource.address} are lost",
             f"{Checkpoint.of(warehouse, *resource.place).steps}: {lost}. What is appended now would never be "
             "read. Nothing was written.",
@@ -153,7 +153,7 @@ def _ensure_free(address: Address, id_: str) -> None:
 
     if id_.startswith(RESERVED):
         raise error(
-            "MZ134",
+            "MZ133",
             f"No append may have the id {id_}",
             f"Ids that begin with {RESERVED} are those of mzplan's own steps. Nothing was written.",
             "give it another id.",

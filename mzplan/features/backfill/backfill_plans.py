@@ -32,7 +32,7 @@ def plan_backfill(
     """Write what a source's upstream holds of the times from `start` to `end`, without that, into its
     collection once more; `now`: all in milliseconds since the epoch. The query restarts for it.
 
-    Raises MzplanError where that can't be done or would do damage: MZ273, MZ274, MZ275.
+    Raises MzplanError where that can't be done or would do damage: MZ273, MZ277, MZ275.
     """
     before = committed(state, address)
     _ensure_able(before)
@@ -88,14 +88,14 @@ def _plan(
 def _rows_again(
     address: Address, appending: Sequence[Address], upserting: Sequence[Address]
 ) -> tuple[Diagnostic, ...]:
-    """MZ276: what the targets of its sinks hold then."""
+    """MZ045: what the targets of its sinks hold then."""
     warnings = []
     if appending:
         subject = count(len(appending), "sink adds", "sinks add")
         warnings.append(
             Diagnostic(
                 severity="notice",
-                code="MZ276",
+                code="MZ045",
                 summary=f"{subject} once more what {address} is backfilled with",
                 detail=f"{_listed(appending)}: what is appended to the collection is appended to the target.",
                 address=address,
@@ -106,7 +106,7 @@ def _rows_again(
         warnings.append(
             Diagnostic(
                 severity="warning",
-                code="MZ276",
+                code="MZ045",
                 summary=f"{subject} what {address} is backfilled with for the newest of its keys",
                 detail=f"{_listed(upserting)}: with mode: upsert the row that comes last stays, and of a key "
                 "with a row after the range that is now an older one.",
@@ -155,7 +155,7 @@ def _ensure_range(address: Address, start: int, end: int, now: int) -> None:
     else:
         return
     raise error(
-        "MZ274",
+        "MZ277",
         f"{address} could not have all records of that range",
         reason,
         hint,

@@ -26,7 +26,7 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
     """Of all queries that need some (or of one), by address, sources first. No store, no server and no secret
     is read.
 
-    Raises MzplanError with every problem; MZ070 for an `address` that no file declares, MZ266 for one that
+    Raises MzplanError with every problem; MZ070 for an `address` that no file declares, MZ070 for one that
     has nothing to be made.
     """
     from mzplan.connectors.unresolved import ddl_of
@@ -64,9 +64,9 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
 
 
 def _nothing(address: Address, type_: str) -> MzplanError:
-    """MZ266, for one that was asked for by name."""
+    """MZ070, for one that was asked for by name."""
     return error(
-        "MZ266",
+        "MZ070",
         f"{address} has no table and no grant on a server",
         f"A {address.kind} of type {type_} needs none: SQL has nothing to make for it.",
         "name a source or a sink on a postgres connection; without an address, all of them are printed.",

@@ -37,7 +37,7 @@ def plan_replay(
     """Write these steps of a sink (None: all of them) into its target once more; with `missing`, only the
     rows that it lacks. The query restarts for it.
 
-    Raises MzplanError where that can't be done or would do damage: MZ295, MZ296.
+    Raises MzplanError where that can't be done or would do damage: MZ273, MZ275.
     """
     before = committed(state, address)
     _ensure_able(before, missing=missing)
@@ -54,7 +54,7 @@ def plan_letters(
     """Read the dead letters of a source that meet `where` (None: all) once more, as the source is now. The
     query restarts for it.
 
-    Raises MzplanError where that can't be done or would do damage: MZ295, MZ296.
+    Raises MzplanError where that can't be done or would do damage: MZ273, MZ275.
     """
     before = committed(state, address)
     if not address.reads_upstream:
@@ -80,7 +80,7 @@ def _plan(
     address, left = before.address, left_of(before, statuses)
     if same := next((errand for errand in left if str(errand) == str(new)), None):
         raise _refused(
-            "MZ296",
+            "MZ275",
             address,
             f"The replay of {address} {same} was already requested",
             f"Serial {same.serial} has asked for it, and no runner has reported it done.",
@@ -91,13 +91,13 @@ def _plan(
 
 
 def plan_without_replays(state: State, address: Address, statuses: Mapping[str, Status] = _NO_STATUS) -> Plan:
-    """Give up the replays of a query that are not done. Raises MzplanError MZ296 where there are none."""
+    """Give up the replays of a query that are not done. Raises MzplanError MZ275 where there are none."""
     before = committed(state, address)
     left = left_of(before, statuses)
     others = [errand for errand in left if not isinstance(errand, Replay)]
     if len(others) == len(left):
         raise _refused(
-            "MZ296",
+            "MZ275",
             address,
             f"{address} has no replay that could be given up",
             "None was asked for, or its runner has reported it done.",
@@ -107,7 +107,7 @@ def plan_without_replays(state: State, address: Address, statuses: Mapping[str, 
 
 
 def _ensure_condition(address: Address, where: str) -> None:
-    """Raise MzplanError MZ295 for what is no condition over the columns of a letter."""
+    """Raise MzplanError MZ273 for what is no condition over the columns of a letter."""
     parsed, names = parse_where(where), [column.name for column in parse_columns(COLUMNS)]
     unknown = [name for name, _ in parsed.columns if name.lower() not in names]
     if parsed.problem:
@@ -121,7 +121,7 @@ def _ensure_condition(address: Address, where: str) -> None:
 
 
 def _late_rows(state: State, address: Address) -> tuple[Diagnostic, ...]:
-    """MZ276: of a key, an upsert keeps the row that comes last."""
+    """MZ045: of a key, an upsert keeps the row that comes last."""
     downstream = DependencyGraph.of(state.resources).reach([address]) - {address}
     upserting = [sink for sink in downstream if state.resources[sink].body.get("mode", "append") == "upsert"]
     if not upserting:
@@ -131,7 +131,7 @@ def _late_rows(state: State, address: Address) -> tuple[Diagnostic, ...]:
     return (
         Diagnostic(
             severity="warning",
-            code="MZ276",
+            code="MZ045",
             summary=f"{count(len(listed), 'sink takes', 'sinks take')} what were dead letters of {address} "
             "for the newest of its keys",
             detail=f"{', '.join(map(str, listed[:SHOWN]))}{more}: with mode: upsert the row that comes last "
@@ -165,7 +165,7 @@ def _ensure_able(record: ResourceState, *, missing: bool) -> None:
 
 
 def _unable(address: Address, why: str, hint: str) -> MzplanError:
-    return _refused("MZ295", address, f"Steps of {address} can't be replayed", why, hint)
+    return _refused("MZ273", address, f"Steps of {address} can't be replayed", why, hint)
 
 
 def _refused(code: str, address: Address, summary: str, detail: str, hint: str) -> MzplanError:

@@ -59,8 +59,8 @@ def open_snapshot(
 ) -> CollectionSnapshot:
     """A collection as of a step (None: the newest that is committed).
 
-    Raises MzplanError: MZ190 for what is not a source and for a step that is not there (any more, or yet),
-    MZ191 for one whose files or log are gone, MZ090 for a failure of the storage.
+    Raises MzplanError: MZ094 for what is not a source and for a step that is not there (any more, or yet),
+    MZ091 for one whose files or log are gone, MZ090 for a failure of the storage.
     """
     state = read_state(project.store, reporter)
     resource = state.resources.get(address)
@@ -123,7 +123,7 @@ def _no_source(resource: ResourceState) -> MzplanError:
 
 
 def _refused(address: Address, summary: str, detail: str, hint: str) -> MzplanError:
-    return error("MZ190", summary, detail, hint, address=address, exit_code=ExitCode.USAGE)
+    return error("MZ094", summary, detail, hint, address=address, exit_code=ExitCode.USAGE)
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def _readable(address: Address) -> Iterator[None]:
         yield
     except GoneError as gone:
         raise error(
-            "MZ191",
+            "MZ091",
             f"The collection of {address} can't be read as of that step any more",
             str(gone),
             "read it as of a later step: --as-of, or the newest without it.",
@@ -141,7 +141,7 @@ def _readable(address: Address) -> Iterator[None]:
         ) from None
     except ConditionError as problem:
         raise error(
-            "MZ192",
+            "MZ019",
             "The condition of --where can't be evaluated",
             f"{problem}.",
             "it is SQL as DataFusion has it: columns as they were declared, text in '…', "

@@ -77,7 +77,7 @@ def collect_records(store: Store, lineage: str) -> bytes | None:
 
 
 def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
-    """The inverse of collect_records. `place` names the file for people. Raises MZ163 for a damaged one, or
+    """The inverse of collect_records. `place` names the file for people. Raises MZ038 for a damaged one, or
     of another state."""
     if data is None:
         return RunnerRecords(keys={}, epoch=0)
@@ -92,7 +92,7 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
             _check(key, value)
     except (ValueError, MzplanError) as problem:
         raise error(
-            "MZ163",
+            "MZ038",
             f"{place} can't be taken along",
             f"{problem}. Nothing was changed.",
             "pull anew. Without it, storage that is still to be removed is left where it is, and targets "
@@ -131,11 +131,11 @@ def write_epoch(store: Store, found: RunnerRecords) -> None:
 
 
 def refuse_open_edit(project: Project) -> None:
-    """Raise MZ164 while such an edit is open: only the store it began in shows whether it was committed."""
+    """Raise MZ038 while such an edit is open: only the store it began in shows whether it was committed."""
     path = journal_path(project.settings.directory)
     if os.path.lexists(path):
         raise error(
-            "MZ164",
+            "MZ038",
             "An edit of `mzplan alter` is still open in this folder",
             f"{path} says so. Only the store that it began in tells whether it was committed. Nothing was "
             "changed.",
@@ -185,7 +185,7 @@ def push(
     (`carried`, see migration); else as a later serial, with only the epoch of `carried`. Returns the serial,
     and whether it was written.
 
-    Raises MZ248 for another environment's, and MZ034 for another lineage and MZ038 where the store is ahead,
+    Raises MZ034 for another environment's, and MZ034 for another lineage and MZ038 where the store is ahead,
     all exit 7; `force` overrides the last two, and a state that is damaged.
     """
     given = decode_state(data, name)

@@ -97,7 +97,7 @@ def plan_import(
         known = {i: g for i, (a, g) in state.forgotten.items() if a == address}
         if len(known) != 1:
             raise error(
-                "MZ039",
+                "MZ165",
                 f"What {address} is to adopt is not known",
                 f"The state remembers {len(known)} forgotten checkpoints of this name"
                 + (f": {', '.join(sorted(known, key=natural))}." if known else "."),
@@ -153,7 +153,7 @@ def wake(runners: Runners, state: State) -> None:
 
 
 def _check_storage(project: Project, warehouse: str, address: Address, id_: str, generation: int) -> None:
-    """Raise MZ039 where the warehouse is on this machine and lacks what is to be adopted. Elsewhere the
+    """Raise MZ165 where the warehouse is on this machine and lacks what is to be adopted. Elsewhere the
     runner checks it."""
     from mzplan.warehouse.paths import absolute, local_path
 
@@ -171,7 +171,7 @@ def _check_storage(project: Project, warehouse: str, address: Address, id_: str,
 
 def _not_there(address: Address, missing: list[str]) -> MzplanError:
     return error(
-        "MZ039",
+        "MZ165",
         f"There is nothing for {address} to adopt",
         f"Not there: {', '.join(missing)}.",
         "look below checkpoints/ and collections/ of the warehouse, and give --id and --generation.",

@@ -51,7 +51,7 @@ def remove_unclaimed(
     """Remove what nothing claims and nothing has written to for `retain_dropped`, under the lock: no import
     and no commit is under way meanwhile. Returns what was found, and a diagnostic for each failed removal.
 
-    Raises MzplanError MZ193 (exit 7) while a runner has still to take in the newest serial, or an export is
+    Raises MzplanError MZ038 (exit 7) while a runner has still to take in the newest serial, or an export is
     being prepared.
     """
     problems: list[Diagnostic] = []
@@ -181,7 +181,7 @@ def _ensure_quiet(store: Store, state: State) -> None:
 
 
 def _refused(summary: str, detail: str, hint: str) -> MzplanError:
-    return error("MZ193", summary, f"{detail} Nothing was removed.", hint, exit_code=ExitCode.REFUSED)
+    return error("MZ038", summary, f"{detail} Nothing was removed.", hint, exit_code=ExitCode.REFUSED)
 
 
 def _warehouse(project: Project, state: State) -> str:

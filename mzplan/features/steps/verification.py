@@ -142,7 +142,7 @@ def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
     }
     return Diagnostic(
         severity="notice",
-        code="MZ299",
+        code="MZ045",
         summary=f"{address}: {steps} ({first if first == last else listed}) can't be compared",
         detail=" ".join(why for why, holds in whys.items() if holds),
         address=address,
@@ -247,7 +247,7 @@ def _difference(step: int, rows: int | None, digest: str | None, found: ContentH
 def _unknown(address: Address, steps: list[int]) -> Diagnostic:
     listed = str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
     return Diagnostic(
-        code="MZ101",
+        code="MZ091",
         summary=f"The target of {address} has no record of step {listed}",
         detail="It keeps only its newest steps (docs/internals/endpoints.md), or its record was removed.",
         hint="verify newer steps, or the source's.",

@@ -28,7 +28,7 @@ _MAX_TOKEN = 4096  # bytes of its file
 
 
 def read_token(file: str | None) -> str:
-    """The token of a file, or of the environment; "" where there is none. Raises MzplanError MZ187."""
+    """The token of a file, or of the environment; "" where there is none. Raises MzplanError MZ186."""
     where = file or f"${TOKEN_VARIABLE}"
     if file is not None:
         try:
@@ -158,7 +158,7 @@ def _is_loopback(host: str) -> bool:
 
 def _no_token(why: str) -> Exception:
     return error(
-        "MZ187",
+        "MZ186",
         "There is no token to ask for",
         why,
         "(umask 077; openssl rand -hex 24 > ui.token), then --token-file ui.token.",

@@ -50,7 +50,7 @@ def receiver_of(
     environment: Mapping[str, str],
 ) -> Receiver | None:
     """None where no server is named. Raises MzplanError: MZ178 for a variable that names none that can be
-    used, MZ106 and MZ173 where the policy does not have it, MZ179 for a key that only a checkout sends."""
+    used, MZ106 where the policy does not have it, MZ107 for a key that only a checkout sends."""
     if environment.get(DISABLED_VARIABLE, "").lower() == "true":
         return None
     if url := environment.get(URL_VARIABLE, "").strip():
@@ -70,13 +70,13 @@ def receiver_of(
 
 
 def clear_text(receiver: Receiver) -> Diagnostic | None:
-    """MZ117 for a key that everybody between here and the server could read."""
+    """MZ116 for a key that everybody between here and the server could read."""
     parts = urlsplit(receiver.url)
     if receiver.key is None or parts.scheme == "https" or is_loopback(parts.hostname or ""):
         return None
     return Diagnostic(
         severity="warning",
-        code="MZ117",
+        code="MZ116",
         summary="The key for run events is sent in clear",
         detail=f"Their server is at http://: whoever is between here and {parts.hostname} can read it.",
         hint="use https://.",
@@ -88,7 +88,7 @@ def _permit(wanted: RunEventSettings, directory: str, policy: Policy | None) -> 
         policy.check(_SUBJECT, [Flow(wanted.api_key, (server_of_url(wanted.url),))], proposed=False)
     elif may_be_foreign(Path(directory)):
         raise error(
-            "MZ179",
+            "MZ107",
             f"The key for run events, {wanted.api_key}, is not sent to {server_of_url(wanted.url)}",
             "mzplan.yaml is in a checkout, or this is a CI job: whoever wrote it could get at the key. No "
             "run events are sent.",

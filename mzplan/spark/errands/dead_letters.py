@@ -132,7 +132,7 @@ class LettersReplays:
 
 
 def check_conditions(spark: SparkSession, query: ResolvedQuery) -> None:
-    """Raise MzplanError MZ058 for a replay of which Spark does not accept `where`. Reads nothing."""
+    """Raise MzplanError MZ019 for a replay of which Spark does not accept `where`. Reads nothing."""
     empty = spark.createDataFrame([], COLUMNS)
     for replay in query.description.replays:
         if replay.where:

@@ -55,7 +55,7 @@ def open_upstream(description: Description, secrets: Secrets, directory: str, wa
         )
     if query.keys:
         raise _not_again(
-            "MZ202",
+            "MZ092",
             query,
             "Its collection keeps of each key what a step has changed, and no record that changed "
             "nothing (an older one of the same key, the deletion of a row that was not there): so the "

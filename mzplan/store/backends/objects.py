@@ -174,7 +174,7 @@ class ObjectStoreBackend:
     # --- inside
 
     def _end(self, info: LockInfo, failed: BaseException | None) -> None:
-        """Give the lock back. Raises MZ176 where it stays, after what has failed before it."""
+        """Give the lock back. Raises MZ033 where it stays, after what has failed before it."""
         try:
             self._give_back(info)
         except KeyboardInterrupt:  # else it would outlive this process
@@ -245,7 +245,7 @@ class ObjectStoreBackend:
             return opened
         except Exception as problem:
             raise error(
-                "MZ097",
+                "MZ005",
                 f"The state's url {self.url} can't be used",
                 f"{_said(problem)}.",
                 "write s3://bucket/prefix, gs://bucket/prefix or abfss://container@account…/prefix, and "
@@ -281,7 +281,7 @@ def _without_endpoint_of_environment(config: Mapping[str, str]) -> Iterator[None
 
 def _left(info: LockInfo, place: str, problem: MzplanError) -> Diagnostic:
     return Diagnostic(
-        code="MZ176",
+        code="MZ033",
         summary=f"The lock of {place} could not be given back",
         detail=f"{problem.diagnostics[0].summary}. It stays, and every other command is refused.",
         hint=f"when this command has ended: mzplan state unlock {info.id}",

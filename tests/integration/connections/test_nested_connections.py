@@ -172,7 +172,7 @@ def changes_that_do_not_hold(nested: Nested, outer: SshServer) -> None:
     """Found out in validation, if asked for; else by the runner, before it stops anything."""
     broken = nested.alter("ALTER CONNECTION ne_m_outer SET PORT = 1 WITH (VALIDATE)", code=1)
     (cause,) = broken["diagnostics"]
-    assert (cause["code"], cause["addresses"]) == ("MZ121", ["sink.ne_far", "sink.ne_near", "source.ne_s"])
+    assert (cause["code"], cause["addresses"]) == ("MZ050", ["sink.ne_far", "sink.ne_near", "source.ne_s"])
 
     def rejected() -> Any:
         document = nested.alter("ALTER CONNECTION ne_m_outer SET PORT = 1", "--wait", "60s", code=8)
@@ -215,7 +215,7 @@ def another_registry(nested: Nested, registry: SchemaRegistry) -> None:
     """Validated by default: it must be there, with the subject; then the source that uses it restarts."""
     with SchemaRegistry() as other:
         missing = nested.alter(f"ALTER CONNECTION ne_reg SET URL = '{other.url}'", code=1)
-        assert [(d["code"], d["address"]) for d in missing["diagnostics"]] == [("MZ127", "source.ne_s")]
+        assert [(d["code"], d["address"]) for d in missing["diagnostics"]] == [("MZ052", "source.ne_s")]
     elsewhere = registry.url.replace("127.0.0.1", "localhost")
     _, restarted = nested.restarted_by(
         lambda: nested.alter(f"ALTER CONNECTION ne_reg SET URL = '{elsewhere}'")

@@ -138,20 +138,20 @@ def test_validation_asks_the_registry(
         server.register("a/b", {"type": "record"}, "AVRO")
         assert found(source(kafka, registry, name, "id BIGINT")) == []
         assert found(source(kafka, registry, name, "id BOOLEAN, x INT")) == [
-            ("MZ128", "error"),
-            ("MZ128", "warning"),
+            ("MZ230", "error"),
+            ("MZ230", "warning"),
         ]
         avro = first(source(kafka, registry, name, "id BIGINT", subject="a/b"))
-        assert avro.code == "MZ128" and "of type AVRO, and source.s reads plain JSON" in avro.detail
+        assert avro.code == "MZ230" and "of type AVRO, and source.s reads plain JSON" in avro.detail
         assert found(sink(source(kafka, registry, name, "id BIGINT, at DATE"), name)) == []
-        assert found(sink(source(kafka, registry, name, "id STRING"), name)) == [("MZ128", "error")]
+        assert found(sink(source(kafka, registry, name, "id STRING"), name)) == [("MZ230", "error")]
         server.register(f"{name}-value", {**SCHEMA, "properties": {"id": {"type": "string"}}})
         latest = first(source(kafka, registry, name, "id BIGINT"))
         assert "version 2: its field id is string, and the column BIGINT" in latest.detail
 
         for wrong in (connection(server.url), connection(server.url, user="app", password="${env:BAD}")):
-            assert found(source(kafka, wrong, name, "id STRING")) == [("MZ126", "error")]
-            assert [d.code for d in check_connection(wrong, secrets, ".") or ()] == ["MZ126"]
+            assert found(source(kafka, wrong, name, "id STRING")) == [("MZ051", "error")]
+            assert [d.code for d in check_connection(wrong, secrets, ".") or ()] == ["MZ051"]
         assert check_connection(registry, secrets, ".") == ()
 
         # Through an SSH server, two hops away from the source.
@@ -168,13 +168,13 @@ def test_validation_asks_the_registry(
         assert door.sessions() == 1
         server.stop()
         assert first(source(kafka, far, name, "id STRING")).detail.startswith("connection.door")
-        assert found(source(kafka, registry, name, "id STRING")) == [("MZ125", "error")]
+        assert found(source(kafka, registry, name, "id STRING")) == [("MZ050", "error")]
         door.stop()
-        assert found(source(kafka, far, name, "id STRING")) == [("MZ121", "error")]
+        assert found(source(kafka, far, name, "id STRING")) == [("MZ050", "error")]
     tunnels.close_forwards()
     other = first(source(kafka, connection(f"http://{kafka.bootstrap}"), name, "id STRING"))
-    assert other.code == "MZ125"
-    assert first(source(kafka, connection("http://nowhere.invalid"), name, "id STRING")).code == "MZ125"
+    assert other.code == "MZ050"
+    assert first(source(kafka, connection("http://nowhere.invalid"), name, "id STRING")).code == "MZ050"
 
 
 def test_certificates(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_certificates(tmp_path: Path) -> None:
 
     def problem(inlined: InlinedConnection) -> str:
         found = check_connection(inlined, secrets, str(tmp_path)) or ()
-        assert {d.code for d in found} <= {"MZ125"}
+        assert {d.code for d in found} <= {"MZ050"}
         return " ".join(d.detail for d in found)
 
     with SchemaRegistry(tls=make_certificate(tmp_path, "ca")) as server:

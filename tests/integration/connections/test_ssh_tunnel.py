@@ -258,7 +258,7 @@ def test_validation_goes_through_the_tunnel(
     assert codes(behind(far, postgres, name), "missing") == ["MZ052"]
     assert codes(behind(far, postgres, "nope")) == ["MZ052"]
     (found,) = check_description(sink(behind(bastion(door, port=1), postgres, name)), secrets).diagnostics
-    assert (found.code, found.address) == ("MZ121", Address("sink", "o"))
+    assert (found.code, found.address) == ("MZ050", Address("sink", "o"))
     assert f"connection.t{door.port} (127.0.0.1:1)" in found.detail
     (found,) = check_description(
         sink(behind(bastion(inner, bastion(door, host_keys=[inner.host_key])), postgres, name)), secrets
@@ -308,7 +308,7 @@ def test_keys_of_a_tunnel_that_nothing_uses_are_rotated_live(door: SshServer, tm
     assert first.code == 0 and "Nothing uses connection.door: reaching it from here" in first.err, first
     before = file.read_bytes(), sorted((folder / "keys").iterdir())
     refused = rotate()  # of the keys that there would be, the server knows none
-    assert refused.code == 1 and refused.error()["code"] == "MZ122", refused
+    assert refused.code == 1 and refused.error()["code"] == "MZ051", refused
     assert (file.read_bytes(), sorted((folder / "keys").iterdir())) == before
     door.authorize(first.json()["public_keys"]["secondary_key"])
     second = rotate()

@@ -169,5 +169,5 @@ def test_a_compacted_topic_takes_no_null_key(
     name = topic(partitions=1, config={"cleanup.policy": "compact,delete"})
     source = lab.kafka_source(topic(partitions=1), "id BIGINT NOT NULL, customer STRING")
     broker = {"type": "kafka", "brokers": [lab.kafka.bootstrap]}
-    assert lab.codes(lab.sink(source, "kafka", broker, topic=name, **body)) == ["MZ213"] * is_refused
+    assert lab.codes(lab.sink(source, "kafka", broker, topic=name, **body)) == ["MZ055"] * is_refused
     assert lab.codes(lab.sink(source, "kafka", broker, topic=topic(partitions=1), **body)) == []

@@ -298,7 +298,7 @@ def test_a_topic_that_was_made_anew_and_a_checkpoint_that_is_older(lab: Lab, top
     offsets = lab.checkpoint(pipe.sink) / "spark" / "offsets"
     (offsets / str(last + 1)).unlink()
     lab.start(pipe.sink)  # its steps are in the topic already, with others behind them
-    until("it is told", lambda: "MZ089" in (lab.report(pipe.sink).warning or ""))
+    until("it is told", lambda: "MZ069" in (lab.report(pipe.sink).warning or ""))
     lab.stop(pipe.sink)
 
     delete_topic(lab.kafka.bootstrap, pipe.output)

@@ -420,7 +420,7 @@ def test_a_checkpoint_that_is_behind_its_table_is_told(lab: Lab, topic: Make, da
     last = lab.undo_commit(sink)
     (lab.checkpoint(sink) / "spark" / "offsets" / str(last + 1)).unlink()
     lab.start(sink)
-    until("it is told", lambda: "[MZ089]" in (lab.report(sink).warning or ""))
+    until("it is told", lambda: "[MZ069]" in (lab.report(sink).warning or ""))
     lab.has_rows(shop, "orders", 3)
     lab.stop(source, sink)
 

@@ -130,7 +130,7 @@ def test_select_and_where_are_checked_before_they_run(
     source = lab.kafka_source("none")
     sink = lab.postgres_sink(source, database(), "orders", **body)
     (found,) = lab.check(sink).diagnostics
-    assert found.code == "MZ058"
+    assert found.code == "MZ019"
     assert said in found.detail
     assert found.address == sink.address
 

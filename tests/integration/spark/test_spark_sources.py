@@ -271,7 +271,7 @@ def test_a_renamed_column_of_a_delta_table_ends_its_source(lab: Lab, tmp_path: P
     spark.sql(f"ALTER TABLE {table} RENAME COLUMN note TO remark")
     spark.sql(f"INSERT INTO {table} VALUES (2, 'b')")
     ended = lab.ended(source)
-    assert ended.error_code == "MZ285" and "--replace" in str(ended.error)
+    assert ended.error_code == "MZ230" and "--replace" in str(ended.error)
     lab.stop(source)
     anew = replace(source, generation=2)
     lab.start(anew)

@@ -133,7 +133,7 @@ def test_a_database_that_is_promoted_restored_moved_and_made_anew(
     # Promoted, with every step: told, and it goes on by itself.
     recover(own_postgres)
     notice = found(lab, flow.sink)
-    assert (notice.code, notice.severity) == ("MZ142", "notice")
+    assert (notice.code, notice.severity) == ("MZ043", "notice")
     assert "timeline 2 instead of 1" in notice.detail
     lab.start(flow.sink)
     flow.flows(0, 1)

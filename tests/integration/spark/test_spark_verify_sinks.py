@@ -135,14 +135,14 @@ def test_every_sink_is_as_its_target_has_recorded_it(
     lab.execute(shop, "DELETE FROM mzplan.steps WHERE step = 0")
     assert verified(lab, sinks["straight"]).unknown == (0,)
     lab.execute(shop, "DROP SCHEMA mzplan CASCADE")
-    assert [problem.code for problem in verified(lab, sinks["straight"]).problems] == ["MZ101"]
+    assert [problem.code for problem in verified(lab, sinks["straight"]).problems] == ["MZ091"]
     for type_, connection, body in (
         ("console", None, {}),
         ("kafka", broker, {"topic": output, "delivery": "at-least-once"}),
     ):
         with pytest.raises(MzplanError) as refused:
             opened(lab, lab.sink(source, type_, connection, **body))
-        assert refused.value.diagnostics[0].code == "MZ100"
+        assert refused.value.diagnostics[0].code == "MZ177"
 
 
 # ── --content: what the targets hold

@@ -121,7 +121,7 @@ def test_the_variables_of_the_plan_are_remembered(folder: Path, monkeypatch: pyt
     values.write_text("env: test\n")
     for given in (("--var", "env=test"), ("--var-file", str(values))):
         ran = mzplan(folder, "apply", str(path), *given, "--json")
-        assert ran.code == 5 and ran.error()["code"] == "MZ150" and given[0] in ran.error()["detail"]
+        assert ran.code == 5 and ran.error()["code"] == "MZ036" and given[0] in ran.error()["detail"]
     monkeypatch.setenv("MZPLAN_VAR_ENV", "another")
     ran = mzplan(folder, "apply", str(path), "--json")
     assert ran.code == 5 and "MZPLAN_VAR_ENV" in ran.error()["detail"]

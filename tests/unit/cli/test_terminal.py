@@ -127,10 +127,10 @@ def test_a_fix_is_whole_in_a_line_of_progress() -> None:
     fix = "Refused. Fix: widen the table:\nALTER TABLE t\n  ALTER COLUMN a TYPE bigint;"
     shown.outcome(replace(applied(1), status="rejected", reason=fix))
     long = "x" * 700
-    shown.outcome(replace(applied(2), warning=f"[MZ268] {long}. Fix: run\nSQL;"))
+    shown.outcome(replace(applied(2), warning=f"[MZ045] {long}. Fix: run\nSQL;"))
     shown.close()
     assert f"rejected after 1.0 s: {fix}".replace("\n", "\n    ") in screen.text
-    assert f"warning[MZ268] {long}. Fix: run\n    SQL;\n" in screen.text
+    assert f"warning[MZ045] {long}. Fix: run\n    SQL;\n" in screen.text
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -200,7 +200,7 @@ def test_defaults_can_not_make_a_project_too_large(tmp_path: Path, monkeypatch: 
     text = "sources:\n  t: {for_each: [a, b, c, d, e, f], topic: '${each.key}', format: {type: text}}\n"
     project = PROJECT + f"defaults: {{sources: {{connection: k, labels: {{{labels}}}}}}}\n"
     wrong = errors(tmp_path, {**files(""), "mzplan.yaml": project, "t.yaml": text})
-    assert brief(wrong) == ["mzplan.yaml:3:12 MZ252 Defaults make the project too large"]
+    assert brief(wrong) == ["mzplan.yaml:3:12 MZ007 Defaults make the project too large"]
 
 
 def test_a_secret_in_a_default_is_held_to_the_rules_of_its_place(tmp_path: Path) -> None:
@@ -233,11 +233,11 @@ def alter(folder: Path, statement: str) -> Any:
 def test_what_comes_from_the_defaults_can_not_be_reset(folder: Path) -> None:
     before = (folder / "shop.yaml").read_bytes(), (folder / "mzplan.yaml").read_bytes()
     ran = alter(folder, "ALTER CONNECTION k RESET DESCRIPTION")
-    assert (ran.code, ran.error()["code"]) == (1, "MZ254")
+    assert (ran.code, ran.error()["code"]) == (1, "MZ075")
     assert ((folder / "shop.yaml").read_bytes(), (folder / "mzplan.yaml").read_bytes()) == before
     ran = alter(folder, "ALTER CONNECTION k SET DESCRIPTION = 'own'")
     assert ran.code == 0 and "description: own" in (folder / "shop.yaml").read_text()
-    assert alter(folder, "ALTER CONNECTION k RESET DESCRIPTION").error()["code"] == "MZ254"
+    assert alter(folder, "ALTER CONNECTION k RESET DESCRIPTION").error()["code"] == "MZ075"
     project = (folder / "mzplan.yaml").read_text()
     (folder / "mzplan.yaml").write_text(project.replace("{connections: {description: ours}}", "{}"))
     assert alter(folder, "ALTER CONNECTION k RESET DESCRIPTION").code == 0

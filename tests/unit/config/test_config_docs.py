@@ -1,4 +1,4 @@
-"""docs/errors.md explains every code, and its examples are what mzplan prints."""
+"""docs/errors.md explains every code that the program has, and no other."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-
-from mzplan.render.diagnostics import render_diagnostics
-from tests.unit.config_files import errors
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
@@ -21,17 +18,13 @@ SECTIONS = {
 SECTIONS.pop("MZ---", None)
 
 
-def blocks(section: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", section, flags=re.MULTILINE | re.DOTALL)
-
-
 def test_every_code_is_explained() -> None:
     used = {
         code
         for path in (ROOT / "mzplan").rglob("*.py")
-        for code in re.findall(r"\"(MZ\d{3})\"", path.read_text(encoding="utf-8"))
+        for code in re.findall(r"MZ\d{3}(?!\d)", path.read_text(encoding="utf-8"))
     }
-    assert used - set(SECTIONS) == set()
+    assert used == set(SECTIONS)
     assert list(SECTIONS) == sorted(SECTIONS)
 
 
@@ -50,20 +43,5 @@ def test_the_table_of_families_has_every_code_under_its_heading() -> None:
 
 
 @pytest.mark.parametrize("code", SECTIONS)
-def test_a_section_has_cause_fix_and_an_example(code: str) -> None:
-    section = SECTIONS[code]
-    assert "\n**Cause.** " in section and "\n**Fix.** " in section
-    (example,) = blocks(section, "text")
-    assert f"[{code}]: " in example
-    assert "Fix: " in example or example.startswith("notice")
-
-
-@pytest.mark.parametrize("code", [code for code in SECTIONS if blocks(SECTIONS[code], "yaml")])
-def test_the_examples_are_real(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # paths are shown as seen from here
-    files = {text.split("\n")[0].removeprefix("# "): text for text in blocks(SECTIONS[code], "yaml")}
-    found = errors(tmp_path, dict(files))
-    assert render_diagnostics(found, False, str(tmp_path)).replace(f"{tmp_path}/", "") == blocks(
-        SECTIONS[code], "text"
-    )[0].rstrip("\n")
-    assert {d.code for d in found} == {code}
+def test_a_section_has_a_cause_and_a_fix(code: str) -> None:
+    assert "\n**Cause.** " in SECTIONS[code] and "\n**Fix.** " in SECTIONS[code]

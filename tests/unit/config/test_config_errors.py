@@ -267,7 +267,7 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
                 )
             ),
         },
-        ['b.yaml:5:34 MZ237 Two sources read slot "theirs"'],
+        ['b.yaml:5:34 MZ020 Two sources read slot "theirs"'],
         ["source.one names it too, at b.yaml:4:36", "leave `slot` out"],
     ),
     "a missing key": (

@@ -345,7 +345,7 @@ def test_a_file_of_variables_is_no_pipeline_file(tmp_path: Path) -> None:
     (tmp_path / "values.yaml").unlink()
     (tmp_path / "shop.vars.yaml").write_text("sources:\n  orders: {}\n")
     (found,) = errors(folder, {"mzplan.yaml": VARIABLES}, variables={"need": "x"})
-    assert found.code == "MZ151" and "shop.vars.yaml" in found.summary
+    assert found.code == "MZ015" and "shop.vars.yaml" in found.summary
 
 
 def test_project_settings_need_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

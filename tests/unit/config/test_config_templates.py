@@ -274,7 +274,7 @@ def test_a_sink_of_a_missing_source_is_at_its_line(tmp_path: Path) -> None:
         ("{A: x, 'b c': y}\n    name: '${each.key}'", 't.yaml:3:16 MZ251 The key "A" makes no name'),
         ("[a, b, a]", "t.yaml:3:22 MZ003 source.t_a is declared twice"),
         ("[a, b]\n    name: one", "t.yaml:3:19 MZ003 source.one is declared twice"),
-        ("{a: x, b: ['${each.key}']}", "t.yaml:3:27 MZ250 ${each.key} has no meaning here"),
+        ("{a: x, b: ['${each.key}']}", "t.yaml:3:27 MZ251 ${each.key} has no meaning here"),
     ],
 )  # fmt: skip
 def test_keys_that_are_none(tmp_path: Path, keys: str, said: str) -> None:
@@ -322,13 +322,13 @@ def test_a_reference_that_is_none(tmp_path: Path, text: str) -> None:
         tmp_path,
         files(f"sources:\n  t: {{for_each: [a, b], connection: k, topic: 'x{text}', {FORMAT}}}\n"),
     )
-    assert (wrong.code, wrong.range and wrong.range.column) == ("MZ250", 49)
+    assert (wrong.code, wrong.range and wrong.range.column) == ("MZ251", 49)
 
 
 def test_with_a_colon_it_is_no_secret(tmp_path: Path) -> None:
     text = f"sources:\n  t: {{for_each: [a, b], connection: k, topic: '${{each:key}}', {FORMAT}}}\n"
     wrong = errors(tmp_path, files(text))
-    assert {d.code for d in wrong} == {"MZ250"}
+    assert {d.code for d in wrong} == {"MZ251"}
     wrong = errors(tmp_path, files(text.replace("for_each: [a, b], ", "")))
     assert {d.code for d in wrong} == {"MZ017"} and wrong[0].hint.startswith("write ${each.key}")
 
@@ -342,7 +342,7 @@ def test_with_a_colon_it_is_no_secret(tmp_path: Path) -> None:
     ],
 )
 def test_outside_of_for_each_it_has_no_meaning(tmp_path: Path, text: str, place: str) -> None:
-    wrong = [d for d in errors(tmp_path, files(text)) if d.code == "MZ250"]
+    wrong = [d for d in errors(tmp_path, files(text)) if d.code == "MZ251"]
     assert [str(d.range) for d in wrong] == [place]
 
 
@@ -356,7 +356,7 @@ def test_it_can_not_come_in_by_an_alias(tmp_path: Path) -> None:
         format: &f {type: json, schema: "${each.key} BIGINT"}
       plain: {connection: k, topic: t, format: *f}
     """
-    assert found(tmp_path, text) == ["t.yaml:8:36 MZ250 ${each.key} has no meaning here"]
+    assert found(tmp_path, text) == ["t.yaml:8:36 MZ251 ${each.key} has no meaning here"]
 
 
 @pytest.mark.parametrize(
@@ -364,11 +364,11 @@ def test_it_can_not_come_in_by_an_alias(tmp_path: Path) -> None:
 )
 def test_settings_have_no_key(tmp_path: Path, settings: str) -> None:
     files: dict[str, str | bytes] = {"mzplan.yaml": f"version: 1\nproject: shop\n{settings}\n"}
-    assert [d.code for d in errors(tmp_path, files)] == ["MZ250"]
+    assert [d.code for d in errors(tmp_path, files)] == ["MZ251"]
     if settings.startswith("warehouse"):
         with pytest.raises(MzplanError) as failure:
             load_project(tmp_path)
-        assert [d.code for d in failure.value.diagnostics] == ["MZ250"]
+        assert [d.code for d in failure.value.diagnostics] == ["MZ251"]
 
 
 def test_what_a_key_makes_is_no_reference_of_ours(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_what_a_key_makes_is_no_reference_of_ours(tmp_path: Path) -> None:
     sources:
       t: {{for_each: {{a: "{{each.key}}", b: "{{x"}}, connection: k, topic: "$${{each.value}}", {FORMAT}}}
     """
-    assert {d.code for d in errors(tmp_path, files(text))} <= {"MZ250", "MZ017"}
+    assert {d.code for d in errors(tmp_path, files(text))} <= {"MZ251", "MZ017"}
     assert errors(tmp_path, files(text))
 
 
@@ -451,7 +451,7 @@ def test_it_may_not_make_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
       t: {{for_each: [a, b, c], connection: k, topic: "${{each.key}}", {FORMAT}}}
       u: {{for_each: [a, b, c], connection: k, topic: "${{each.key}}", {FORMAT}}}
     """
-    assert found(tmp_path, text) == ["t.yaml:4:7 MZ252 for_each makes the project too large"]
+    assert found(tmp_path, text) == ["t.yaml:4:7 MZ007 for_each makes the project too large"]
 
 
 def test_a_small_file_can_not_become_a_large_project(tmp_path: Path) -> None:
@@ -463,14 +463,14 @@ def test_a_small_file_can_not_become_a_large_project(tmp_path: Path) -> None:
     text = (
         f"sources:\n  t:\n    for_each: [{keys}]\n    connection: k\n    topic: '${{each.key}}'\n{laughs}\n"
     )
-    assert found(tmp_path, text) == ["t.yaml:3:5 MZ252 for_each makes the project too large"]
+    assert found(tmp_path, text) == ["t.yaml:3:5 MZ007 for_each makes the project too large"]
 
 
 def test_texts_can_not_become_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expansion, "MAX_FILLED", 100_000)
     many = "${each.value}" * 50
     text = f"sources:\n  t: {{for_each: {{a: {'x' * 3000}}}, connection: k, topic: '{many}', {FORMAT}}}\n"
-    assert found(tmp_path, text) == ["t.yaml:2:7 MZ252 for_each makes the project too large"]
+    assert found(tmp_path, text) == ["t.yaml:2:7 MZ007 for_each makes the project too large"]
 
 
 def test_values_count_as_often_as_they_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,7 +479,7 @@ def test_values_count_as_often_as_they_are_used(tmp_path: Path, monkeypatch: pyt
     uses = ", ".join(["'${each.value}'"] * 20)
     value = ", ".join(["x"] * 100)
     text = f"sources:\n  t: {{for_each: {{a: [{value}]}}, connection: k, {FORMAT}, labels: [{uses}]}}\n"
-    assert found(tmp_path, text) == ["t.yaml:2:7 MZ252 for_each makes the project too large"]
+    assert found(tmp_path, text) == ["t.yaml:2:7 MZ007 for_each makes the project too large"]
 
 
 # --- commands
@@ -510,7 +510,7 @@ def refused(folder: Path, statement: str) -> dict[str, Any]:
 
 def test_alter_refuses_what_would_change_the_others(folder: Path) -> None:
     error = refused(folder, "ALTER SOURCE orders SET CONNECTION spare")
-    assert (error["code"], error["address"], error["range"]["line"]) == ("MZ253", "source.orders", 2)
+    assert (error["code"], error["address"], error["range"]["line"]) == ("MZ075", "source.orders", 2)
     assert "per_topic" in error["detail"]
 
 
@@ -533,7 +533,7 @@ def test_alter_says_how_to_write_out_a_connection_inside(tmp_path: Path) -> None
 def test_alter_refuses_it_also_where_the_template_has_its_name(folder: Path) -> None:
     file = folder / "t.yaml"
     file.write_text(file.read_text().replace("per_topic:", "orders:"))
-    assert refused(folder, "ALTER SOURCE orders SET CONNECTION spare")["code"] == "MZ253"
+    assert refused(folder, "ALTER SOURCE orders SET CONNECTION spare")["code"] == "MZ075"
     file.write_text(file.read_text().replace("topic:", "topc: 1\n    topic:"))
     assert refused(folder, "ALTER SOURCE orders SET CONNECTION spare")["code"] == "MZ004"
 

@@ -123,7 +123,7 @@ def test_mistakes_of_entries_have_their_place(tmp_path: Path) -> None:
         """
     found = brief(errors(tmp_path, {"mzplan.yaml": text}, environment="dev", variables={"user": "u"}))
     assert found == [
-        'mzplan.yaml:7:14 MZ249 Two environments are the default: "dev" and "prod"',
+        'mzplan.yaml:7:14 MZ245 Two environments are the default: "dev" and "prod"',
         'mzplan.yaml:8:17 MZ015 Unknown variable "prot"',
         'mzplan.yaml:11:35 MZ016 Secret written out in "password"',
         'mzplan.yaml:11:59 MZ004 Unknown key "colour"',
@@ -292,11 +292,11 @@ def test_a_state_is_of_one_environment(folder: Path, tmp_path: Path) -> None:
     assert mzplan(folder, "apply", "--auto-approve", *config).code == 0
     for command in (["apply", "--auto-approve"], ["status"], ["pause", "source.orders"], ["state", "list"]):
         found = mzplan(folder, "--env", "prod", *command, "--json", *config)
-        assert (found.code, found.error()["code"]) == (7, "MZ248"), command
+        assert (found.code, found.error()["code"]) == (7, "MZ034"), command
     pulled = tmp_path / "pulled.json"
     assert mzplan(folder, "state", "pull", "--out", str(pulled)).code == 0
     found = mzplan(folder, "--env", "prod", "state", "push", str(pulled), "--force", "--json")
-    assert (found.code, found.error()["code"]) == (7, "MZ248")
+    assert (found.code, found.error()["code"]) == (7, "MZ034")
 
 
 def test_an_environment_may_be_renamed(folder: Path) -> None:
@@ -347,7 +347,7 @@ def test_the_plan_of_one_is_not_applied_to_another(folder: Path, tmp_path: Path)
     assert "Environment: prod" in made.out and f"mzplan --env prod apply {plan}" in made.err
     assert mzplan(folder, "show", plan, "--json").json()["environment"] == "prod"
     found = mzplan(folder, "apply", plan, "--json")
-    assert (found.code, found.error()["code"]) == (5, "MZ247")
+    assert (found.code, found.error()["code"]) == (5, "MZ036")
     assert "mzplan --env prod apply" in found.error()["hint"]
     assert not (folder / "state").exists()
     assert mzplan(folder, "--env", "prod", "apply", plan).code == 0

@@ -93,7 +93,7 @@ def problems(schema: Any, **types: str | None) -> list[str]:
 def encode(*rows: dict[str, Any] | None, schema: Any = SCHEMA) -> list[bytes | None]:
     keys = pa.array(["k"] * len(rows))
     batch = pa.RecordBatch.from_arrays([keys, pa.array(rows, ARROW)], names=["key", "value"])
-    encoder = Encoder(schemas=[json.dumps(schema)], id=7, mark="mzplan[MZ211]")
+    encoder = Encoder(schemas=[json.dumps(schema)], id=7, mark="mzplan[MZ059]")
     (made,) = encoder([batch])
     assert made.column(0).to_pylist() == ["k"] * len(rows)
     return made.column(1).to_pylist()  # type: ignore[no-any-return]
@@ -126,7 +126,7 @@ def test_a_row_that_the_schema_does_not_allow_is_told_without_its_values(
     with pytest.raises(RuntimeError) as problem:
         encode({**ROW, **change})
     text, _, fix = str(problem.value).partition(". Fix: ")
-    assert text == f"mzplan[MZ211]: a row can't be written with schema 7: {said}"
+    assert text == f"mzplan[MZ059]: a row can't be written with schema 7: {said}"
     assert (
         fix
         == "change the row by `select` or `where`, or register a schema that allows it and restart the sink."

@@ -315,7 +315,7 @@ def test_a_collection_that_was_never_written(tmp_path: Path) -> None:
                     "[DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG] no",
                 ),
             ],
-            "MZ285",
+            "MZ230",
             "connection.k (a:1): a column of the table was renamed, dropped or retyped, and Delta doesn't "
             "stream across that: [DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG] no",
         ),

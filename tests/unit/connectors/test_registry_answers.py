@@ -156,7 +156,7 @@ def told(monkeypatch: pytest.MonkeyPatch, schema: Any, kind: str, type_: str = "
 def test_a_text_that_is_no_schema_is_said(
     monkeypatch: pytest.MonkeyPatch, schema: Any, kind: str, type_: str
 ) -> None:
-    assert [problem.code for problem in told(monkeypatch, schema, kind, type_)] == ["MZ128"]
+    assert [problem.code for problem in told(monkeypatch, schema, kind, type_)] == ["MZ230"]
 
 
 def test_names_of_a_registry_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:

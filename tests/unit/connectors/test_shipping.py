@@ -74,7 +74,7 @@ def decoding() -> Callable[..., object]:
 
 def encoding() -> Callable[..., object]:
     kafka_sink.ship_tasks()
-    return Encoder(schemas=[SCHEMA], id=1, mark="mzplan[MZ211]").__call__
+    return Encoder(schemas=[SCHEMA], id=1, mark="mzplan[MZ059]").__call__
 
 
 def values(*given: object, type_: pa.DataType) -> pa.RecordBatch:
@@ -106,7 +106,7 @@ GIVEN = {
         ),
         (
             encoding,
-            "mzplan[MZ211]: a row can't be written with schema 1: r.id is int there, and NULL",
+            "mzplan[MZ059]: a row can't be written with schema 1: r.id is int there, and NULL",
         ),
     ],
 )

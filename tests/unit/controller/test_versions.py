@@ -48,7 +48,7 @@ def test_a_line_that_nobody_knows_is_refused_and_nothing_is_written(tmp_path: Pa
     with pytest.raises(MzplanError) as caught:
         take_over(checkpoint, ORDERS, NEW)
     (told,) = caught.value.diagnostics
-    assert told.code == "MZ241" and told.address == ORDERS
+    assert told.code == "MZ031" and told.address == ORDERS
     assert "Spark 4.9.0" in told.summary and NEWEST.spark in told.detail
     assert "mzplan 0.9.0" in told.hint and f"--replace {ORDERS}" in told.hint
     assert checkpoint.versions() == later

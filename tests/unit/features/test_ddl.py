@@ -59,8 +59,8 @@ GRANT USAGE, CREATE ON SCHEMA mzplan TO app;
 @pytest.mark.parametrize(
     ("address", "code", "says"),
     [
-        ("sink.out", "MZ266", "sink.out has no table and no grant on a server"),
-        ("source.orders", "MZ266", "A source of type kafka needs none"),
+        ("sink.out", "MZ070", "sink.out has no table and no grant on a server"),
+        ("source.orders", "MZ070", "A source of type kafka needs none"),
         ("sink.row", "MZ070", "did you mean sink.rows?"),
         ("connection.pg", "MZ070", "connection.pg runs nothing"),
     ],
@@ -75,9 +75,9 @@ def test_what_only_spark_or_a_runner_knows_is_told(tmp_path: Path) -> None:
     assert "twice bigint" in ddl(tmp_path, "sink.rows", more=', select: [id, "id * 2 AS twice"]').out
     found = ddl(tmp_path, more=', select: [id, "id * name AS twice"]')
     assert found.code == 1 and not found.out
-    assert "[MZ265]" in found.err and "select computes twice" in found.err
+    assert "[MZ301]" in found.err and "select computes twice" in found.err
     # As the fix says.
     fixed = ddl(tmp_path, "sink.rows", more=', select: [id, "CAST(id * name AS BIGINT) AS twice"]')
     assert "twice bigint" in fixed.out
     found = ddl(tmp_path, user="${env:PG_USER}")
-    assert found.code == 1 and found.err.count("[MZ265]") == 2
+    assert found.code == 1 and found.err.count("[MZ301]") == 2

@@ -179,7 +179,7 @@ def test_a_damaged_serial_is_no_damaged_state(folder: Path) -> None:
         apply(folder)
     damaged = folder / "state" / "history" / "00000002.json"
     whole = damaged.read_bytes()
-    for content, code in ((b"{", "MZ030"), (whole.replace(b"b:9092", b"x:9092"), "MZ032")):
+    for content, code in ((b"{", "MZ030"), (whole.replace(b"b:9092", b"x:9092"), "MZ030")):
         damaged.write_bytes(content)
         found = mzplan(folder, "history", "show", "3", "--json").error()
         assert found["code"] == code and "history/00000002.json" in found["summary"]

@@ -67,7 +67,7 @@ def test_a_replay_of_letters_is_a_restart_that_the_state_explains() -> None:
     reason = f"a replay of its dead letters where {WHERE}"
     assert change_of(plan, "source.orders").reason == reason
     (upserts,) = plan.diagnostics
-    assert (upserts.code, upserts.severity) == ("MZ276", "warning") and "sink.orders_pg:" in upserts.detail
+    assert (upserts.code, upserts.severity) == ("MZ045", "warning") and "sink.orders_pg:" in upserts.detail
     before, record = state.resources[ORDERS], after.resources[ORDERS]
     assert record.replays == (ASKED,) and record.place == before.place and record.digest != before.digest
     assert describe(record, after.resources).replays == (ASKED,)
@@ -86,7 +86,7 @@ def test_the_same_again_only_when_it_is_done_and_giving_it_up() -> None:
     after = commit_plan(plan_letters(state, ORDERS, WHERE), state)
     with pytest.raises(MzplanError, match="was already requested") as caught:
         plan_letters(after, ORDERS, WHERE, observe(state))
-    assert caught.value.diagnostics[0].code == "MZ296"
+    assert caught.value.diagnostics[0].code == "MZ275"
     again = commit_plan(plan_letters(after, ORDERS, WHERE, observe(after)), after)
     assert [one.serial for one in again.resources[ORDERS].replays] == [3]
     # Of a source that is to do both, each command gives up its own.
@@ -116,7 +116,7 @@ def test_letters_that_can_not_be_read_again(changed: dict[str, Any], why: str, h
     with pytest.raises(MzplanError) as caught:
         plan_letters(commit(shop(orders=source(**body))), ORDERS, None)
     (found,) = caught.value.diagnostics
-    assert (found.code, caught.value.exit_code) == ("MZ295", ExitCode.REFUSED)
+    assert (found.code, caught.value.exit_code) == ("MZ273", ExitCode.REFUSED)
     assert why in found.detail and hint in found.hint
 
 
@@ -134,7 +134,7 @@ def test_conditions_of_what_no_letter_has(where: str, why: str) -> None:
     with pytest.raises(MzplanError) as caught:
         plan_letters(keeping(), ORDERS, where)
     (found,) = caught.value.diagnostics
-    assert (found.code, caught.value.exit_code) == ("MZ295", ExitCode.USAGE) and why in found.detail
+    assert (found.code, caught.value.exit_code) == ("MZ273", ExitCode.USAGE) and why in found.detail
 
 
 def test_only_a_source_has_letters_and_a_paused_one_waits() -> None:
@@ -163,7 +163,7 @@ def test_what_a_runner_finds(tmp_path: Path) -> None:
     # The source may have changed since it was asked for.
     other = query_of(tmp_path, ASKED, dead_letter={"topic": "dead"})
     (refused,) = check_errands(KafkaSource(), other, other.checkpoint)
-    assert refused.code == "MZ295" and "out of which nothing can be taken" in refused.detail
+    assert refused.code == "MZ273" and "out of which nothing can be taken" in refused.detail
     step = LettersStep(step=1, errand=ASKED, path="dead/orders", found=FOUND)
     query.checkpoint.errand_steps.record(step)
     assert query.checkpoint.errand_steps.all() == [step]

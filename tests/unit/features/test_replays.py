@@ -91,7 +91,7 @@ def test_the_same_again_only_when_it_is_done_and_giving_it_up(state: State) -> N
     for statuses in ({}, observe(state)):
         with pytest.raises(MzplanError, match="was already requested") as caught:
             replayed(after, statuses)
-        assert caught.value.diagnostics[0].code == "MZ296" and caught.value.exit_code == ExitCode.REFUSED
+        assert caught.value.diagnostics[0].code == "MZ275" and caught.value.exit_code == ExitCode.REFUSED
     _, again = replayed(after, observe(after))
     assert [one.serial for one in again.resources[SINK].replays] == [3]
     plan = plan_without_replays(after, SINK, observe(state))
@@ -114,7 +114,7 @@ def test_what_can_not_be_replayed() -> None:
         with pytest.raises(MzplanError) as caught:
             plan_replay(state, at(address), (0, 1), missing=False)
         (found,) = caught.value.diagnostics
-        assert (found.code, caught.value.exit_code) == ("MZ295", ExitCode.REFUSED), address
+        assert (found.code, caught.value.exit_code) == ("MZ273", ExitCode.REFUSED), address
         assert why in found.detail
     assert plan_replay(state, at("sink.appended"), None, missing=True).changes
 
@@ -125,7 +125,7 @@ def test_which_steps_a_runner_finds(state: State, tmp_path: Path) -> None:
     query = resolve(described, secrets, ".", str(tmp_path))
     checkpoint = Checkpoint.of(str(tmp_path), *described.place)
     (none,) = check_replays(query, checkpoint)
-    assert none.code == "MZ295" and "written no step yet" in none.detail
+    assert none.code == "MZ273" and "written no step yet" in none.detail
     for step in range(5):
         offsets(Path(checkpoint.spark), step, {"reservoirVersion": step})
         seen_through(Path(checkpoint.spark), step)

@@ -200,7 +200,7 @@ REGISTRY = "connections:\n  r: {type: schema-registry, url: '%s', user: u, passw
 @pytest.mark.parametrize(
     ("url", "more", "codes"),
     [
-        ("http://registry.example:8081", "", ["MZ117"]),
+        ("http://registry.example:8081", "", ["MZ116"]),
         ("http://registry.example:8081", ", cleartext_login: allow", []),
         ("http://localhost:8081", "", []),
         ("http://127.0.0.1:8081/below", "", []),

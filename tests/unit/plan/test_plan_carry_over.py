@@ -197,17 +197,17 @@ def test_a_second_migration_is_refused_until_the_first_has_run() -> None:
     for seen in (unseen, NOT_BEGUN, stopped):
         plan = replaced(wider, state, **seen)
         (error,) = [one for one in plan.diagnostics if one.severity == "error"]
-        assert error.code == "MZ293" and "generation 1 yet" in error.summary
+        assert error.code == "MZ275" and "generation 1 yet" in error.summary
     for seen in ({"condition": "running"}, {**stopped, "step": 0}):
         plan = replaced(wider, state, **seen)
-        assert not [one for one in plan.diagnostics if one.code == "MZ293"]
+        assert not [one for one in plan.diagnostics if one.code == "MZ275"]
         after = change_of(plan, "source.orders").after
         assert after is not None and after.predecessor is not None
         assert (after.predecessor.generation, after.predecessor.predecessor) == (2, None)
     # Everything that replaces it is refused: whatever the upstream has lost meanwhile, only generation 1 has.
     for other in (orders(wider, topic="another"), source(columns=wider, topic="another")):
         plan = build_plan(shop(orders=other), state, observe(state, orders=NOT_BEGUN))
-        assert [one.code for one in plan.diagnostics if one.severity == "error"] == ["MZ293"]
+        assert [one.code for one in plan.diagnostics if one.severity == "error"] == ["MZ275"]
 
 
 def test_the_columns_can_be_put_back_before_the_migration_has_run() -> None:
@@ -235,7 +235,7 @@ def test_the_columns_can_be_put_back_before_the_migration_has_run() -> None:
     assert after.predecessor.predecessor.generation == 2
     assert after.predecessor.predecessor.predecessor is None
     assert [d.code for d in replaced("id BIGINT", back, **begun).diagnostics if d.severity == "error"] == [
-        "MZ293"
+        "MZ275"
     ]
 
 

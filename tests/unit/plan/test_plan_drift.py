@@ -50,9 +50,9 @@ def test_a_runner_answers_for_its_own_queries_once_it_has_taken_them_in() -> Non
             "MZ067: gone",
         ),
         (
-            {"error": "gone", "error_code": "MZ160", "error_kind": "checkpoint-missing"},
+            {"error": "gone", "error_code": "MZ161", "error_kind": "checkpoint-missing"},
             "checkpoint-missing",
-            "MZ160: gone",
+            "MZ161: gone",
         ),
         (
             {"error": "gone", "error_code": "MZ161", "error_kind": "collection-missing"},

@@ -87,7 +87,7 @@ def test_restarting_a_source_and_its_sink_leaves_nothing_downstream(state: State
 def test_restarting_what_is_paused_says_that_it_stays_so(state: State) -> None:
     paused = commit_plan(plan_pause(state, [ORDERS]), state)
     (found,) = plan_restart(paused, [ORDERS]).diagnostics
-    assert (found.severity, found.code) == ("notice", "MZ046")
+    assert (found.severity, found.code) == ("notice", "MZ045")
 
 
 def test_destroy_deletes_everything_dependents_first(state: State) -> None:

@@ -97,7 +97,7 @@ def test_moved_from_that_is_done_or_never_was_means_nothing(state: State) -> Non
 
 def test_two_that_claim_one_name(state: State) -> None:
     wanted = project(kafka(), source("a", topic="orders", **MOVED), source("b", topic="orders", **MOVED))
-    found = [d for d in build_plan(wanted, state).diagnostics if d.code == "MZ037"]
+    found = [d for d in build_plan(wanted, state).diagnostics if d.code == "MZ003"]
     assert len(found) == 1 and found[0].exit_code == ExitCode.REFUSED
 
 

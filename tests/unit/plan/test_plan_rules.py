@@ -515,7 +515,7 @@ def test_a_notice_that_what_was_done_by_hand_holds(state: State) -> None:
     record = dataclasses.replace(state.resources[orders], override="resumed")
     state = dataclasses.replace(state, resources={**state.resources, orders: record})
     (found,) = build_plan(shop(orders=source(paused=True)), state).diagnostics
-    assert found.code == "MZ046" and found.hint == "mzplan pause source.orders"
+    assert found.code == "MZ045" and found.hint == "mzplan pause source.orders"
 
 
 def test_every_plan_lists_what_is_paused_by_hand(state: State) -> None:
@@ -525,7 +525,7 @@ def test_every_plan_lists_what_is_paused_by_hand(state: State) -> None:
         paused = dict(sorted(held.items())[:number])
         plan = build_plan(shop(), dataclasses.replace(state, resources={**state.resources, **paused}))
         (found,) = plan.diagnostics
-        assert plan.is_empty and (found.severity, found.code) == ("notice", "MZ046")
+        assert plan.is_empty and (found.severity, found.code) == ("notice", "MZ045")
         assert found.hint == f"mzplan resume {' '.join(map(str, paused))}"
         assert all(str(address) in f"{found.summary} {found.detail}" for address in paused)
 

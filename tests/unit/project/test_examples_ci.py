@@ -159,7 +159,7 @@ def test_a_commit_is_promoted_from_staging_to_prod(remote: Path) -> None:
     said = ci(job, "apply", str(outs["prod"]), code=5, MZPLAN_ENV="prod", **agreed["staging"])
     assert "not the one that was reviewed" in said
     said = ci(job, "apply", str(outs["prod"]), code=5, MZPLAN_ENV="staging", **agreed["prod"])
-    assert "MZ247" in said
+    assert "MZ036" in said
     ci(job, "apply", str(outs["prod"]), MZPLAN_ENV="prod", **agreed["prod"])
 
 

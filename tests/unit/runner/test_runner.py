@@ -483,7 +483,7 @@ def test_a_rollback_waits_for_the_end_of_a_removal(world: World) -> None:
 def test_what_was_dropped_and_removed_is_not_begun_anew_by_a_rollback(world: World, begun: str) -> None:
     first, let = dropped_and_being_removed(world)
     world.executor.gone = lambda description: (
-        (Diagnostic(code="MZ160", summary="gone", detail="x"),) if description.generation == 1 else ()
+        (Diagnostic(code="MZ161", summary="gone", detail="x"),) if description.generation == 1 else ()
     )
     if begun != "being removed":
         let.set()
@@ -497,7 +497,7 @@ def test_what_was_dropped_and_removed_is_not_begun_anew_by_a_rollback(world: Wor
     let.set()
     world.settle()
     seen = world.settle().observations
-    assert {(o.condition, o.error_code) for o in seen.values()} == {("rejected", "MZ160")}
+    assert {(o.condition, o.error_code) for o in seen.values()} == {("rejected", "MZ161")}
     assert "It was dropped after it had run, and what nothing claims is removed." in (seen[SINK].error or "")
     assert world.executor.running() == {}
     # As the error says: a new generation begins.
@@ -512,10 +512,10 @@ def test_what_is_claimed_again_before_its_removal_and_lost_is_not_begun_anew(wor
     world.settle()
     world.commit(emptied(2))
     world.settle()
-    world.executor.gone = lambda description: (Diagnostic(code="MZ160", summary="gone", detail="x"),)
+    world.executor.gone = lambda description: (Diagnostic(code="MZ161", summary="gone", detail="x"),)
     world.commit(replace(first, serial=3))
     world.settle()
-    assert {o.error_code for o in world.settle().observations.values()} == {"MZ160"}
+    assert {o.error_code for o in world.settle().observations.values()} == {"MZ161"}
     # What has never run has nothing to lose.
     world.commit(emptied(4))
     world.commit(made_again(5))
@@ -602,11 +602,11 @@ def test_what_was_dropped_and_made_again_unseen_is_another_query(world: World, p
     assert {d.id for d in world.store.read_accepted("local").values()} == {"s2", "o2"}
     assert [entry.id for entry in world.store.read_journal("local")] == ["o", "s"]
     # Its storage is lost: that is seen now.
-    world.executor.gone = lambda description: (Diagnostic(code="MZ160", summary="gone"),)
+    world.executor.gone = lambda description: (Diagnostic(code="MZ161", summary="gone"),)
     world.executor.end(world.executor.running()[ORDERS].name, "boom")
     world.settle()
     world.now += 10.0
-    assert world.settle().observations[ORDERS].error_code == "MZ160"
+    assert world.settle().observations[ORDERS].error_code == "MZ161"
 
 
 def test_a_name_that_is_given_to_another_resource_is_not_given_up_with_the_former(world: World) -> None:
@@ -710,26 +710,26 @@ def test_a_batch_that_does_not_end_is_told_in_the_status(
 def test_what_has_lost_its_checkpoint_is_not_begun_again(world: World) -> None:
     world.commit(make_state(1))
     world.settle()
-    gone = Diagnostic(code="MZ160", summary="gone")
+    gone = Diagnostic(code="MZ161", summary="gone")
     world.executor.gone = lambda description: (gone,) if description.id == "s" else ()
     world.executor.end(world.executor.running()[ORDERS].name, "boom")
     world.settle()
     world.now += 10.0
     seen = world.settle().observations[ORDERS]
-    assert (seen.condition, seen.error_code) == ("failed", "MZ160")
+    assert (seen.condition, seen.error_code) == ("failed", "MZ161")
     # Nor by the next runner, nor for a change, nor under another name; a new generation has nothing to lose.
     world.store.leases.renew(world.lease, released=True)
     world.new_runner()
     world.commit(make_state(2, broker="b:1"))
     world.now += 10.0
     seen = world.settle().observations[ORDERS]
-    assert (seen.error_code, ORDERS in world.executor.running()) == ("MZ160", False)
+    assert (seen.error_code, ORDERS in world.executor.running()) == ("MZ161", False)
     alone = make_state(3, broker="b:1")
     alone = replace(alone, resources={a: r for a, r in alone.resources.items() if a.kind != "sink"})
     world.commit(rename(alone, 3, kind="source", orders="renamed"))
     world.now += 10.0
     (seen,) = (o for a, o in world.settle().observations.items() if a.name == "renamed")
-    assert seen.error_code == "MZ160"
+    assert seen.error_code == "MZ161"
     state = make_state(4, broker="b:1")
     anew = replace(state.resources[ORDERS], id="anew")
     world.commit(replace(state, resources={**state.resources, ORDERS: anew}))

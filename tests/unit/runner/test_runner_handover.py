@@ -170,14 +170,14 @@ def test_a_moved_query_whose_storage_is_not_there_does_not_begin_anew(worlds: Wo
     worlds.settle("big")
     worlds.settle("local")
     worlds.executors["big"].gone = lambda description: (
-        Diagnostic(code="MZ160", summary="x", detail="Gone."),
+        Diagnostic(code="MZ161", summary="x", detail="Gone."),
     )
     worlds.commit(2, sink="big")
     worlds.settle("local")  # it lets go, and is about to forget
     worlds.commit(3, sink="big", source="local")
     worlds.settle("local")
     seen = worlds.settle("big")[str(SINK)]
-    assert (worlds.runs("big"), seen.error_code) == ([], "MZ160")
+    assert (worlds.runs("big"), seen.error_code) == ([], "MZ161")
     assert "It ran on instance local before, and this one must see the same warehouse." in (seen.error or "")
     # What has never run has nothing to lose.
     state = worlds.committed
@@ -241,12 +241,12 @@ def test_what_was_dropped_elsewhere_does_not_begin_anew_here(worlds: Worlds) -> 
         worlds.settle(instance)
     assert worlds.store.read_journal("local") == []
     worlds.executors["big"].gone = lambda description: (
-        Diagnostic(code="MZ160", summary="x", detail="Gone."),
+        Diagnostic(code="MZ161", summary="x", detail="Gone."),
     )
     worlds.commit(3, source="big", sink="big")
     worlds.settle("local")
     seen = worlds.settle("big")
-    assert (worlds.runs("big"), {one.error_code for one in seen.values()}) == ([], {"MZ160"})
+    assert (worlds.runs("big"), {one.error_code for one in seen.values()}) == ([], {"MZ161"})
     assert "It ran on instance local before" in (seen[str(SINK)].error or "")
 
 

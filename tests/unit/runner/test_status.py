@@ -339,9 +339,9 @@ def test_a_fix_of_several_lines_is_shown_whole_and_can_be_run() -> None:
     assert "\\n" not in text and "source.orders: [MZ052] No table. None is there. Fix: create it:\n" in text
     indented = text[text.index("  CREATE TABLE") :].rstrip("\n")
     assert [line.removeprefix("  ") for line in indented.splitlines()] == table.splitlines()
-    warned = seen_of(ORDERS, condition="running", warning="[MZ268] a\n\x1b[1mb", held="c\nd")
+    warned = seen_of(ORDERS, condition="running", warning="[MZ045] a\n\x1b[1mb", held="c\nd")
     text = render_status(shown(warned))
-    assert "warning [MZ268] a\n  \\x1b[1mb\n" in text and "held: c\n  d\n" in text
+    assert "warning [MZ045] a\n  \\x1b[1mb\n" in text and "held: c\n  d\n" in text
 
 
 def using(address: Address, connection: InlinedConnection) -> Description:
@@ -601,7 +601,7 @@ def test_each_command_says_that_nothing_runs_on_a_dry_instance(tmp_path: Path) -
     verified = run("-C", str(folder), "verify", "source.orders")
     assert (verified.code, verified.out) == (0, f"source.orders has no steps to verify. {never}\n")
     refused = run("-C", str(folder), "--json", "snapshot", "source.orders").error()
-    assert (refused["code"], refused["detail"]) == ("MZ190", never) and "embedded" in refused["hint"]
+    assert (refused["code"], refused["detail"]) == ("MZ094", never) and "embedded" in refused["hint"]
     refused = run("-C", str(folder), "--json", "logs").error()
     assert refused["code"] == "MZ155" and "runs nothing" in refused["detail"]
     shown = run("-C", str(folder), "status").out

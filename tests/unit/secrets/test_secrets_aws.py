@@ -77,8 +77,8 @@ def test_a_text_and_the_keys_of_an_object(manager: Any, secrets: Secrets) -> Non
     assert secrets.resolve("${aws-sm:shop/plain}") == "one\ntwo"
     assert secrets.resolve("${aws-sm:shop/pg#password}") == "p"
     assert secrets.resolve(f"${{aws-sm:{stored['ARN']}#password}}") == "p"
-    assert problem(secrets, "${aws-sm:shop/pg#port}").code == "MZ262"
-    assert problem(secrets, "${aws-sm:shop/plain#password}").code == "MZ262"
+    assert problem(secrets, "${aws-sm:shop/pg#port}").code == "MZ103"
+    assert problem(secrets, "${aws-sm:shop/plain#password}").code == "MZ103"
     assert problem(secrets, "${aws-sm:shop/pg#user}").code == "MZ056"
 
 

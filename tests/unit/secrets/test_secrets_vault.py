@@ -300,4 +300,4 @@ def test_without_the_package(there: VaultStandIn, secrets: Secrets, monkeypatch:
 @pytest.mark.parametrize("value", [5432, {"a": "b"}, "\ud800", "x" * (1 << 21)])
 def test_what_can_not_be_a_secret(value: object, there: VaultStandIn, secrets: Secrets) -> None:
     there.kept["old/pg"] = {"password": value}
-    assert problem(secrets, "${vault:old/pg#password}").code == "MZ262"
+    assert problem(secrets, "${vault:old/pg#password}").code == "MZ103"

@@ -172,7 +172,7 @@ def test_the_printed_fix_of_a_damaged_state_works(folder: Path, tmp_path: Path, 
     text = (folder / STATE).read_text()
     (folder / STATE).write_text(text[:200] if damage == "truncated" else text.replace("b:9092", "c:9092"))
     found = mzplan(folder, "plan", "--json").error()
-    assert found["code"] == ("MZ030" if damage == "truncated" else "MZ032")
+    assert found["code"] == "MZ030"
     assert "mzplan state pull --serial N --out FILE" in found["hint"] and "push FILE --force" in found["hint"]
     file = str(tmp_path / "pulled.json")
     assert mzplan(folder, "state", "pull", "--serial", "1", "--out", file).code == 0

@@ -31,7 +31,7 @@ def test_a_kafka_option_that_does_more_than_tune_is_refused(tmp_path: Path, opti
     write(tmp_path)
     (tmp_path / "more.yaml").write_text(KAFKA % ("a:1", option))
     found = run("-C", str(tmp_path), "validate", "--json").json()["diagnostics"]
-    assert found[0]["code"] == "MZ113"  # and MZ016, for what sounds like a secret
+    assert found[0]["code"] == "MZ020"  # and MZ016, for what sounds like a secret
 
 
 def test_a_kafka_option_that_tunes_is_let_through(tmp_path: Path) -> None:

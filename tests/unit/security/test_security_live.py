@@ -60,7 +60,7 @@ def pipeline(folder: Path, port: int, host: str = "127.0.0.1", password: str = P
 
 
 def of_sink(ran: Ran) -> dict[str, Any]:
-    """What was found of the sink: MZ050 where its server was asked, MZ171 where the secret stayed here."""
+    """What was found of the sink: MZ050 where its server was asked, MZ107 where the secret stayed here."""
     (found,) = [d for d in ran.json()["diagnostics"] if d["address"] == "sink.orders_pg"]
     assert "of-production" not in ran.out + ran.err and isinstance(found, dict)
     return found
@@ -80,7 +80,7 @@ def test_the_first_plan_of_a_project_says_what_lets_secrets_go_and_it_works(shop
     assert looked.json()["changes"] and of_sink(looked)["severity"] == "warning"
     checked = mzplan(shop, "validate", "--live", "--json")
     refused = of_sink(checked)
-    assert checked.code == 1 and refused["code"] == "MZ171" and refused["severity"] == "error"
+    assert checked.code == 1 and refused["code"] == "MZ107" and refused["severity"] == "error"
     assert "--send-secrets" in refused["hint"]
     lines = re.sub(r"\A.*?(?=\[\[allow)", "", refused["hint"], flags=re.DOTALL)
     policy = shop.parent / "policy.toml"
@@ -94,7 +94,7 @@ def test_a_folder_that_is_no_checkout_is_its_users_own(shop: Path, monkeypatch: 
     monkeypatch.delenv("CI")
     assert [code(shop, *command) for command in LOOKING] == ["MZ050", "MZ050"]
     (shop.parent / ".git").mkdir()
-    assert [code(shop, *command) for command in LOOKING] == ["MZ171", "MZ171"]
+    assert [code(shop, *command) for command in LOOKING] == ["MZ107", "MZ107"]
 
 
 def test_what_needs_no_secret_is_reached_without_more(shop: Path, port: int) -> None:
@@ -108,7 +108,7 @@ def test_what_libpq_finds_by_itself_is_a_secret_too(shop: Path, port: int, monke
     file.write_text(file.read_text().replace(f', password: "{PASSWORD}"', ""))
     monkeypatch.setenv("PGPASSWORD", "of-production")
     refused = of_sink(mzplan(shop, "validate", "--live", "--json"))
-    assert refused["code"] == "MZ171" and "${machine:PGPASSWORD}" in refused["hint"]
+    assert refused["code"] == "MZ107" and "${machine:PGPASSWORD}" in refused["hint"]
     assert code(shop, "validate", "--live", "--send-secrets") == "MZ050"
 
 
@@ -118,7 +118,7 @@ def test_secrets_go_where_the_committed_state_sends_them(shop: Path, port: int) 
     for change in ({"host": "localhost"}, {"password": "${env:HOME}"}, {"password": "${file:/etc/hostname}"}):
         pipeline(shop, port, **change)
         for command in LOOKING:
-            assert code(shop, *command) == "MZ171", change
+            assert code(shop, *command) == "MZ107", change
 
 
 @pytest.mark.programs
@@ -129,7 +129,7 @@ def test_a_state_that_the_checkout_brings_does_not_count(shop: Path, port: int) 
     assert code(shop, "validate", "--live") == "MZ050"
     subprocess.run([*git, "add", "-f", "shop/state/mzplan.state.json"], check=True)
     refused = of_sink(mzplan(shop, "validate", "--live", "--json"))
-    assert refused["code"] == "MZ171" and "git tracks it" in refused["detail"]
+    assert refused["code"] == "MZ107" and "git tracks it" in refused["detail"]
 
 
 @pytest.mark.programs
@@ -142,7 +142,7 @@ def test_nor_does_one_that_is_named_from_outside_and_lies_in_the_checkout(shop: 
     subprocess.run([*git, "init", "-q"], check=True)
     assert code(shop, *arguments) == "MZ050"
     subprocess.run([*git, "add", "-f", "shop/state/mzplan.state.json"], check=True)
-    assert code(shop, *arguments) == "MZ171"
+    assert code(shop, *arguments) == "MZ107"
 
 
 @pytest.mark.parametrize("name", [".hg", ".jj", ".svn"])
@@ -151,7 +151,7 @@ def test_nor_does_one_in_a_work_tree_that_git_does_not_know(shop: Path, name: st
     assert code(shop, "validate", "--live") == "MZ050"
     (shop.parent / name).mkdir()
     refused = of_sink(mzplan(shop, "validate", "--live", "--json"))
-    assert refused["code"] == "MZ171" and "hg, jj or svn" in refused["detail"]
+    assert refused["code"] == "MZ107" and "hg, jj or svn" in refused["detail"]
 
 
 def test_nor_does_one_of_another_user(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,10 +193,10 @@ def test_nothing_widens_a_policy(shop: Path, command: tuple[str, ...], monkeypat
     inside = shop / "policy.toml"
     inside.write_text(f'[[allow]]\nreferences = ["{PASSWORD}"]\nhosts = ["*"]\n')
     monkeypatch.chdir(shop)
-    assert mzplan(shop, *command, "--policy", "policy.toml", "--json").error()["code"] == "MZ172"
+    assert mzplan(shop, *command, "--policy", "policy.toml", "--json").error()["code"] == "MZ105"
     link = shop.parent / "link.toml"
     link.symlink_to(inside)
-    assert mzplan(shop, *command, "--policy", str(link), "--json").error()["code"] == "MZ172"
+    assert mzplan(shop, *command, "--policy", str(link), "--json").error()["code"] == "MZ105"
     assert not (shop / "state" / "mzplan.state.json").exists()
 
 
@@ -209,11 +209,11 @@ def test_alter_looks_as_plan_and_validate_do(shop: Path, port: int) -> None:
     committed(shop)
     moved = "ALTER CONNECTION pg SET HOST 'localhost'"
     looked = of_sink(mzplan(shop, "alter", moved, "--dry-run", "--live", "--json"))
-    assert looked["code"] == "MZ171" and looked["severity"] == "warning"
+    assert looked["code"] == "MZ107" and looked["severity"] == "warning"
     assert code(shop, "alter", moved, "--dry-run", "--live", "--send-secrets") == "MZ050"
     assert code(shop, "alter", moved, "--auto-approve", "--live") == "MZ050"  # it is about to commit it
     pipeline(shop, port, "localhost")
-    assert code(shop, "alter", "VALIDATE CONNECTION pg") == "MZ171"
+    assert code(shop, "alter", "VALIDATE CONNECTION pg") == "MZ107"
     assert code(shop, "alter", "VALIDATE CONNECTION pg", "--send-secrets") == "MZ050"
 
 
@@ -238,7 +238,7 @@ def test_what_is_proposed_reaches_no_server_that_a_policy_does_not_have(tmp_path
     with pytest.raises(MzplanError) as refused:
         resolve(query, GuardedSecrets(".", read_policy(str(path))).proposed(), ".")
     (problem,) = refused.value.diagnostics
-    assert problem.code == "MZ173" and "k1:9092" in problem.summary
+    assert problem.code == "MZ106" and "k1:9092" in problem.summary
     path.write_text(problem.hint[problem.hint.index("[[allow") :])
     assert resolve(query, GuardedSecrets(".", read_policy(str(path))).proposed(), ".")
     empty = Policy(path="p", allowed=())

@@ -71,7 +71,7 @@ def test_a_jar_that_nobody_asked_for_is_refused(ivy: Path) -> None:
     more = ivy / "jars" / "org.evil_more-1.0.jar"
     more.write_bytes(b"z")
     told = refusal([ivy / "jars" / NAME, more], OURS)
-    assert told.code == "MZ115" and more.name in told.summary
+    assert told.code == "MZ114" and more.name in told.summary
 
 
 def test_what_a_user_has_asked_for_is_his(ivy: Path) -> None:

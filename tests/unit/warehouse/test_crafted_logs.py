@@ -139,7 +139,7 @@ def test_a_layout_of_a_later_mzplan_refuses_its_own_query(tmp_path: Path) -> Non
     with pytest.raises(MzplanError) as caught:
         require_readable(Checkpoint(str(tmp_path)), ORDERS)
     (told,) = caught.value.diagnostics
-    assert told.code == "MZ241" and told.address == ORDERS and "layout 7" in told.summary
+    assert told.code == "MZ031" and told.address == ORDERS and "layout 7" in told.summary
 
 
 def test_a_checkpoint_says_what_a_table_is_divided_by(tmp_path: Path) -> None:

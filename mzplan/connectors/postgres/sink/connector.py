@@ -93,7 +93,7 @@ _NUL = Problem(
 )
 _TOO_NARROW = replace(_REFUSED, fix="{fix}")
 _NOT_MADE = Problem(
-    "MZ269",
+    "MZ059",
     "{address} could not make what its table lacks",
     "{why}. Nothing was changed.",
     "nothing, once the cause is gone: the runner tries again. Or make it by hand: mzplan ddl {address}, "
@@ -129,7 +129,7 @@ class PostgresSink(SinkConnector):
 
     def prepare(self, query: ResolvedQuery, outputs: Sequence[Output]) -> None:
         """Make the table, or columns that it lacks, where the sink says so. Raises MzplanError
-        MZ269."""
+        MZ059."""
         try:
             with reached(query) as info, connect(info, statement_timeout_s=30) as connection:
                 statements = make(connection, query, outputs)

@@ -54,11 +54,11 @@ def table_privileges(query: ResolvedQuery) -> list[str]:
 
 def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
     """The statements that make the table, and allow the role all that the sink will ever do. Raises
-    MzplanError MZ265 for a column whose type only Spark knows, and for a role that is not known."""
+    MzplanError MZ301 for a column whose type only Spark knows, and for a role that is not known."""
     unknown = [output.name for output in outputs if output.type is None]
     if unknown and not query.body["create"]:
         raise error(
-            "MZ265",
+            "MZ301",
             f"The table of {query.address} can't be written down: a type is known to Spark alone",
             f"select computes {', '.join(unknown)}, and there is no Spark here.",
             "write the type into select, as CAST(… AS DECIMAL(12,2)) AS name; or let a runner's validation "

@@ -110,7 +110,7 @@ class _TargetCheck(Check):
             yield lacks
         elif statements:
             yield self._problem(
-                "MZ268",
+                "MZ045",
                 f"{self._query.address} makes what table {self._query.body['table']} lacks",
                 "it says create: true. That is done once the change is committed, by the runner, before it "
                 "stops or starts the query.",
@@ -155,7 +155,7 @@ class _KeyCheck(Check):
     """Whether a sink's key finds the rows of its table."""
 
     def problems(self, table: Table, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
-        """MZ055, MZ217, MZ218: the key has a unique index and no NULL, and nothing else is unique."""
+        """MZ055: the key has a unique index and no NULL, and nothing else is unique."""
         keys = key_of(self._query)
         columns = [column for key in keys if (column := table.column(key)) is not None]
         if not keys or len(columns) < len(keys):
@@ -186,7 +186,7 @@ class _KeyCheck(Check):
         deleted = ", and a delete would do nothing." if self._query.keys else "."
         left_out = " AND ".join(f"{name} IS NOT NULL" for name in nullable)
         return self._problem(
-            "MZ217",
+            "MZ055",
             f"Table {self._query.body['table']} allows NULL in the key",
             f"{', '.join(nullable)} may be NULL there, and in what {self._query.address} writes. No row is "
             f"found by a key with NULL in it: an update would add another row{deleted}",
@@ -204,7 +204,7 @@ class _KeyCheck(Check):
         why = kept_whole(self._connection, table, written)
         if why:
             yield self._problem(
-                "MZ218",
+                "MZ055",
                 f"Table {self._query.body['table']} has another unique index beside the key",
                 "when rows hand on such a value among each other, and a micro-batch sees only the end of "
                 "that, they would have to be deleted and inserted anew. Here they can't be: "

@@ -68,7 +68,7 @@ _TIMES = ("timestamp", "timestamptz", "time", "timetz")
 
 
 def check_slot(query: ResolvedQuery, names: Names, connection: Connection, needed: Lsn) -> None:
-    """Whether a slot holds the changes since an LSN. Raises MzplanError MZ223, MZ224."""
+    """Whether a slot holds the changes since an LSN. Raises MzplanError MZ223."""
     slot = find_slot(connection, names.slot)
     if slot is None:
         raise SLOT_GONE.error(query, slot=names.slot, why=NO_SLOT)
@@ -88,7 +88,7 @@ def _moved(query: ResolvedQuery, names: Names, why: str, needed: Lsn) -> MzplanE
 
 @contextlib.contextmanager
 def streaming(query: ResolvedQuery, names: Names, after: Lsn) -> Iterator[ReplicationLink]:
-    """The slot's stream, with what comes after an LSN. Raises MzplanError MZ223, MZ224, psycopg.Error."""
+    """The slot's stream, with what comes after an LSN. Raises MzplanError MZ223, psycopg.Error."""
     with (
         reached(query, f"mzplan {query.address}") as info,
         contextlib.closing(ReplicationLink(info)) as link,
@@ -112,7 +112,7 @@ def check_timeline(
     """Whether what was read up to an LSN of one timeline is in the history of the server's own: a server that
     was promoted or restored may lack the end of it, and have written other things there since.
 
-    `within_s`: see `connect`. Raises MzplanError MZ224, psycopg.Error.
+    `within_s`: see `connect`. Raises MzplanError MZ223, psycopg.Error.
     """
     if recorded is None or now is None or recorded == now:
         return
@@ -153,7 +153,7 @@ def check_tables(
     read: Iterable[str],
     recorded: Mapping[str, int],
 ) -> dict[str, Table]:
-    """The tables that were read, if they are those that are there, and published. Raises MZ236."""
+    """The tables that were read, if they are those that are there, and published. Raises MZ043."""
     present: dict[str, Table] = {}
     in_publication = published(connection, names.publication)
     for name in read:

@@ -22,7 +22,7 @@ _PUBLIC = "public"
 
 
 def ddl(query: ResolvedQuery) -> Ddl:
-    """The statements that let the role follow the tables, which must be there. Raises MzplanError MZ265."""
+    """The statements that let the role follow the tables, which must be there. Raises MzplanError MZ301."""
     body, link = query.body, query.link.body
     role = role_of(link)
     named = [split_name(table) for table in body["tables"]]

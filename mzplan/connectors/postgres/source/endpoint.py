@@ -152,7 +152,7 @@ class PostgresInput:
 
     def check(self) -> None:
         """Whether the server still has what the durable steps and those after them need. Raises MzplanError
-        MZ223, MZ224, MZ236."""
+        MZ223, MZ043."""
         with contextlib.suppress(TimeoutError), explaining(self._query):  # the probe reports who is silent
             seconds = patience(self._query)
             bounded(lambda: self._check_slot(seconds), seconds)
@@ -288,7 +288,7 @@ class PostgresInput:
 
     def _check_slot(self, within_s: float = math.inf) -> None:
         """The slot still has all that is needed, and the tables are the same. Raises MzplanError MZ223,
-        MZ224, MZ236."""
+        MZ223, MZ043."""
         until = time.monotonic() + within_s
         newest = self._log.newest()
         if newest is None:

@@ -179,7 +179,7 @@ class TableCheck(Check):
         if own and lacking:
             which = f" ({len(leaves)} partitions; each has a replica identity of its own)" if leaves else ""
             yield self._problem(
-                "MZ229",
+                "MZ228",
                 f"Large values of {name} would be missing from updates",
                 f"{', '.join(own)} may be stored out of line (TOAST), and then an update of "
                 f"another column does not have the value in the log{which}.",

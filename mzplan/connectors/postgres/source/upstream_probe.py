@@ -62,7 +62,7 @@ class _ServerCheck(Check):
         version, called, level, most, taken, senders, sending, replicates, creates = self._row(_SERVER)
         if version < _OLDEST:
             yield self._problem(
-                "MZ235",
+                "MZ220",
                 f"PostgreSQL {called} is too old for a source",
                 "ranges of a table and its partitions are read as PostgreSQL 14 can.",
                 "upgrade the server.",
@@ -72,7 +72,7 @@ class _ServerCheck(Check):
             yield WAL_LEVEL.diagnostic(self._query, what=f"wal_level is {level}")
         if not replicates:
             yield self._problem(
-                "MZ221",
+                "MZ054",
                 f"Role {self._query.link.body['user']} may not replicate",
                 "a logical slot needs the attribute REPLICATION.",
                 f"{allow_replication(self._role)} (on Amazon RDS: GRANT rds_replication TO {self._role};)",
@@ -94,7 +94,7 @@ class _ServerCheck(Check):
         if slot is None:
             if free < 1:
                 yield self._problem(
-                    "MZ222",
+                    "MZ220",
                     "The PostgreSQL server has no replication slot left",
                     f"all {most} are taken.",
                     "raise max_replication_slots (the server must be restarted), or drop those that nobody "
@@ -109,7 +109,7 @@ class _ServerCheck(Check):
                 f"is of plug-in {slot.plugin or '(none: a physical one)'} and database {slot.database or '-'}"
             )
             yield self._problem(
-                "MZ226",
+                "MZ225",
                 f"Slot {self._names.slot} can't be used",
                 f"it {misfit}; a source needs pgoutput, in its own database {database}.",
                 "name another slot, or leave `slot` out: then mzplan makes one.",
@@ -157,7 +157,7 @@ class _PublicationCheck(Check):
                 why = [f"{t.schema}.{t.name} is owned by another role" for t in foreign]
                 why += ["it lacks CREATE on the database"] if publication is None and not creates else []
                 yield self._problem(
-                    "MZ234",
+                    "MZ054",
                     f"Role {self._query.link.body['user']} can't make the publication",
                     f"{'; '.join(why)}.",
                     f"{first}let the owner make it, and name it in the source (publication: mzplan):\n"

@@ -28,7 +28,7 @@ class Meaning:
 
 def meaning_of(text: str, statement: Alter, address: Address, kind: ResourceKind) -> Meaning:
     """The edits that the actions request of a resource of this kind: all, or none and every mistake (MZ073:
-    does not fit the connection; MZ074: actions that contradict)."""
+    does not fit the connection; MZ073: actions that contradict)."""
     reader = _ClauseReader(text, statement, address, kind)
     mistakes = [*reader.type_errors()] or [*reader.unknown(), *reader.contradictions(), *reader.words()]
     if mistakes:
@@ -146,7 +146,7 @@ class _ClauseReader:
             else:
                 summary = f"{other} and {name} exclude each other"
                 detail = f"Both stand for `{'.'.join(path)}`: setting one of them drops the other by itself."
-            yield self.point(action.option.at, "MZ074", summary, detail, "leave one of the two out.")
+            yield self.point(action.option.at, "MZ073", summary, detail, "leave one of the two out.")
 
     def edit(self, action: Action) -> PropertyEdit:
         option = self.option(action)

@@ -112,7 +112,7 @@ def test_what_does_not_happen_leaves_nothing(tmp_path: Path) -> None:
     assert unchanged()
     with mock.patch.object(files.os, "fsync", side_effect=OSError(28, os.strerror(28))):
         failed = alter(folder, statement, "--no-apply", "--json")
-    assert failed.json()["diagnostics"][0]["code"] == "MZ124" and unchanged()
+    assert failed.json()["diagnostics"][0]["code"] == "MZ035" and unchanged()
 
 
 def test_a_public_key_that_is_there_is_neither_overwritten_nor_removed(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_public_key_that_is_there_is_neither_overwritten_nor_removed(tmp_path:
     edit = PropertyEdit(path=("private_key",), value="${file:keys/inner-1}")
     with pytest.raises(MzplanError) as caught:
         NewKeys(str(folder)).make((edit,))
-    assert caught.value.diagnostics[0].code == "MZ124"
+    assert caught.value.diagnostics[0].code == "MZ035"
     assert there.read_text() == "somebody's" and not there.with_suffix("").exists()
 
 

@@ -91,7 +91,7 @@ def test_rm_keeps_what_is_stored_and_import_takes_it_back(folder: Path) -> None:
     listed = mzplan(folder, "state", "list", "--json").json()
     assert listed["forgotten"] == [{"address": "sink.few", "id": before["id"], "generation": 1}]
     ran = mzplan(folder, "import", "sink.few", "--auto-approve", "--json")
-    assert ran.code == 7 and ran.error()["code"] == "MZ039"  # a dry instance has made no checkpoint
+    assert ran.code == 7 and ran.error()["code"] == "MZ165"  # a dry instance has made no checkpoint
     (folder / "warehouse" / "checkpoints" / str(before["id"]) / "g1").mkdir(parents=True)
     assert mzplan(folder, "import", "sink.few").code == 64  # nobody can be asked
     ran = mzplan(folder, "import", "sink.few", "--auto-approve", "--json")
@@ -190,7 +190,7 @@ def test_pull_and_push(folder: Path, tmp_path: Path) -> None:
     ran = mzplan(other, "state", "push", str(copy), "--json")
     assert ran.code == 7 and ran.error()["code"] == "MZ034"
     copy.write_bytes(data.replace(b"a:9092", b"e:9092"))
-    assert mzplan(other, "state", "push", str(copy), "--json").error()["code"] == "MZ032"
+    assert mzplan(other, "state", "push", str(copy), "--json").error()["code"] == "MZ030"
     assert mzplan(other, "state", "push", str(tmp_path / "none"), "--json").error()["code"] == "MZ030"
 
 

@@ -111,7 +111,7 @@ def test_of_storage_that_is_half_removed_nothing_goes_on(shop: Shop, monkeypatch
     with pytest.raises(MzplanError):
         remove_storage(warehouse, shop.id, 1)
     found = missing_storage(warehouse, ORDERS, (shop.id, 1), {})
-    assert "MZ160" in {one.code for one in found}
+    assert "MZ161" in {one.code for one in found}
     monkeypatch.undo()
     remove_storage(warehouse, shop.id, 1)
     assert list(places_below(warehouse)) == []
@@ -187,7 +187,7 @@ def test_nothing_is_removed_while_somebody_may_want_it(shop: Shop) -> None:
     former = shop.replaced()
     shop.store.write_prepared("local", [Prepared(id="x", from_id=shop.id, step=0)])
     refused = shop.gc("--apply", "--json")
-    assert (refused.code, refused.error()["code"]) == (7, "MZ193") and "prepared" in refused.error()[
+    assert (refused.code, refused.error()["code"]) == (7, "MZ038") and "prepared" in refused.error()[
         "summary"
     ]
     shop.store.write_prepared("local", [])
@@ -195,7 +195,7 @@ def test_nothing_is_removed_while_somebody_may_want_it(shop: Shop) -> None:
     assert lease is not None
     (shop.folder / "state" / "status" / "local.json").unlink()
     refused = shop.gc("--apply", "--json")
-    assert (refused.code, refused.error()["code"]) == (7, "MZ193") and "serial 0" in refused.error()[
+    assert (refused.code, refused.error()["code"]) == (7, "MZ038") and "serial 0" in refused.error()[
         "summary"
     ]
     shop.store.leases.renew(lease, released=True)
@@ -211,7 +211,7 @@ def test_an_empty_state_tells_nothing(shop: Shop) -> None:
     settings = shop.folder / "mzplan.yaml"
     settings.write_text(settings.read_text() + "state: {backend: local, path: elsewhere}\n")
     refused = shop.gc("--apply", "--foreign", "--json")
-    assert (refused.code, refused.error()["code"]) == (7, "MZ193")
+    assert (refused.code, refused.error()["code"]) == (7, "MZ038")
     assert all(place.exists() for place in former)
 
 

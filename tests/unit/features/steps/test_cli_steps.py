@@ -227,7 +227,7 @@ def test_ranges_that_are_none(shop: Shop) -> None:
     ran = shop.run("verify", "sink.out", "--from-upstream", "--json")
     assert (ran.code, ran.error()["code"]) == (64, "MZ094")
     ran = shop.run("verify", "sink.out", "--json")  # a console remembers nothing
-    assert (ran.code, ran.error()["code"]) == (1, "MZ100")
+    assert (ran.code, ran.error()["code"]) == (1, "MZ177")
     assert "source.orders" in ran.error()["hint"]
     for command in ("steps", "verify"):
         assert shop.run(command, "connection.k").code == 64

@@ -261,7 +261,7 @@ def test_the_graph_shows_rates_lag_and_connections(port: int) -> None:
 
 def test_a_code_leads_to_what_it_means(port: int) -> None:
     text = text_of(port, "/errors/MZ050")
-    assert "MZ050: A server can't be reached" in text and "Check address, port and network" in text
+    assert "MZ050: A server can't be reached" in text and "Check the address, port, network" in text
     for path in ("/errors/MZ999", "/errors/mz050", "/errors/..%2fx", "/errors/" + "9" * 5000):
         assert ask(port, path, **BEARER)[0] == 404
     known = set(re.findall(r"^### (MZ\d{3}):", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE))
@@ -321,10 +321,10 @@ def test_what_is_no_token(text: str, shown: ShownProject, tmp_path: Path) -> Non
     file = tmp_path / "file"
     file.write_text(text)
     ran = mzplan(shown.folder, "ui", "--token-file", str(file), "--json")
-    assert (ran.code, ran.error()["code"]) == (1, "MZ187")
+    assert (ran.code, ran.error()["code"]) == (1, "MZ186")
     assert not text or text not in ran.out.replace(str(file), "")
     ran = mzplan(shown.folder, "ui", "--token-file", str(tmp_path / "none"), "--json")
-    assert (ran.code, ran.error()["code"]) == (1, "MZ187")
+    assert (ran.code, ran.error()["code"]) == (1, "MZ186")
 
 
 def test_where_it_can_not_be_served(shown: ShownProject, tmp_path: Path) -> None:
