@@ -14,24 +14,58 @@ from mzplan.secrets.resolved import scrub, shortened
 OTHER = "MZ064"
 _MARKED = re.compile(MARK + r"\[(MZ\d{3})\]: ([^\n]*)")
 _MAX = 600
-# What runs through the chain of causes, by a piece of an exception's class or of its message.
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A failure that `pattern` recognises, by a piece of an exception's class or message in the chain."""
+
+    code: str
+    pattern: re.Pattern[str]
+    what: str
+    fix: str
+    kind: ProblemKind = ""
+
+
 _KNOWN = (
-    (
+    _Known(
         "MZ067",
         re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRange|Some data may have been lost|offset was changed from"),
+        "records were deleted from the topic before they were read",
+        "set on_upstream_change, or begin anew: mzplan apply --replace SOURCE --allow-replace.",
+        "offsets-gone",
     ),
-    (
+    _Known(
         "MZ051",
         re.compile(r"SaslAuthenticationException|SslAuthenticationException|password authentication failed"),
+        "the server refused the credentials",
+        "correct user, password or keys of the connection.",
     ),
-    ("MZ054", re.compile(r"TopicAuthorizationException|GroupAuthorizationException|permission denied for")),
-    ("MZ052", re.compile(r"UnknownTopicOrPartitionException|This server does not host this topic-partition")),
-    (
+    _Known(
+        "MZ054",
+        re.compile(r"TopicAuthorizationException|GroupAuthorizationException|permission denied for"),
+        "the server denies access",
+        "grant it to the connection's user (docs/how-to/grant-privileges.md); mzplan tries again.",
+    ),
+    _Known(
+        "MZ052",
+        re.compile(r"UnknownTopicOrPartitionException|This server does not host this topic-partition"),
+        "the topic does not exist",
+        "create the topic, or correct `topic`.",
+    ),
+    _Known(
         "MZ230",
         re.compile(r"DELTA_STREAMING_INCOMPATIBLE_SCHEMA|DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_(DATA_)?SCHEMA"),
+        "a column of the table was renamed, dropped or retyped, and Delta doesn't stream across that",
+        "begin anew with the table as it is now: mzplan apply --replace SOURCE --allow-replace.",
     ),
-    ("MZ287", re.compile(r"DELTA_SOURCE_IGNORE_DELETE|DELTA_SOURCE_TABLE_IGNORE_CHANGES")),
-    (
+    _Known(
+        "MZ287",
+        re.compile(r"DELTA_SOURCE_IGNORE_DELETE|DELTA_SOURCE_TABLE_IGNORE_CHANGES"),
+        "rows of the table were updated or deleted, and without a key the source only adds rows",
+        "on_change: skip passes over such commits; with `key` (a new generation) the source follows them.",
+    ),
+    _Known(
         "MZ050",
         re.compile(
             r"kafka\.common\.errors\.(Timeout|Disconnect|Network)Exception|Timed out waiting for a node|"
@@ -40,32 +74,16 @@ _KNOWN = (
             r"Cannot fetch record for offset .* in \d+ milliseconds",
             re.I,
         ),
+        "the server can't be reached",
+        "check the server and the network to it; mzplan tries again.",
     ),
 )
 _FILE = re.compile(r"FAILED_READ_FILE\S* .*?reading file (\S+?)\.?(?:\s|$)")
-_HELP = {
-    "MZ050": "the server can't be reached",
-    "MZ051": "the server refused the credentials",
-    "MZ052": "the topic does not exist",
-    "MZ054": "the server denies access",
-    "MZ067": "records were deleted from the topic before they were read",
-    "MZ230": "a column of the table was renamed, dropped or retyped, and Delta doesn't stream across that",
-    "MZ287": "rows of the table were updated or deleted, and without a key the source only adds rows",
-}
-# What mends it, where what failed does not say so itself.
-_FIXES = {
-    "MZ050": "look at the server and at the way there; it is tried again.",
-    "MZ051": "correct user, password or keys of the connection.",
-    "MZ052": "create the topic, or correct `topic`.",
-    "MZ054": "let the connection's user do that (docs/how-to/grant-privileges.md); it is tried again.",
-    "MZ066": "correct what writes such records, or the source's schema; on_error: skip passes them over, and "
-    "of Kafka dead-letter keeps them aside.",
-    "MZ067": "say where to go on (on_upstream_change), or begin anew: mzplan apply --replace SOURCE "
-    "--allow-replace; and give the topic a longer retention.",
+# The fix of a failure that doesn't name one itself.
+_FIXES = {known.code: known.fix for known in _KNOWN} | {
+    "MZ066": "correct the producer, or the source's schema; on_error: skip skips such records, and "
+    "dead-letter keeps those of Kafka aside.",
     "MZ283": "look who else writes the table; a shallow clone has files of another table.",
-    "MZ230": "begin anew with the table as it is now: mzplan apply --replace SOURCE --allow-replace.",
-    "MZ287": "on_change: skip passes over such commits; with `key` (a new generation) the source follows "
-    "them.",
 }
 _GONE = re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST")
 _BACK = (
@@ -174,14 +192,12 @@ def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
     marked = next((match for _, message in reversed(chain) if (match := _MARKED.search(message))), None)
     if marked:
         return Failure(_with_fix(marked[2], _FIXES.get(marked[1], "")), marked[1])
-    for code, pattern in _KNOWN:
-        known = next((pair for pair in reversed(chain) if pattern.search(f"{pair[0]}: {pair[1]}")), None)
-        if known is not None:
+    for known in _KNOWN:
+        pairs = (pair for pair in reversed(chain) if known.pattern.search(f"{pair[0]}: {pair[1]}"))
+        if (found := next(pairs, None)) is not None:
             where = f"{place}: " if place else ""
-            kind: ProblemKind = "offsets-gone" if code == "MZ067" else ""
-            return Failure(
-                _with_fix(f"{where}{_HELP[code]}: {_first_line(known[1])}", _FIXES[code]), code, kind
-            )
+            text = _with_fix(f"{where}{known.what}: {_first_line(found[1])}", known.fix)
+            return Failure(text, known.code, known.kind)
     if any("Python worker failed to connect back" in message for _, message in chain):
         return Failure(_NO_WORKER, OTHER, "unexplained")
     # The innermost is the cause, unless it says nothing.
