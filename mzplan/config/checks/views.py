@@ -79,7 +79,7 @@ class Views:
             )
 
     def _check_inputs(self, resource: Declared) -> None:
-        """MZ201 for a view by a function that reads a keyed collection: Spark can't take rows back."""
+        """MZ020 for a view by a function that reads a keyed collection: Spark can't take rows back."""
         assert resource.type is not None, "the type is known before"
         for role, reference, name in resource_kind(resource.address.kind, resource.type).named(resource.body):
             address = reference.address(name, self.declared)
@@ -87,7 +87,7 @@ class Views:
             read = self.declared.get(address)
             if keys := keys_read(read):
                 self.findings.add(
-                    "MZ201",
+                    "MZ020",
                     f"{resource.label} can't follow updates and deletes",
                     f"{name} keeps the latest row of each key ({', '.join(keys)}): its rows are updated and "
                     "deleted, and the function of a view only gets rows that are added.",
