@@ -52,6 +52,7 @@ def warm_mzplan() -> str:
 def _serve(place: str) -> None:
     import mzplan.cli.apply
     import mzplan.cli.plan
+    import mzplan.cli.status
     import mzplan.config
     import mzplan.features.alter.command
     import mzplan.operations.validation  # noqa: F401

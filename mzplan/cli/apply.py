@@ -9,38 +9,33 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mzplan.cli.arguments import ADDRESS, DIGEST, DURATION, QUERY, policy_option, selecting
+from mzplan.cli.arguments import ADDRESS, DIGEST, QUERY, policy_option, selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.exit import Declined
+from mzplan.cli.options import auto_option, canary_options, live_option, message_option, wait_option
 from mzplan.cli.progress import named_first
 from mzplan.cli.streams import is_interactive
 from mzplan.model.address import Address, natural_item
 from mzplan.model.resources import start_command
-from mzplan.model.state import DEFAULT_WAIT
 from mzplan.model.words import count
+from mzplan.operations.apply import ApplyOptions, CommitRequest, apply_configuration, apply_saved, carry_out
+from mzplan.operations.planning import stored_data_notices
+from mzplan.operations.status import select
+from mzplan.plan.file import read_plan
+from mzplan.plan.manual_changes import OVERRIDES, plan_destroy
+from mzplan.render.plan_json import plan_to_json
+from mzplan.render.plan_text import render_plan
+from mzplan.render.resumption import letters_to_json, render_letters, render_resumed, resumed_to_json
 from mzplan.render.text import paragraph, safe
 
 if TYPE_CHECKING:
     from mzplan.model.observed import LettersReplayed
     from mzplan.model.plan import Plan
     from mzplan.model.state import State
-    from mzplan.operations.apply import Applied, ApplyOptions
+    from mzplan.operations.apply import Applied
     from mzplan.operations.project import Outcome, Project
     from mzplan.operations.selection import Selection
 
-wait_option = click.option(
-    "--wait", type=DURATION, default="5m", show_default=True, help="How long to follow what was committed."
-)
-auto_option = click.option("--auto-approve", is_flag=True, help="Don't ask.")
-message_option = click.option(
-    "-m",
-    "--message",
-    metavar="TEXT",
-    help="Why, for `mzplan history` (default: what git says of its commit).",
-)
-live_option = click.option(
-    "--live/--no-live", default=None, help="Reach out in validation (default: where a runner can)."
-)
 _LEFT_ALONE = {"pause": "Paused already, and left alone", "resume": "Not paused, and left alone"}
 _DONE = {
     "create": "created",
@@ -52,37 +47,11 @@ _DONE = {
 }
 
 
-def canary_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--canary and --canary-wait, as one argument `canary`: the seconds that a canary has, None without."""
-
-    @click.option(
-        "--canary",
-        is_flag=True,
-        help="Restart one query of each connection first; the rest when it has made progress.",
-    )
-    @click.option(
-        "--canary-wait",
-        type=DURATION,
-        metavar="DURATION",
-        help=f"How long --canary waits for that progress (default: {DEFAULT_WAIT:g}s).",
-    )
-    @wraps(function)
-    def called(*arguments: Any, canary: bool, canary_wait: float | None, **given: Any) -> Any:
-        if canary_wait is not None and not canary:
-            raise click.UsageError("--canary-wait goes with --canary.")
-        seconds = DEFAULT_WAIT if canary_wait is None else canary_wait
-        return function(*arguments, canary=seconds if canary else None, **given)
-
-    return called
-
-
 def apply_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Those options of a command that are fields of ApplyOptions, as one argument `options`."""
 
     @wraps(function)
     def called(*arguments: Any, **given: Any) -> Any:
-        from mzplan.operations.apply import ApplyOptions
-
         names = {field.name for field in dataclasses.fields(ApplyOptions)} & given.keys()
         options = ApplyOptions(**{name: given.pop(name) for name in names})
         return function(*arguments, options=options, **given)
@@ -122,15 +91,12 @@ def command_apply(
 
     With PLANFILE (of `mzplan plan --out`) exactly that plan is applied, without asking.
     """
-    from mzplan.operations.apply import apply_configuration, apply_saved
-
     options = dataclasses.replace(options, chosen=invocation.guard(policy))
     if planfile is not None:
         if target or replacing:
             raise click.UsageError(
                 "--target and --replace belong to `plan`: a saved plan is applied as it is."
             )
-        from mzplan.plan.file import read_plan
 
         saved = read_plan(planfile)
         work = invocation.work(whole=True, remembered=saved.variables, policy=policy)
@@ -157,8 +123,6 @@ def carry_out_plan(
     asked_for: Collection[Address] = (),
 ) -> int:
     """Carry out a plan that changes no definition of a query that stays. `asked_for`: see CommitRequest."""
-    from mzplan.operations.apply import ApplyOptions, CommitRequest, carry_out
-
     work = invocation.work()
     request = CommitRequest(
         command=name,
@@ -180,8 +144,6 @@ def command_destroy(
     invocation: Invocation, target: tuple[Address, ...], auto_approve: bool, message: str | None, wait: float
 ) -> int:
     """Stop the queries, and remove the resources from the state."""
-    from mzplan.operations.planning import stored_data_notices
-    from mzplan.plan.manual_changes import plan_destroy
 
     def planned(project: Project, state: State) -> Plan:
         plan = plan_destroy(state, targets=target)
@@ -206,9 +168,6 @@ def _override(name: str, text: str) -> click.Command:
         wait: float,
         live: bool | None = None,
     ) -> int:
-        from mzplan.operations.status import select
-        from mzplan.plan.manual_changes import OVERRIDES
-
         chosen: list[Address] = []
 
         def planned(project: Project, state: State) -> Plan:
@@ -237,8 +196,6 @@ def approval(invocation: Invocation, auto_approve: bool, verb: str) -> Callable[
 
     def approve(plan: Plan) -> None:
         if not invocation.json:
-            from mzplan.render.plan_text import render_plan
-
             invocation.out(render_plan(plan, invocation.color, whole=bool(invocation.verbose)))
         if auto_approve:
             return
@@ -270,13 +227,9 @@ def finish(invocation: Invocation, applied: Applied) -> int:
         whole = ", and every query is there" if applied.whole else ""
         invocation.out(f"No changes: serial {applied.serial} is what is wanted{whole}.")
     for address, seen in sorted(applied.resumed.items(), key=natural_item):
-        from mzplan.render.resumption import render_resumed
-
         invocation.out(f"  {safe(render_resumed(address, seen))}")
     for outcome in applied.outcomes.values():
         if (letters := _letters_of(outcome, applied)) is not None:
-            from mzplan.render.resumption import render_letters
-
             invocation.out(f"  {paragraph(render_letters(outcome.address, letters), '    ')}")
         if outcome.replayed is not None and outcome.replayed.serial == applied.serial:
             rows = count(outcome.replayed.rows, "row was", "rows were")
@@ -296,9 +249,6 @@ def finish(invocation: Invocation, applied: Applied) -> int:
 
 def applied_to_json(applied: Applied) -> dict[str, Any]:
     """The document of `apply --json`: the plan, and how each change ended."""
-    from mzplan.render.plan_json import plan_to_json
-    from mzplan.render.resumption import letters_to_json, resumed_to_json
-
     document = plan_to_json(applied.plan)
     document["serial"] = applied.serial
     document["lineage"] = applied.lineage  # that of a new project is made when its first serial is committed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from mzplan.cli.arguments import ENVIRONMENT
-from mzplan.cli.streams import Streams
+from mzplan.cli.streams import Streams, write_text
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.resources import ENVIRONMENT_VARIABLE, STATE_CONFIG_VARIABLE
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mzplan.secrets.policy import Guard
 
 F = TypeVar("F", bound=Callable[..., Any])
+STDOUT = "-"  # instead of the name of a file
 COMPLETE = "_MZPLAN_COMPLETE"  # the variable that a shell's completion script sets
 
 
@@ -142,6 +143,17 @@ class Invocation:
         """Results, as the one or the other."""
         if self.json:
             self.document(document)
+        else:
+            self.out(text)
+
+    def write_markdown(self, file: str, text: str) -> None:
+        """Write a comment to a file, or to stdout (`-`)."""
+        if file != STDOUT:
+            write_text(file, text)
+        elif self.json:
+            raise click.UsageError(
+                f"--markdown {STDOUT} and --json don't go together: stdout takes one of them."
+            )
         else:
             self.out(text)
 

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 import click
+from click.shell_completion import get_completion_class
 
 from mzplan.cli.arguments import SCHEMA
 from mzplan.cli.context import COMPLETE, Invocation, command
@@ -19,6 +20,8 @@ from mzplan.host.files import make_private_folder
 from mzplan.host.guarded import GuardedFolder
 from mzplan.host.local_folder import FOLDER, refuse_unused
 from mzplan.model.diagnostics import ExitCode, error
+from mzplan.schema.editor import PIPELINE, PROJECT, editor_schemas, modeline, written_schema
+from mzplan.schema.loading import schema_names
 
 SCHEMAS = Path(FOLDER) / "schemas"
 _PROJECT_FILE = "mzplan.yaml"
@@ -37,8 +40,6 @@ def refuse_editor_schemas(directory: Path) -> None:
 def write_editor_schemas(directory: Path, out: Path | None = None) -> list[Path]:
     """Both schemas, into the project's own folder or the one named; returns what was written. Raises
     MzplanError MZ035 where that fails, MZ076 where .mzplan was brought along, MZ080 for a broken plug-in."""
-    from mzplan.schema.editor import editor_schemas
-
     if out is None:
         refuse_unused(str(directory))
     folder = out if out is not None else directory / SCHEMAS
@@ -64,8 +65,6 @@ def modelined(text: str, file: Path, directory: Path) -> str:
 
 
 def _modeline(file: Path, schemas: Path) -> str:
-    from mzplan.schema.editor import PIPELINE, PROJECT, modeline
-
     name = PROJECT if file.name == _PROJECT_FILE else PIPELINE
     return modeline(Path(os.path.relpath(schemas / name, file.parent)).as_posix())
 
@@ -91,9 +90,6 @@ def command_schema(invocation: Invocation, kind: str | None, editor: bool, out: 
         return _write_for_editors(invocation, out)
     if out is not None:
         raise click.UsageError("--out goes with --editor.")
-    from mzplan.schema.editor import written_schema
-    from mzplan.schema.loading import schema_names
-
     names = (*schema_names(), "project")
     if kind is None:
         invocation.result({"schemas": list(names)}, "\n".join(names))
@@ -130,7 +126,6 @@ def command_completion(invocation: Invocation, shell: str | None) -> None:
     shell = shell or Path(os.environ.get("SHELL", "")).name
     if shell not in _INSTALL:
         raise click.UsageError(f"Name a shell: mzplan completion {'|'.join(_INSTALL)}.")
-    from click.shell_completion import get_completion_class
 
     class_ = get_completion_class(shell)
     assert class_ is not None

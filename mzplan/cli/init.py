@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,16 @@ from mzplan.cli.arguments import EXAMPLE, policy_option, send_secrets_option
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.editors import modelined, refuse_editor_schemas, write_editor_schemas
 from mzplan.cli.known_names import EXAMPLES, examples
+from mzplan.config import environment_names
 from mzplan.host.guarded import GuardedFolder
 from mzplan.model.address import natural_item
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.words import count
+from mzplan.operations.reached import nothing_reached
+from mzplan.operations.static_validation import validate, validate_each
 from mzplan.render.diagnostics import diagnostics_to_json
+from mzplan.render.status import reach_to_json
+from mzplan.store.backends.local import IGNORED
 
 if TYPE_CHECKING:
     from mzplan.model.diagnostics import Diagnostic
@@ -50,8 +56,6 @@ def command_init(invocation: Invocation, example: str | None) -> None:
 
 
 def _begin(folder: Path) -> Path:
-    import re
-
     file = folder / "mzplan.yaml"
     if os.path.lexists(file):
         raise error(
@@ -79,8 +83,6 @@ def _ignored(folder: Path) -> list[Path]:
     """Have git leave out what must not be committed; what the project's .gitignore says is kept, and no
     line is added twice. Returns what was written. A .gitignore that is a link is left alone: it belongs to
     somewhere else."""
-    from mzplan.store.backends.local import IGNORED
-
     files = GuardedFolder(folder)
     try:
         content = files.read(".gitignore") or b""
@@ -154,15 +156,14 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
 
     Without --env, each environment is checked, if the project has any; with --live, the default one.
     """
-    from mzplan.config import environment_names
-    from mzplan.operations.planning import validate, validate_live
-
     if send_secrets and not live:
         raise click.UsageError("--send-secrets goes with --live.")
     if not live and not invocation.environment and (names := environment_names(invocation.folder)):
         return _validate_each(invocation, names)
     work = invocation.work(whole=True)
     if live:
+        from mzplan.operations.planning import validate_live  # imports the planner
+
         configuration, reached, diagnostics = validate_live(work, invocation.guard(policy, send_secrets))
     else:
         configuration, reached, diagnostics = validate(work.project, work.reporter), (), ()
@@ -170,15 +171,11 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
     if nothing := all(connection.why for connection in reached) and any(
         connection.left_out for connection in reached
     ):
-        from mzplan.operations.reached import nothing_reached
-
         diagnostics = (*diagnostics, nothing_reached(reached))
     code = ExitCode.REFUSED if nothing else ExitCode.OK
     if invocation.json:
         document: dict[str, object] = {"diagnostics": diagnostics_to_json(diagnostics)}
         if live:
-            from mzplan.render.status import reach_to_json
-
             document["connections"] = [reach_to_json(r) for r in reached]
         invocation.document(document)
         return code
@@ -194,8 +191,6 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
 
 
 def _validate_each(invocation: Invocation, names: tuple[str, ...]) -> int:
-    from mzplan.operations.planning import validate_each
-
     def opened(name: str) -> Project:
         invocation.environment = name
         return invocation.project(whole=True)

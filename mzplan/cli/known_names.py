@@ -7,17 +7,15 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from mzplan.host.files import read_regular
 from mzplan.model.address import natural
 from mzplan.model.resources import ENVIRONMENT_VARIABLE
 from mzplan.model.words import label_value
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
 
 _PACKAGED = Path(__file__).parent.parent / "_examples"
 EXAMPLES = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parent.parent.parent / "examples"
@@ -60,8 +58,6 @@ def queries(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 def addresses_or_files(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """The same as `addresses`; where there are none, what files there are."""
-    from click.shell_completion import CompletionItem
-
     return addresses(ctx, incomplete) or [CompletionItem(incomplete, type="file")]
 
 
@@ -101,8 +97,6 @@ def environments(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 def _items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     """Those that begin so."""
-    from click.shell_completion import CompletionItem
-
     return [CompletionItem(name) for name in sorted(names, key=natural) if name.startswith(incomplete)]
 
 

@@ -8,64 +8,111 @@ import sys
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem, shell_complete
 
 from mzplan import __version__
 from mzplan.cli.context import COMPLETE, Invocation, global_options
 from mzplan.cli.exit import ended
 from mzplan.model.words import nearest
 
-# command → module; the function in it is `command_<name>` with - as _.
-COMMANDS: dict[str, str] = {
-    "init": "cli.init",
-    "validate": "cli.init",
-    "schema": "cli.editors",
-    "plan": "cli.plan",
-    "ddl": "features.ddl.command",
-    "graph": "cli.plan",
-    "show": "cli.plan",
-    "drift": "cli.plan",
-    "apply": "cli.apply",
-    "alter": "features.alter.command",
-    "destroy": "cli.apply",
-    "pause": "cli.apply",
-    "resume": "cli.apply",
-    "restart": "cli.apply",
-    "backfill": "features.backfill.command",
-    "replay": "features.replay.command",
-    "status": "cli.plan",
-    "history": "features.history.command",
-    "ui": "features.ui.command",
-    "logs": "features.logs.command",
-    "why": "features.events.command",
-    "events": "features.events.command",
-    "append": "features.append.command",
-    "snapshot": "features.snapshot.command",
-    "steps": "features.steps.command",
-    "verify": "features.steps.command",
-    "expire": "features.steps.command",
-    "run": "cli.run",
-    "up": "cli.run",
-    "down": "cli.run",
-    "state": "features.state.command",
-    "import": "features.state.command",
-    "completion": "cli.editors",
+# By command: its module, whose function is `command_<name>` with - as _; and the first sentence of its help.
+# A list of all commands imports none of them.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("cli.init", "Begin a new project here, empty or from an example."),
+    "validate": ("cli.init", "Check every file; with --live also the servers behind them."),
+    "schema": (
+        "cli.editors",
+        "Print a JSON Schema, or list them all, or write those of whole files for editors.",
+    ),
+    "plan": ("cli.plan", "Show what apply would change, what that restarts, and why."),
+    "ddl": ("features.ddl.command", "Print tables, keys and grants for PostgreSQL, as a script for psql."),
+    "graph": ("cli.show", "Draw what depends on what, or what a change would reach."),
+    "show": ("cli.show", "Show a committed resource, a saved plan, or the whole state."),
+    "drift": ("cli.status", "Say where reality has left the state."),
+    "apply": ("cli.apply", "Commit the changes, and restart only what they reach."),
+    "alter": (
+        "features.alter.command",
+        "Change a connection, or which one a query uses: ALTER CONNECTION, ALTER SOURCE, "
+        "VALIDATE CONNECTION.",
+    ),
+    "destroy": ("cli.apply", "Stop the queries, and remove the resources from the state."),
+    "pause": ("cli.apply", "Stop queries and keep their checkpoints, until they are resumed."),
+    "resume": ("cli.apply", "Let paused queries go on from their checkpoints."),
+    "restart": ("cli.apply", "Restart queries from their checkpoints."),
+    "backfill": (
+        "features.backfill.command",
+        "Write what a source's upstream holds of a range of times into its collection once "
+        "more, as a step of its own.",
+    ),
+    "replay": (
+        "features.replay.command",
+        "Write steps of a sink into its target once more, from the collection of its source; "
+        "or read dead letters of a source once more.",
+    ),
+    "status": ("cli.status", "Show how each query does: condition, rows, lag, last error and next attempt."),
+    "history": (
+        "features.history.command",
+        "Show who committed what, when, from which git commit, why, and how it ended; the newest first.",
+    ),
+    "ui": (
+        "features.ui.command",
+        "Serve pages about the project to a browser: graph, queries, history, drift.",
+    ),
+    "logs": (
+        "features.logs.command",
+        "Show what the runners of this machine have logged: all of it, or of some queries.",
+    ),
+    "why": ("features.events.command", "Show why a query last started or stopped."),
+    "events": (
+        "features.events.command",
+        "Show what has happened to queries, with causes, the oldest first.",
+    ),
+    "append": ("features.append.command", "Append rows to a local source, as one durable step."),
+    "snapshot": ("features.snapshot.command", "Print a source's collection as it was after a step."),
+    "steps": ("features.steps.command", "List the durable steps of queries."),
+    "verify": (
+        "features.steps.command",
+        "Replay steps, and compare them with what was recorded: rows and content hash.",
+    ),
+    "expire": ("features.steps.command", "Record that the steps below STEP aren't needed any more."),
+    "run": ("cli.run", "Be the runner: follow the state, run its queries on Spark."),
+    "up": ("cli.run", "Start the runner of this machine, detached."),
+    "down": ("cli.run", "Stop the runner of this machine; checkpoints stay."),
+    "state": (
+        "features.state.command",
+        "Look at the state, and work on it: list, show, mv, rm, pull, push, rollback, lock, unlock, gc.",
+    ),
+    "import": (
+        "features.state.command",
+        "Adopt a stopped query's checkpoint and table: it goes on where it stopped.",
+    ),
+    "completion": ("cli.editors", "Print the completion script of a shell, and how to install it."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called (or listed by `--help`)."""
+    """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        module = COMMANDS.get(name)
-        if module is None:
+        if name not in COMMANDS:
             return None
-        loaded = importlib.import_module(f"mzplan.{module}")
+        loaded = importlib.import_module(f"mzplan.{COMMANDS[name][0]}")
         command = getattr(loaded, f"command_{name.replace('-', '_')}")
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        limit = formatter.width - 6 - max(map(len, COMMANDS))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _listed(name).get_short_help_str(limit)) for name in COMMANDS])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        items = [CompletionItem(name, help=_listed(name).get_short_help_str()) for name in names]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -75,6 +122,11 @@ class LazyGroup(click.Group):
             hint = f" Did you mean {near!r}?" if near else ""
             raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
+
+
+def _listed(name: str) -> click.Command:
+    """A command as lists show it."""
+    return click.Command(name, help=COMMANDS[name][1])
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -108,8 +160,6 @@ def cli() -> int | None:
 
 def complete(group: click.Command, instruction: str) -> int:
     """Answer the shell. Whatever goes wrong, nothing but completions is printed."""
-    from click.shell_completion import shell_complete
-
     try:
         return shell_complete(group, {"obj": Invocation()}, "mzplan", COMPLETE, instruction)
     except Exception:

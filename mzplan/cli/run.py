@@ -9,9 +9,14 @@ import click
 from mzplan.cli.arguments import INSTANCE, policy_option
 from mzplan.cli.context import Invocation, command
 from mzplan.host.extras import RUNNER, require_extra
+from mzplan.host.local_folder import runtime_file
 from mzplan.host.processes import LOG_FORMAT_VARIABLE
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.resources import MetricsPlace, ProjectSettings, start_command
+from mzplan.plan.drift import drift_of_instance
+from mzplan.runner.embedded import stop
+from mzplan.runner.logs import configure_logging
+from mzplan.secrets.policy import read_policy
 
 if TYPE_CHECKING:
     from mzplan.runner.logs import LogFormat
@@ -54,10 +59,7 @@ def command_run(
     policy: str | None,
 ) -> int:
     """Be the runner: follow the state, run its queries on Spark."""
-    from mzplan.plan.drift import drift_of_instance
-    from mzplan.runner.logs import configure_logging
     from mzplan.runner.main import run
-    from mzplan.secrets.policy import read_policy
 
     settings = invocation.project().settings
     _declared(settings, instance)
@@ -85,9 +87,6 @@ def command_run(
 @policy_option
 def command_up(invocation: Invocation, instance: str | None, policy: str | None) -> None:
     """Start the runner of this machine, detached."""
-    from mzplan.host.local_folder import runtime_file
-    from mzplan.secrets.policy import read_policy
-
     work = invocation.work(policy=policy)
     project = work.project
     if policy:
@@ -122,8 +121,6 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
 )
 def command_down(invocation: Invocation, instance: str | None) -> None:
     """Stop the runner of this machine; checkpoints stay."""
-    from mzplan.runner.embedded import stop
-
     project = invocation.project()
     shown = []
     unknown: list[Diagnostic] = []

@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mzplan.host.extras import RUNNER, require_extra
+from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import Instance, ProjectSettings
+from mzplan.runner.embedded import ended, reported_failure, start, stop
+from mzplan.runner.wake import send_wake
 from mzplan.store.store import Store
 
 if TYPE_CHECKING:
@@ -47,8 +50,6 @@ class LocalRunners:
         if not self._is_to_start(instance):
             return False
         require_extra(RUNNER)
-        from mzplan.host.local_folder import runtime_file
-        from mzplan.runner.embedded import start
         from mzplan.spark.java import require_java
 
         with self.reporter.working("looking for Java"):
@@ -64,8 +65,6 @@ class LocalRunners:
         return True
 
     def start_again(self, instance: Instance, wait: float) -> bool:
-        from mzplan.runner.embedded import reported_failure
-
         if instance.name not in self._started or reported_failure(self.settings, instance.name) is not None:
             return False
         self.ensure(instance, wait=wait)
@@ -73,8 +72,6 @@ class LocalRunners:
         return True
 
     def stop(self, instance: Instance) -> None:
-        from mzplan.runner.embedded import stop
-
         self.reporter.stage(f"Stopping the runner of instance {instance.name}, which was started for this")
         with self.reporter.working("the runner ends"):
             stop(self.settings, self.store, instance.name)
@@ -82,7 +79,6 @@ class LocalRunners:
     def wake(self, instance: Instance, handed: Handed) -> int | None:
         if instance.type != "embedded":
             return None
-        from mzplan.runner.wake import send_wake
 
         number = send_wake(self.settings, instance.name, handed)
         with_values = f", with values of {', '.join(handed.values)}" if handed.values else ""
@@ -110,7 +106,6 @@ class LocalRunners:
         since = self._seen_dead.setdefault(instance.name, time.monotonic())
         if time.monotonic() - since < 1.0:
             return None
-        from mzplan.runner.embedded import ended
 
         return ended(self.settings, instance.name)
 

@@ -19,6 +19,7 @@ from mzplan.config.findings import (
     Span,
 )
 from mzplan.config.masking import masked_broken, masked_lines, scrub
+from mzplan.config.project import excluded_folders, read_settings
 from mzplan.config.project_files import SECTION_OF, ReadError, find_files, project_file, read_bytes
 from mzplan.config.yaml.parser import parse, read_text, span_at
 from mzplan.config.yaml.positions import Found, find, offset_span
@@ -211,8 +212,6 @@ def locate_setting(directory: AnyPath, diagnostic: Diagnostic, path: Path) -> Di
 
 
 def _search(directory: str, address: Address, path: Path) -> tuple[SourceRange, str] | None:
-    from mzplan.config.project import excluded_folders, read_settings
-
     ignored = Findings()
     own = project_file(directory)
     wanted: Path = (SECTION_OF[address.kind], address.name)

@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
+from mzplan.host.checkout import links_on
 from mzplan.host.files import (
     UnfitError,
     create_durably,
@@ -208,7 +209,6 @@ def refuse_brought(root: str) -> None:
     named, or linked himself, is not where it leads. Asks git, if there is a link at all."""
     if os.path.realpath(root) == os.path.normpath(Path(root).absolute()):
         return
-    from mzplan.host.checkout import links_on  # subprocess takes its time to import
 
     for link in links_on(Path(root)):
         raise UnfitError(stat.S_IFLNK, str(link), "is a link that may have come with the repository")

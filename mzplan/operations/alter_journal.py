@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mzplan.config.edits import is_declaring
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import (
     create_durably,
@@ -38,6 +39,7 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.state import State
 from mzplan.operations.edit_journal import EditedFile, Journal, digest_of, edited_file
 from mzplan.store.backends.backend import UnknownWriteError
+from mzplan.store.store import digest_of_state
 
 if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit
@@ -202,8 +204,6 @@ def _read(directory: str) -> Journal | None:
 
 def _path_of(directory: str, file: EditedFile) -> Path:
     """The real path of a journal's file. Raises MZ076 unless the project's loader reads it."""
-    from mzplan.config.edits import is_declaring
-
     path = os.path.realpath(Path(os.path.realpath(directory)) / file.path)
     if not is_declaring(directory, path):
         raise _unreadable(journal_path(directory), f"{file.path} is not a YAML file of this project")
@@ -231,8 +231,6 @@ def _journal_of(
     directory: str, edits: Sequence[FileEdit], statement: str, new: State, environment: str
 ) -> bytes:
     """Raises MZ035 for what could not be read again: a name or a statement that is not UTF-8."""
-    from mzplan.store.store import digest_of_state
-
     root = os.path.realpath(directory)
     try:
         first, *others = (edited_file(os.path.relpath(e.location, root), e.before, e.after) for e in edits)

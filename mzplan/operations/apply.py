@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from mzplan.connectors.admission import flows_of_state
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.local_folder import refuse_unused
 from mzplan.model.address import Address, natural
@@ -22,11 +23,24 @@ from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
+from mzplan.operations.alter_journal import settle_left
 from mzplan.operations.commits import record_of, record_outcome
 from mzplan.operations.follower import OutcomeFollower, resumed_queries
 from mzplan.operations.planning import plan_configuration
 from mzplan.operations.project import Outcome, Workbench, committing, locked, read_state
+from mzplan.operations.rotation import find_rotations, users_of_secrets
+from mzplan.operations.validation import (
+    changed_alone,
+    ensure_validated,
+    queries_to_validate,
+    reach_changed,
+    values_here,
+)
+from mzplan.plan import apply_changes
+from mzplan.plan.canaries import with_canaries, without_passed
+from mzplan.plan.file import ensure_digest, ensure_environment
 from mzplan.plan.leads import losing
+from mzplan.plan.staleness import ensure_same
 from mzplan.schema.description import as_description, describe, packages_of, references_of
 from mzplan.secrets.command_guards import AsWritten
 from mzplan.secrets.policy import Guard, Handed
@@ -105,7 +119,6 @@ def apply_configuration(
 ) -> Applied:
     """Plan, get approval, validate where it will run, commit, and follow until it has converged. Raises MZ036
     (exit 5) where the plan has another digest than the one of the options."""
-    from mzplan.plan.file import ensure_digest
 
     def planned(state: State) -> Plan:
         _settle(work)
@@ -128,10 +141,6 @@ def apply_saved(
     the plan of another environment, and MZ036 (exit 5) if the new plan differs, or the saved one has another
     digest than the options; the error names what differs.
     """
-    from mzplan.plan.canaries import with_canaries
-    from mzplan.plan.file import ensure_digest, ensure_environment
-    from mzplan.plan.staleness import ensure_same
-
     ensure_environment(plan, work.project.settings.environment)
     ensure_digest(plan, options.digest)
     rotated = {c.before.address for c in plan.changes if c.before is not None and c.cause == "secret"}
@@ -177,8 +186,6 @@ def carry_out(work: Workbench, request: CommitRequest) -> Applied:
 
 def _settle(work: Workbench) -> None:
     """Finish or forget an edit of `alter` that was interrupted. The caller holds the lock of the state."""
-    from mzplan.operations.alter_journal import settle_left
-
     if done := settle_left(work.directory, work.store):
         work.reporter.stage(f"notice: {done}")
 
@@ -213,10 +220,6 @@ def _commit(
 ) -> tuple[State, Handed]:
     """Validate live, then commit. The caller holds the lock. Returns the new state, and what runners keep of
     this process's values."""
-    from mzplan.operations.validation import ensure_validated, reach_changed
-    from mzplan.plan import apply_changes
-    from mzplan.plan.canaries import without_passed
-
     store, options = work.store, request.options
     new = apply_changes(state, plan, record=record, allow_loss=options.allow_loss)
     if new.canaries:
@@ -281,7 +284,6 @@ def _rotated(work: Workbench, plan: Plan, new: State, started: Sequence[Instance
     run with other values of secrets than before: its own."""
     if not started:
         return []
-    from mzplan.operations.rotation import find_rotations
 
     names, changed = {instance.name for instance in started}, {change.address for change in plan.changes}
     rotated = find_rotations(work.directory, new, work.store.read_statuses()).queries
@@ -385,9 +387,6 @@ def _kept(request: CommitRequest, plan: Plan, state: State, handed: Handed) -> H
     """Of the values that this process has, those that runners take over: those that were validated, and of a
     command that may say something new also those of all that is to run. A value that only paused queries use
     is validated when they are resumed."""
-    from mzplan.operations.rotation import users_of_secrets
-    from mzplan.operations.validation import changed_alone, queries_to_validate
-
     queries, alone = queries_to_validate(plan, state), changed_alone(plan, state)
     validated = [
         *(describe(query, state.resources) for query in queries),
@@ -407,7 +406,4 @@ def _kept(request: CommitRequest, plan: Plan, state: State, handed: Handed) -> H
 def _handed(state: State) -> Handed:
     """The values that this process has for a state, and where that sends secrets: who may commit decides
     that."""
-    from mzplan.connectors.admission import flows_of_state
-    from mzplan.operations.validation import values_here
-
     return replace(values_here(state), flows=flows_of_state(state))

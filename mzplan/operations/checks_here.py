@@ -23,6 +23,7 @@ from mzplan.schema.description import Description
 from mzplan.secrets.command_guards import AsWritten, Looking
 from mzplan.secrets.policy import Guard
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
+from mzplan.warehouse.paths import absolute, local_path
 
 AT_ONCE = 8  # parallel checks from here
 SHOWN = 5  # queries that an error lists; JSON has all of them
@@ -70,7 +71,6 @@ def check_here(
     from mzplan.connectors.admission import GuardedSecrets
     from mzplan.connectors.catalogue import Connectors
     from mzplan.connectors.checks import check_description
-    from mzplan.warehouse.paths import absolute, local_path
 
     secrets, connectors = GuardedSecrets(directory, guard).proposed(), Connectors()
     place = local_path(absolute(directory, warehouse))

@@ -1,12 +1,13 @@
-"""validate and plan: check the files, and show what apply would do. Nothing here changes anything."""
+"""plan, and validate live: show what apply would do. Nothing here changes anything."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mzplan.host.spark_lines import installed_spark
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.observed import Status
@@ -15,45 +16,23 @@ from mzplan.model.resources import Configuration
 from mzplan.model.state import ResourceState, State
 from mzplan.model.times import shortest
 from mzplan.model.words import count, size
-from mzplan.operations.project import Project, Reporter, Workbench, read_state
+from mzplan.operations.checks_here import by_cause, guard_to_look
+from mzplan.operations.project import Project, Workbench, read_state
+from mzplan.operations.reached import reached, unused
+from mzplan.operations.rotation import find_rotations
+from mzplan.operations.static_validation import validate
 from mzplan.operations.status import find_drift
+from mzplan.operations.validation import reach, reach_alone, reach_changed
+from mzplan.plan import apply_changes, build_plan
+from mzplan.plan.canaries import choose_canaries
+from mzplan.plan.drift import started_because
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.paths import absolute, local_path
+from mzplan.warehouse.stored_files import stored_in
 
 if TYPE_CHECKING:
     from mzplan.operations.reached import Reach
     from mzplan.secrets.policy import Guard
-
-
-def validate(project: Project, reporter: Reporter) -> Configuration:
-    """The static checks alone. Raises MzplanError with every problem."""
-    with reporter.working("reading the files"):
-        configuration = project.configuration()
-    reporter.detail(f"read {count(len(configuration.resources), 'resource')} from the files")
-    return configuration
-
-
-def validate_each(
-    open_one: Callable[[str], Project], environments: Sequence[str], reporter: Reporter
-) -> dict[str, Configuration]:
-    """The static checks of each environment (`open_one` gives its project). Raises MzplanError with every
-    problem once; one that is not a problem of all names those whose it is."""
-    configurations: dict[str, Configuration] = {}
-    problems: dict[Diagnostic, list[str]] = {}
-    for name in environments:
-        try:
-            configurations[name] = validate(open_one(name), reporter)
-        except MzplanError as problem:
-            for diagnostic in problem.diagnostics:
-                problems.setdefault(diagnostic, []).append(name)
-    if problems:
-        raise MzplanError([_of_some(d, names, len(environments)) for d, names in problems.items()])
-    return configurations
-
-
-def _of_some(diagnostic: Diagnostic, names: Sequence[str], number: int) -> Diagnostic:
-    if len(names) == number:
-        return diagnostic
-    which = f"{'environment' if len(names) == 1 else 'environments'} {', '.join(names)}"
-    return replace(diagnostic, summary=f"{diagnostic.summary} ({which})")
 
 
 def validate_live(
@@ -64,11 +43,6 @@ def validate_live(
 
     Returns the configuration, what was reached, and warnings; raises MzplanError with every problem.
     """
-    from mzplan.operations.checks_here import by_cause, guard_to_look
-    from mzplan.operations.reached import reached, unused
-    from mzplan.operations.validation import reach, reach_alone
-    from mzplan.plan import apply_changes, build_plan
-
     configuration = validate(work.project, work.reporter)
     state = read_state(work.store, work.reporter)
     wanted = apply_changes(state, build_plan(configuration, state), allow_loss=True)
@@ -108,10 +82,6 @@ def validated(
 ) -> Plan:
     """The plan with the findings of its live validation (from this process where no runner is alive). A
     plan with errors is left as it is."""
-    from mzplan.operations.checks_here import guard_to_look
-    from mzplan.operations.validation import reach_changed
-    from mzplan.plan import apply_changes
-
     if any(d.severity == "error" for d in plan.diagnostics):
         return plan
     new = apply_changes(state, plan, allow_loss=True)  # a plan shows what is lost: apply refuses it
@@ -142,11 +112,6 @@ def plan_configuration(
     `with_drift`: also find what has drifted. `canary`: see make_plan. `rotated`: the queries that restart for
     a new value of a secret, whatever can be read here; None to find them.
     """
-    from mzplan.operations.rotation import find_rotations
-    from mzplan.plan import build_plan
-    from mzplan.plan.canaries import choose_canaries
-    from mzplan.plan.drift import started_because
-
     configuration = configuration or validate(work.project, work.reporter)
     statuses = work.store.read_statuses()
     with work.reporter.working("planning"):
@@ -189,7 +154,6 @@ def version_notices(project: Project, state: State, statuses: Mapping[str, Statu
         instance = state.instances.get(name)
         if instance is None or instance.type != "embedded" or project.store.leases.leader(name) is not None:
             continue
-        from mzplan.host.spark_lines import installed_spark
 
         installed = installed_spark()
         if installed is not None and installed != status.versions.spark:
@@ -258,9 +222,6 @@ def _stores(record: ResourceState, plan: Plan) -> bool:
 
 
 def _lines(stored: list[ResourceState], project: Project, warehouse: str) -> Iterator[str]:
-    from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-    from mzplan.warehouse.paths import absolute
-
     place, until = absolute(project.settings.directory, warehouse), time.monotonic() + _LOOK
     for record in stored[:MAX_LISTED]:
         folders = {"checkpoint": Checkpoint.of(place, record.id, record.generation).folder}
@@ -274,9 +235,6 @@ def _lines(stored: list[ResourceState], project: Project, warehouse: str) -> Ite
 
 def _size(folder: str, until: float) -> str:
     """` of 1.5 MiB`, ` (nothing yet)`; "" where that takes longer, or can't be seen from here."""
-    from mzplan.warehouse.paths import local_path
-    from mzplan.warehouse.storage import stored_in
-
     local = local_path(folder)
     if local is None or time.monotonic() > until or not local.parents[2].is_dir():
         return ""

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from mzplan.config import load_configuration, load_project, read_files
 from mzplan.host.local_folder import journal_path
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
@@ -137,8 +138,6 @@ class Project:
 
     def files(self, edited: Mapping[str, bytes] = _AS_WRITTEN) -> FilesRead:
         """What the files give, as far as they can be read; `edited` as of `configuration`."""
-        from mzplan.config import read_files
-
         directory = self.settings.directory
         if not edited and os.path.lexists(journal_path(directory)):
             from mzplan.operations.alter_journal import waiting_edit
@@ -185,8 +184,6 @@ def open_project(
     """Read mzplan.yaml of a folder, files of variables, and the file that `state:` is taken from instead.
     Raises MzplanError; with `whole`, also for mistakes in the other files, as the caller reads them next.
     `remembered`: the variables of a saved plan; no others are taken. `environment`: as of load_project."""
-    from mzplan.config import load_configuration, load_project
-
     try:
         settings = load_project(directory, variables, variable_files, remembered, state_config, environment)
     except MzplanError:

@@ -20,7 +20,13 @@ from mzplan.model.state import (
     State,
 )
 from mzplan.operations.project import Project
+from mzplan.operations.rotation import find_rotations
 from mzplan.operations.selection import ALL, Selection, choose
+from mzplan.plan.canaries import verdict_of
+from mzplan.plan.drift import LOST, drift_between, edits_by_hand
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.statement_options import StatementOptions
+from mzplan.warehouse.paths import absolute, local_path
 
 
 def read_project_status(project: Project, selection: Selection = ALL) -> ProjectStatus:
@@ -61,8 +67,6 @@ def _conditions(status: ProjectStatus) -> dict[Address, Condition]:
 
 def status_of_project(project: Project, state: State, statuses: Mapping[str, Status]) -> ProjectStatus:
     """The same of a state and statuses that were read already; leases and journals are read here."""
-    from mzplan.plan.canaries import verdict_of
-
     store = project.store
     instances = {**project.settings.instances, **state.instances}
     alive: dict[str, bool] = {}
@@ -146,9 +150,6 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
 
 def repair_of(state: State, connection: Address | None) -> str | None:
     """The ALTER statement that moves a connection to another server; None for a type that has no place."""
-    from mzplan.schema.kinds import resource_kind
-    from mzplan.schema.statement_options import StatementOptions
-
     committed = state.resources.get(connection) if connection is not None else None
     if connection is None or committed is None:
         return None
@@ -170,9 +171,6 @@ def find_drift(
     rotated: Mapping[Address, tuple[str, ...]] | None = None,
 ) -> tuple[DriftItem, ...]:
     """State compared with reality, as far as the statuses show it. What is not given is read here."""
-    from mzplan.operations.rotation import find_rotations
-    from mzplan.plan.drift import drift_between
-
     store = project.store
     if state is None:
         state = store.read_state()
@@ -192,8 +190,6 @@ _ON_ITS_WAY = frozenset({"missing-query", "outdated-query", "foreign-query"})
 def find_all_drift(project: Project) -> tuple[int, tuple[DriftItem, ...]]:
     """The serial, and everything that has drifted: by the statuses, in the state's own file, and in storage
     that lies on this machine. Raises MzplanError for a store that can't be read."""
-    from mzplan.plan.drift import edits_by_hand
-
     store = project.store
     edits: tuple[DriftItem, ...] = ()
     try:
@@ -233,8 +229,6 @@ def _is_on_its_way(
 def _missing_storage(project: Project, state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem]:
     """The collections and checkpoints that queries have written and that are gone, in a warehouse on this
     machine. For one elsewhere its runner reports them in the status."""
-    from mzplan.plan.drift import LOST
-    from mzplan.warehouse.paths import absolute, local_path
     from mzplan.warehouse.storage import missing_storage
 
     warehouse = absolute(project.settings.directory, state.warehouse)

@@ -13,6 +13,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
 from mzplan.model.resources import MetricsPlace, ProjectSettings, RunEventSettings, RunnerSettings
 from mzplan.runner.metrics import MetricsServer
 from mzplan.runner.run_events.receiver import Receiver, clear_text, receiver_of
+from mzplan.runner.run_events.server import LineageServer
 from mzplan.runner.run_events.watch import EventSender, RunEvent, RunWatch
 from mzplan.secrets.policy import Policy
 from mzplan.secrets.references import Secrets
@@ -132,8 +133,6 @@ def _sending(
 
     def send(event: RunEvent) -> None:
         if not senders:
-            from mzplan.runner.run_events.server import LineageServer
-
             senders.append(LineageServer(receiver, namespace, directory, warehouse).send)
         senders[0](event)
 

@@ -26,6 +26,7 @@ from mzplan.secrets.logins import (
 )
 from mzplan.secrets.providers import Content, NotReachableError, RefusedError
 from mzplan.secrets.resolved import remember
+from mzplan.secrets.vault_http import guard
 
 TIMEOUT = 5.0  # seconds for a connection, and for an answer
 ROLE_ID = "MZPLAN_VAULT_ROLE_ID"
@@ -130,8 +131,6 @@ def _text_of(file: Path, variable: str) -> str:
 
 def _sign_in(means: tuple[str, ...]) -> Any:
     import hvac
-
-    from mzplan.secrets.vault_http import guard
 
     address, namespace, mount, way, *given = means
     remember(given[-1])

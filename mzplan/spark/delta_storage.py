@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
+from mzplan.connectors.local.endpoint import RESERVED
+from mzplan.connectors.local.numbering import Numbering, turns
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.storage import (
@@ -162,9 +164,6 @@ class DeltaStorage:
         return commit is not None and commit.merged is not None
 
     def append(self, commands: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
-        from mzplan.connectors.local.endpoint import RESERVED
-        from mzplan.connectors.local.numbering import Numbering, turns
-
         places = {description.query.place for description, _ in commands}
         with turns(self._warehouse, places, self._alone) as by_place:
             for description, command in commands:

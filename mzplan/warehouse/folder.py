@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -163,8 +164,6 @@ class LocalFolder:
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
         """A lock of the kernel, which ends with the process, however it ends."""
-        import fcntl
-
         handle = self._files.open(".lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)

@@ -7,11 +7,8 @@ where no runner is alive and the warehouse is on this machine.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 from mzplan.host.files import UnfitError
 from mzplan.host.guarded import GuardedFolder
@@ -221,57 +218,6 @@ def is_untouched(collection: str) -> bool:
     except OSError:
         return False
     return first is not None and second is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFiles:
-    """What is below a folder. `changed`: when anything of it was last written, in seconds since the epoch;
-    None where that is not known."""
-
-    files: int = 0
-    bytes: int = 0
-    changed: float | None = None
-
-
-def stored_in(folder: str) -> StoredFiles | None:
-    """What is below a folder, None if that is not there. Links are not followed. Raises OSError."""
-    local = local_path(folder)
-    if local is not None:
-        try:
-            return _stored_locally(local) if is_there(folder) and local.is_dir() else None
-        except UnfitError:
-            return None
-    from pyarrow import fs
-
-    system, path = remote(folder)
-    infos = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
-    files = [info for info in infos if info.type == fs.FileType.File]
-    times = [info.mtime_ns for info in files]
-    known = bool(times) and None not in times
-    size = sum(info.size or 0 for info in files)
-    return (
-        StoredFiles(files=len(files), bytes=size, changed=max(times) / 1e9 if known else None)
-        if infos
-        else None
-    )
-
-
-def _stored_locally(folder: Path) -> StoredFiles:
-    def failed(problem: OSError) -> None:
-        if not isinstance(problem, FileNotFoundError):
-            raise problem
-
-    files, size, changed = 0, 0, folder.stat().st_mtime
-    for place, folders, names in os.walk(folder, onerror=failed):
-        for name in (*folders, *names):
-            try:
-                status = os.lstat(f"{place}/{name}")
-            except FileNotFoundError:
-                continue  # what a writer has renamed or removed meanwhile
-            changed = max(changed, status.st_mtime)
-            if name in names:
-                files, size = files + 1, size + status.st_size
-    return StoredFiles(files=files, bytes=size, changed=changed)
 
 
 def remove_storage(warehouse: str, id_: str, generation: int) -> None:

@@ -76,6 +76,7 @@ def _begin(arguments: list[str], out: Any, err: Any) -> int:
 def _serve() -> None:
     import mzplan.cli.apply
     import mzplan.cli.plan
+    import mzplan.cli.status
     import mzplan.config
     import mzplan.features.alter.command
     import mzplan.operations.validation

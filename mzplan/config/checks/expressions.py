@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mzplan.config.declared import Declared
 from mzplan.config.findings import Findings, Location, Path, listed, shown
 from mzplan.schema.columns import CHANGE, POSITION, Column, DdlError
+from mzplan.schema.expressions import parse_select, parse_where
 from mzplan.schema.source_columns import columns_of, keys_of
 
 if TYPE_CHECKING:
@@ -57,8 +58,6 @@ class ExpressionCheck:
 
     def select(self, items: list[str]) -> list[str] | None:
         """The columns that come out; None when they can't be known."""
-        from mzplan.schema.expressions import parse_select  # most sinks have no expressions
-
         outputs: list[str] = []
         seen: dict[str, int] = {}
         complete = True
@@ -79,8 +78,6 @@ class ExpressionCheck:
         return outputs if complete else None
 
     def where(self, condition: str) -> None:
-        from mzplan.schema.expressions import parse_where
-
         parsed = parse_where(condition)
         if self.parsed(parsed, ("where",)):
             self.known(parsed, ("where",))
@@ -88,8 +85,6 @@ class ExpressionCheck:
     def varying(self, body: Mapping[str, Any]) -> None:
         """MZ019: below a keyed collection, what decides whether and where a row is in the target is the same
         each time: else the row could not be found when it is to go."""
-        from mzplan.schema.expressions import parse_select, parse_where
-
         if CHANGE not in self.own:
             return
         key = {str(name).lower() for name in body.get("key", ())}

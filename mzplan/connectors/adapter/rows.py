@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.connectors.adapter.config import explained, opened, secret_values
 from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.endpoints.arrow import fit
 from mzplan.endpoints.interface import (
     DurableInputEndpoint,
     DurableInputFactory,
@@ -48,8 +49,6 @@ class StepRows:
 
 def placed(batch: RecordBatch, columns: Sequence[Column], step: Step, row: int) -> RecordBatch:
     """The columns in order, then `_position`; `row`: that of the first one. Raises FitError."""
-    from mzplan.endpoints.arrow import fit
-
     fitted = fit(batch, columns)
     return fitted.append_column(POSITION, _positions(step, range(row, row + fitted.num_rows)))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mzplan.connectors.adapter.config import endpoint_config, endpoint_name, explained, opened, secret_values
 from mzplan.connectors.adapter.rows import EndpointUpstream
+from mzplan.connectors.adapter.step_reader import ReaderPlan, data_source
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream, begin_anew
@@ -128,8 +129,6 @@ class EndpointSource(SourceConnector):
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         """One step in each micro-batch; see SourceConnector: the change comes last."""
-        from mzplan.connectors.adapter.step_reader import ReaderPlan, data_source
-
         assert query.checkpoint is not None, "a stream has a checkpoint"
         log = query.checkpoint.log
         logged = log.entry(log.newest())  # its batch done or not

@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.queries import Output
+from mzplan.connectors.formats.avro.schema import SchemaError, parse_record
+from mzplan.connectors.formats.avro.values import UnfitSchemaError, reader, type_of
+from mzplan.endpoints.arrow import arrow_type
 from mzplan.schema.columns import Column
 
 if TYPE_CHECKING:
@@ -69,10 +72,6 @@ def avro_readable(
 ) -> tuple[list[str], list[str]]:
     """Errors, and warnings, as `readable` returns them, about an Avro schema. `schemas`: the texts of those
     that it refers to, and last its own."""
-    from mzplan.connectors.formats.avro.schema import SchemaError, parse_record
-    from mzplan.connectors.formats.avro.values import UnfitSchemaError, reader
-    from mzplan.endpoints.arrow import arrow_type
-
     wrong: list[str] = []
     doubtful: list[str] = []
     try:
@@ -178,9 +177,6 @@ _TAKES: Mapping[tuple[str, str], tuple[str, ...]] = {
 def avro_writable(schemas: Sequence[str], outputs: Sequence[Output]) -> list[str]:
     """The errors of writing these columns with a schema. `schemas`: the texts of those that it refers to, and
     last its own."""
-    from mzplan.connectors.formats.avro.schema import SchemaError, parse_record
-    from mzplan.connectors.formats.avro.values import type_of
-
     try:
         fields = parse_record(schemas).fields
     except SchemaError as problem:
@@ -242,8 +238,6 @@ def _is_optional(field: Field) -> bool:
 
 def _arrow(type_: str) -> DataType | None:
     """The Arrow type of a column; None for a type that only Spark knows, such as an interval."""
-    from mzplan.endpoints.arrow import arrow_type
-
     try:
         return arrow_type(type_)
     except AssertionError:

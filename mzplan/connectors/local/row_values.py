@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
+from mzplan.endpoints.arrow import map_types
 from mzplan.schema.columns import Column, parse_columns
 
 Convert = Callable[[Any], Any]
@@ -196,8 +197,6 @@ def _array(type_: str, convert: Convert) -> Convert:
 
 
 def _map(type_: str) -> Convert:
-    from mzplan.endpoints.arrow import map_types
-
     key_type, value_type = map_types(type_)
     key, value_of = _of_text(key_type), _nullable(_of_json(value_type))
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedConnection
+from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError, forwarding
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.secrets.files import read_pem_text
 
 if TYPE_CHECKING:
-    from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError, Way, Why
+    from mzplan.connectors.network.ssh import Way, Why
 
 LOOPBACK = "127.0.0.1"
 ROLE = "ssh_tunnel"
@@ -25,8 +26,6 @@ ROLE = "ssh_tunnel"
 @functools.cache
 def forwards() -> Forwards:
     """Those of this process: probes and queries that go the same way share them."""
-    from mzplan.connectors.network.ssh import Forwards
-
     return Forwards()
 
 
@@ -67,8 +66,6 @@ def tunnel_elsewhere(
     connection: ResolvedConnection, host: str, port: int, directory: str
 ) -> Callable[[], AbstractContextManager[int]] | None:
     """For tasks on other machines, to which our ports mean nothing: what opens the tunnel there."""
-    from mzplan.connectors.network.ssh import forwarding
-
     if ROLE not in connection.connections:
         return None
     return forwarding(_way(connection.connections[ROLE], directory), host, port)
@@ -84,8 +81,6 @@ def reach(tunnel: ResolvedConnection, directory: str, address: Address) -> None:
 @contextlib.contextmanager
 def _opened(way: Way, host: str, port: int, address: Address) -> Iterator[int]:
     """A local port that leads there while this lasts. Raises MzplanError about `address`."""
-    from mzplan.connectors.network.ssh import TunnelError
-
     with contextlib.ExitStack() as stack:
         try:
             local = stack.enter_context(forwards().to(way, host, port))
@@ -104,8 +99,6 @@ def _way(tunnel: ResolvedConnection, directory: str) -> Way:
 
 
 def _hop(tunnel: ResolvedConnection, directory: str) -> Hop:
-    from mzplan.connectors.network.ssh import Hop
-
     body = tunnel.body
     known_hosts = ""
     if "known_hosts" in body:

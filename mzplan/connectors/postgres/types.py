@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mzplan.model.words import safe
+
 # By canonical Spark DDL; the values are what PostgreSQL's format_type() calls them.
 _SCALARS = {
     "BOOLEAN": "boolean",
@@ -268,8 +270,6 @@ def quoted(name: str) -> str:
 def shown(name: str) -> str:
     """An identifier for a statement that a person reads: quoted where it must be, and nothing in it that a
     terminal would take for a command."""
-    from mzplan.model.words import safe  # here: executors get this module, and no other for it
-
     if safe(name) != name:
         parts = (f"\\+{ord(c):06X}" if safe(c) != c or c == "\\" else c for c in name)
         return "U&" + quoted("".join(parts))

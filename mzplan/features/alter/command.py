@@ -10,23 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mzplan.cli.apply import (
-    applied_to_json,
-    apply_options,
-    approval,
-    auto_option,
-    canary_options,
-    finish,
-    message_option,
-    wait_option,
-)
+from mzplan.cli.apply import applied_to_json, apply_options, approval, finish
 from mzplan.cli.arguments import policy_option, send_secrets_option
 from mzplan.cli.context import Invocation, command
-from mzplan.cli.plan import show_plan
+from mzplan.cli.options import auto_option, canary_options, message_option, wait_option
+from mzplan.cli.show import show_plan
+from mzplan.features.alter import alteration
 from mzplan.model.address import natural_item
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
+from mzplan.render.plan_json import plan_to_json
+from mzplan.render.status import reach_to_json
 from mzplan.render.text import safe
 
 if TYPE_CHECKING:
@@ -75,8 +70,6 @@ def command_alter(
       mzplan alter "VALIDATE CONNECTION shop_pg"
       mzplan alter -f repair.sql
     """
-    from mzplan.features.alter import alteration
-
     if dry_run and no_apply:
         raise click.UsageError("--dry-run and --no-apply exclude each other.")
     text = _text(statement, file)
@@ -132,8 +125,6 @@ def _previewed(invocation: Invocation, altered: Altered) -> int:
         return _show_edit(invocation, altered)
     errors = [d for d in plan.diagnostics if d.severity == "error"]
     if invocation.json:
-        from mzplan.render.plan_json import plan_to_json
-
         invocation.document({**plan_to_json(plan), **_edit_to_json(altered)})
     else:
         _show_diff(invocation, altered.edits)
@@ -149,8 +140,6 @@ def _show_edit(invocation: Invocation, altered: Altered) -> int:
             **_edit_to_json(altered),
         }
         if altered.reached:
-            from mzplan.render.status import reach_to_json
-
             document["connections"] = [reach_to_json(r) for r in altered.reached]
         invocation.document(document)
         return altered.exit_code

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mzplan.config.edits import Edits, places_of
+from mzplan.config.loader import check_bodies
 from mzplan.features.alter.requests import wanted_by
 from mzplan.features.alter.sql.statements import At, Edit, point
 from mzplan.features.alter.wanted import (
@@ -29,12 +31,13 @@ from mzplan.model.resources import Configuration, PropertyEdit, Resource, Runner
 from mzplan.model.state import State
 from mzplan.model.words import count
 from mzplan.operations.project import Project
+from mzplan.plan.difference import find_difference
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.view_query import referring_to
 
 if TYPE_CHECKING:
     from mzplan.config import FilesRead
-    from mzplan.config.edits import Edits, FileEdit
+    from mzplan.config.edits import FileEdit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +69,6 @@ class Transaction:
 
     def left_out(self, new: State) -> tuple[Address, ...]:
         """What the files declare otherwise than the state after this transaction, and this leaves alone."""
-        from mzplan.plan.difference import find_difference
-
         committed = (
             {} if self.files.is_whole else {a: resource.declared for a, resource in new.resources.items()}
         )
@@ -86,8 +87,6 @@ def transaction(
 
 class _Reading:
     def __init__(self, project: Project, state: State, text: str):
-        from mzplan.config.edits import Edits
-
         self.project, self.state, self.text = project, state, text
         self.directory = project.settings.directory
         self.committed = {address: record.declared for address, record in state.resources.items()}
@@ -228,8 +227,6 @@ class _Reading:
             raise MzplanError(problems)
 
     def _moved(self, found: Iterable[Diagnostic]) -> list[Diagnostic]:
-        from mzplan.config.edits import places_of
-
         edits = {edit.path: edit for edit in self.edits.made}
 
         def moved(diagnostic: Diagnostic) -> Diagnostic:
@@ -247,8 +244,6 @@ class _Reading:
     def _checked_committed(self) -> Configuration:
         """What is committed, with the edits, and with what these name and nothing has committed yet; checked
         as a new configuration is, as far as the edits reach."""
-        from mzplan.config.loader import check_bodies
-
         resources = {**self.committed}
         touched = [w.after for w in self.wanted if w.after in resources]
         for address in touched:

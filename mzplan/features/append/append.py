@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mzplan.connectors.local.endpoint import RESERVED, LostStepsError, StaleStepError
+from mzplan.connectors.local.numbering import turns
+from mzplan.connectors.local.row_files import BadFileError, read_rows
+from mzplan.endpoints.arrow import arrow_schema, fit
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, SourceRange, error
@@ -66,8 +70,6 @@ def append(
 
 
 def _fitting(resource: ResourceState, rows: AppendedFile) -> Table:
-    from mzplan.connectors.local.row_files import BadFileError, read_rows
-
     try:
         columns, keys = columns_of(resource.type, resource.body), keys_of(resource.type, resource.body)
         if rows.deletes and not keys:
@@ -84,8 +86,6 @@ def _fitting(resource: ResourceState, rows: AppendedFile) -> Table:
 def _changes(rows: Table, columns: Sequence[Column], keys: Sequence[str], deletes: bool) -> Table:
     """The rows as changes of a keyed collection."""
     import pyarrow as pa
-
-    from mzplan.endpoints.arrow import arrow_schema, fit
 
     change = pa.array([DELETE if deletes else UPSERT] * rows.num_rows, pa.string())
     wanted = change_columns(columns, keys)
@@ -107,9 +107,6 @@ def _without_key(address: Address) -> MzplanError:
 def _write(
     project: Project, state: State, resource: ResourceState, table: Table, id_: str, expect: int | None
 ) -> Appended:
-    from mzplan.connectors.local.endpoint import LostStepsError, StaleStepError
-    from mzplan.connectors.local.numbering import turns
-
     warehouse = absolute(project.settings.directory, state.warehouse)
     try:
         with turns(warehouse, [resource.place], project.store.lock_for_append) as by_place:
@@ -149,8 +146,6 @@ def _write(
 
 
 def _ensure_free(address: Address, id_: str) -> None:
-    from mzplan.connectors.local.endpoint import RESERVED
-
     if id_.startswith(RESERVED):
         raise error(
             "MZ133",

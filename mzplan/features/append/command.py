@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,12 @@ import click
 
 from mzplan.cli.arguments import QUERY
 from mzplan.cli.context import Invocation, command
+from mzplan.connectors.local.row_files import FORMATS, format_of
+from mzplan.features.append.append import AppendedFile, append
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.words import count
+from mzplan.secrets.policy import NOTHING_HANDED
 
 if TYPE_CHECKING:
     from mzplan.connectors.local.row_files import Format
@@ -47,9 +51,6 @@ def command_append(
 
     Needs no runner: what is appended is read when one runs. All of a file or, on any mistake, nothing.
     """
-    from mzplan.features.append.append import AppendedFile, append
-    from mzplan.secrets.policy import NOTHING_HANDED
-
     work = invocation.work()
     name, data = _read(file)
     format_found = _format(name, format_)
@@ -77,8 +78,6 @@ def command_append(
 
 
 def _new_id() -> str:
-    import uuid
-
     return str(uuid.uuid4())
 
 
@@ -94,8 +93,6 @@ def _read(file: str) -> tuple[str, bytes]:
 
 
 def _format(name: str, given: str | None) -> Format:
-    from mzplan.connectors.local.row_files import FORMATS, format_of
-
     chosen = next((known for known in FORMATS if known == given), None) or format_of(name)
     if chosen is None and name == "stdin":
         return "jsonl"

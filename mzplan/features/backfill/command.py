@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mzplan.cli.apply import auto_option, carry_out_plan, live_option, message_option, wait_option
+from mzplan.cli.apply import carry_out_plan
 from mzplan.cli.arguments import QUERY, TIME
 from mzplan.cli.context import Invocation, command
+from mzplan.cli.options import auto_option, live_option, message_option, wait_option
+from mzplan.features.backfill.backfill_plans import plan_backfill, plan_without_backfills
 from mzplan.model.address import Address
 from mzplan.model.times import instant_text
 
@@ -41,8 +43,6 @@ def command_backfill(
 ) -> int:
     """Write what a source's upstream holds of a range of times into its collection once more, as a step of
     its own. Its sinks get those rows again."""
-    from mzplan.features.backfill.backfill_plans import plan_backfill, plan_without_backfills
-
     if cancel and (start is not None or end is not None):
         raise click.UsageError("--cancel takes no range.")
     if not cancel and (start is None or end is None):

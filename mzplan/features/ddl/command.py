@@ -6,6 +6,8 @@ import click
 
 from mzplan.cli.arguments import QUERY
 from mzplan.cli.context import Invocation, command
+from mzplan.features.ddl.ddl import make_ddl
+from mzplan.features.ddl.ddl_text import ddl_to_json, render_ddl
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode
 
@@ -18,9 +20,6 @@ def command_ddl(invocation: Invocation, address: Address | None) -> int:
     From the files alone, of all sources and sinks or of one; it may be run again. Roles, and tables that a
     source reads, must be there.
     """
-    from mzplan.features.ddl.ddl import make_ddl
-    from mzplan.features.ddl.ddl_text import ddl_to_json, render_ddl
-
     queries = make_ddl(invocation.project(whole=True), invocation.progress, address)
     if invocation.json:
         invocation.document(ddl_to_json(queries))

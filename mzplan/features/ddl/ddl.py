@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mzplan.connectors.api.connector import Ddl
+from mzplan.connectors.unresolved import ddl_of
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.words import did_you_mean
-from mzplan.operations.planning import validate
 from mzplan.operations.project import Project, Reporter
+from mzplan.operations.static_validation import validate
 from mzplan.plan.commit import wanted_state
 from mzplan.schema.description import describe
 
@@ -29,8 +30,6 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
     Raises MzplanError with every problem; MZ070 for an `address` that no file declares, MZ070 for one that
     has nothing to be made.
     """
-    from mzplan.connectors.unresolved import ddl_of
-
     configuration = validate(project, reporter)
     resources = {a: wanted_state(r, None) for a, r in configuration.resources.items()}
     if address is not None and address not in resources:

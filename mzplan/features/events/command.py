@@ -9,6 +9,9 @@ import click
 from mzplan.cli.arguments import QUERY, SINCE, selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.model.event import EventKind
+from mzplan.operations.events import EventFilter, explain, follow_events, latest_events, read_events
+from mzplan.operations.project import unknown_address
+from mzplan.operations.status import select
 from mzplan.render.event_text import (
     events_to_json,
     explanation_to_json,
@@ -29,9 +32,6 @@ FOLLOW_EVERY = 0.5  # seconds; an object store is asked less often
 @click.option("--at", "at", metavar="T", type=SINCE, help="As of then: 10m ago, or 2026-01-31T10:00.")
 def command_why(invocation: Invocation, address: Address, at: float | None) -> None:
     """Show why a query last started or stopped."""
-    from mzplan.operations.events import explain
-    from mzplan.operations.project import unknown_address
-
     store = invocation.project().store
     explanation = explain(store, address, at)
     if explanation.event is None and address not in (state := store.read_state()).resources:
@@ -66,9 +66,6 @@ def command_events(
     follow: bool,
 ) -> None:
     """Show what has happened to queries, with causes, the oldest first."""
-    from mzplan.operations.events import EventFilter, follow_events, latest_events, read_events
-    from mzplan.operations.status import select
-
     if follow and invocation.json:
         raise click.UsageError("--follow and --json don't go together: --json is one document.")
     project = invocation.project()

@@ -8,6 +8,12 @@ import click
 
 from mzplan.cli.context import Invocation, command, global_options
 from mzplan.model.diagnostics import ExitCode
+from mzplan.operations.commits import changes_between, changes_of, entry_of
+from mzplan.operations.events import events_of_serial
+from mzplan.render.event_text import events_to_json, render_done
+from mzplan.render.history import entry_to_json, history_to_json, render_entry, render_history
+from mzplan.render.plan_json import plan_to_json
+from mzplan.render.plan_text import render_changes
 
 if TYPE_CHECKING:
     from mzplan.model.plan import Plan
@@ -24,8 +30,6 @@ _SERIAL = click.IntRange(min=1)
 @global_options
 def command_history(most: int) -> int | None:
     """Show who committed what, when, from which git commit, why, and how it ended; the newest first."""
-    from mzplan.render.history import history_to_json, render_history
-
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
         return None
@@ -42,12 +46,6 @@ def command_history(most: int) -> int | None:
 @click.argument("serial", type=_SERIAL)
 def history_show(invocation: Invocation, serial: int) -> None:
     """Show one serial: who, why, how it ended, what it did, and what it changed."""
-    from mzplan.operations.commits import changes_of, entry_of
-    from mzplan.operations.events import events_of_serial
-    from mzplan.render.event_text import events_to_json, render_done
-    from mzplan.render.history import entry_to_json, render_entry
-    from mzplan.render.plan_json import plan_to_json
-
     store = invocation.project().store
     entry, plan = entry_of(store, serial), changes_of(store, serial)
     done = events_of_serial(store, serial, entry.commit)
@@ -65,9 +63,6 @@ def history_show(invocation: Invocation, serial: int) -> None:
 @click.argument("other", metavar="B", type=_SERIAL)
 def history_diff(invocation: Invocation, one: int, other: int) -> None:
     """Show what differs between two serials, from A to B, as a plan shows it."""
-    from mzplan.operations.commits import changes_between
-    from mzplan.render.plan_json import plan_to_json
-
     plan = changes_between(invocation.project().store, one, other)
     if invocation.json:
         shown = plan_to_json(plan)
@@ -78,8 +73,6 @@ def history_diff(invocation: Invocation, one: int, other: int) -> None:
 
 
 def _changes(invocation: Invocation, plan: Plan) -> str:
-    from mzplan.render.plan_text import render_changes
-
     return render_changes(plan, invocation.color, whole=bool(invocation.verbose))
 
 

@@ -8,6 +8,8 @@ import click
 
 from mzplan.cli.arguments import SINCE, selecting
 from mzplan.cli.context import Invocation, command
+from mzplan.operations.logs import read_logs
+from mzplan.operations.status import select
 from mzplan.render.text import safe
 
 if TYPE_CHECKING:
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
 @click.option("--since", metavar="T", type=SINCE, help="Not before: 10m ago, or 2026-01-31T10:00.")
 def command_logs(invocation: Invocation, selection: Selection, since: float | None) -> None:
     """Show what the runners of this machine have logged: all of it, or of some queries."""
-    from mzplan.operations.logs import read_logs
-    from mzplan.operations.status import select
-
     project = invocation.project()
     state = project.store.read_state()
     chosen = None if selection.is_everything else select(project, state, selection)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mzplan.cli.apply import auto_option, carry_out_plan, live_option, message_option, wait_option
+from mzplan.cli.apply import carry_out_plan
 from mzplan.cli.arguments import QUERY, STEPS
 from mzplan.cli.context import Invocation, command
+from mzplan.cli.options import auto_option, live_option, message_option, wait_option
+from mzplan.features.replay.replay_plans import plan_letters, plan_replay, plan_without_replays
 from mzplan.model.address import Address
 from mzplan.model.stored import MOST
 
@@ -56,8 +58,6 @@ def command_replay(
     With --dead-letters each record that fits the columns of the source by now becomes a row, once, and is
     taken out of the table of letters; the others stay there.
     """
-    from mzplan.features.replay.replay_plans import plan_letters, plan_replay, plan_without_replays
-
     of_sink = missing or steps is not None
     if cancel and (of_sink or dead_letters or where is not None):
         raise click.UsageError("--cancel takes no other choice.")

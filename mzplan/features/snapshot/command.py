@@ -6,12 +6,16 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
 from mzplan.cli.arguments import QUERY
 from mzplan.cli.context import Invocation, command
+from mzplan.features.snapshot.collection_snapshot import open_snapshot
+from mzplan.features.snapshot.row_files import json_lines, out_format_of, table_lines, texts, write_rows
+from mzplan.host.guarded import open_whole
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.words import count
@@ -66,8 +70,6 @@ def command_snapshot(
 
     Read from the warehouse, without Spark and without a runner. The rows come in no particular order.
     """
-    from mzplan.features.snapshot.collection_snapshot import open_snapshot
-
     chosen = _format(invocation, format_, out, only_count)
     snapshot = open_snapshot(invocation.project(), address, as_of, invocation.progress)
     if only_count:
@@ -83,8 +85,6 @@ def command_snapshot(
         elif chosen == "table":
             _table(invocation, snapshot, schema, batches)
         else:
-            from mzplan.features.snapshot.row_files import write_rows
-
             write_rows(cast("OutFormat", chosen), schema, batches, cast(BinaryIO, _Stdout(invocation)))
     return ExitCode.OK
 
@@ -98,7 +98,6 @@ def _format(invocation: Invocation, given: str | None, out: str | None, only_cou
         if given in _BINARY and sys.stdout is not None and sys.stdout.isatty():
             raise click.UsageError(f"{given} is not for a terminal: say --out FILE, or send it on.")
         return given or "table"
-    from mzplan.features.snapshot.row_files import out_format_of
 
     chosen = given or out_format_of(out)
     if chosen is None:
@@ -134,11 +133,7 @@ def _table_pieces(
     invocation: Invocation, snapshot: CollectionSnapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[str]:
     """The table's lines, many at once, and what it is."""
-    from itertools import islice
-
     from pyarrow import types
-
-    from mzplan.features.snapshot.row_files import table_lines, texts
 
     right = [
         types.is_integer(f.type) or types.is_floating(f.type) or types.is_decimal(f.type) for f in schema
@@ -157,8 +152,6 @@ def _document(
 ) -> None:
     """One JSON document, a row on each line; written as the rows come, and the first ones before anything of
     it, so that an error at once is the one document."""
-    from mzplan.features.snapshot.row_files import json_lines
-
     head = safe_json(json.dumps({**_about(snapshot), "columns": schema.names}, ensure_ascii=False, indent=2))
     pieces, comma = [f'{head[:-2]},\n  "rows": ['], ""
     for batch in batches:
@@ -211,8 +204,6 @@ def _into_file(
     found: tuple[pa.Schema, Iterator[pa.RecordBatch]],
     out: str,
 ) -> None:
-    from mzplan.features.snapshot.row_files import write_rows
-
     schema, batches = found
     rows = 0
     with invocation.progress.working(lambda: f"{rows:,} rows are written to {out}"), _file(out) as sink:
@@ -237,8 +228,6 @@ def _into_file(
 @contextlib.contextmanager
 def _file(out: str) -> Iterator[BinaryIO]:
     """A file that is there when it is whole. Raises MzplanError MZ035."""
-    from mzplan.host.guarded import open_whole
-
     try:
         with open_whole(out) as stream:
             yield stream

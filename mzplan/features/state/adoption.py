@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from mzplan.connectors import adoption
 from mzplan.connectors.api.probes import bounded
+from mzplan.features.state.edit_plans import plan_adopt
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Plan
@@ -15,8 +17,14 @@ from mzplan.model.resources import Configuration
 from mzplan.model.state import State
 from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_out
 from mzplan.operations.project import Project, Workbench
+from mzplan.operations.static_validation import validate
+from mzplan.plan.commit import new_id
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.source_columns import columns_of
 from mzplan.warehouse import foreign_query
 from mzplan.warehouse.foreign_query import Left, NotAdoptableError
+from mzplan.warehouse.paths import absolute, local_path
+from mzplan.warehouse.storage import remove_storage
 
 _LOOK_S = 300.0  # at most, under the state's lock: some object stores answer never
 _REMOVAL_S = 60.0
@@ -32,11 +40,6 @@ def adopt_foreign(
 ) -> Applied:
     """Copy checkpoint and table into the warehouse under a new id, and commit the declared source with it.
     The originals stay unchanged. Raises MZ165 (exit 7), with every reason, for what can't be adopted."""
-    from mzplan.features.state.edit_plans import plan_adopt
-    from mzplan.operations.planning import validate
-    from mzplan.plan.commit import new_id
-    from mzplan.warehouse.paths import absolute
-
     id_ = new_id()
     adoptable: list[Left] = []
 
@@ -74,9 +77,6 @@ def adopt_foreign(
 def _look(
     project: Project, configuration: Configuration, address: Address, checkpoint: str, table: str
 ) -> Left:
-    from mzplan.schema.kinds import resource_kind
-    from mzplan.schema.source_columns import columns_of
-
     declared = configuration.resources[address]
     adopts = adoption.adopts(declared.type) if address.reads_upstream else None
     if adopts is None:
@@ -106,8 +106,6 @@ def _look(
 
 def _ensure_here(project: Project, address: Address, plan: Plan) -> None:
     """Refuses a warehouse that this command and the runner do not share."""
-    from mzplan.warehouse.paths import absolute, local_path
-
     if local_path(absolute(project.settings.directory, plan.warehouse)) is None:
         return
     record = next(c.after for c in plan.changes if c.address == address)
@@ -123,11 +121,6 @@ def _ensure_here(project: Project, address: Address, plan: Plan) -> None:
 
 def _discard(project: Project, id_: str) -> None:
     """Remove what was copied for a commit that failed."""
-    from contextlib import suppress
-
-    from mzplan.warehouse.paths import absolute
-    from mzplan.warehouse.storage import remove_storage
-
     with suppress(MzplanError, TimeoutError):
         state = project.store.read_state()
         if not any(record.id == id_ for record in state.resources.values()):

@@ -1,4 +1,4 @@
-"""state …, import: work on the state itself."""
+"""state …, import: work on the state itself. Each command imports what the others don't need."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 
 import click
 
-from mzplan.cli.apply import approval, finish, live_option, message_option, wait_option
 from mzplan.cli.arguments import ADDRESS, QUERY
 from mzplan.cli.context import Invocation, command, global_options
+from mzplan.cli.options import live_option, message_option, wait_option
 from mzplan.cli.streams import write_bytes
 from mzplan.host.files import read_bounded
-from mzplan.model.address import Address, natural, natural_item
+from mzplan.model.address import ID, Address, natural, natural_item
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
 from mzplan.model.words import count
+from mzplan.operations.project import LOCK_WAIT, committed_resource
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.text import safe
 
@@ -79,7 +80,6 @@ def state_list(invocation: Invocation) -> None:
 @click.argument("address", type=ADDRESS)
 def state_show(invocation: Invocation, address: Address) -> None:
     """Show a committed resource as JSON."""
-    from mzplan.operations.project import committed_resource
     from mzplan.render.state import resource_to_json
 
     state = invocation.project().store.read_state()
@@ -125,6 +125,7 @@ def state_rollback(
     wait: float,
 ) -> int:
     """Commit again the state of an earlier serial (default: the one before), and follow it as apply does."""
+    from mzplan.cli.apply import approval, finish
     from mzplan.features.state.state_edits import roll_back
     from mzplan.operations.apply import ApplyOptions
 
@@ -216,8 +217,6 @@ def _read(file: str) -> tuple[bytes, str]:
 @click.option("--reason", default="", help="The reason, for those who are refused.")
 def state_lock(invocation: Invocation, reason: str) -> None:
     """Keep everybody from changing the state until `state unlock`."""
-    from mzplan.operations.project import LOCK_WAIT
-
     store = invocation.project().store
     with store.lock(safe(reason)[:200] or "state lock", LOCK_WAIT) as info:
         store.hold(info)
@@ -307,8 +306,8 @@ def command_import(
     What mzplan has written itself is adopted where it is (--id); what a query has left that was written by
     hand is copied into the warehouse (--checkpoint and --table).
     """
+    from mzplan.cli.apply import approval, finish
     from mzplan.features.state.state_edits import plan_import
-    from mzplan.model.address import ID
     from mzplan.operations.apply import ApplyOptions, CommitRequest, carry_out
 
     if id_ is not None and not ID.fullmatch(id_):

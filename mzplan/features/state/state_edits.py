@@ -16,7 +16,11 @@ from mzplan.model.state import State
 from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_out, refuse
 from mzplan.operations.commits import record_of, record_outcome
 from mzplan.operations.project import LOCK_WAIT, Project, Runners, Workbench, committing, locked, read_state
+from mzplan.operations.static_validation import validate
+from mzplan.operations.validation import reach_changed
+from mzplan.plan import apply_changes
 from mzplan.secrets.policy import NOTHING_HANDED
+from mzplan.warehouse.paths import absolute, local_path
 
 
 def move(
@@ -90,8 +94,6 @@ def plan_import(
 ) -> Plan:
     """`import`: the plan that adds a declared resource with the checkpoint and table of an id (None: that of
     `state rm` under this name)."""
-    from mzplan.operations.planning import validate
-
     configuration = validate(work.project, work.reporter)
     if id_ is None:
         known = {i: g for i, (a, g) in state.forgotten.items() if a == address}
@@ -123,9 +125,6 @@ def _edit(
     finish: Callable[[Plan, State], State] | None = None,
 ) -> Plan:
     """Plan, have live runners validate, commit, wake. Starts no runner and waits for no query."""
-    from mzplan.operations.validation import reach_changed
-    from mzplan.plan import apply_changes
-
     store = work.store
     with locked(store, work.reporter, command):
         state = read_state(store, work.reporter)
@@ -155,8 +154,6 @@ def wake(runners: Runners, state: State) -> None:
 def _check_storage(project: Project, warehouse: str, address: Address, id_: str, generation: int) -> None:
     """Raise MZ165 where the warehouse is on this machine and lacks what is to be adopted. Elsewhere the
     runner checks it."""
-    from mzplan.warehouse.paths import absolute, local_path
-
     place = local_path(absolute(project.settings.directory, warehouse))
     if place is None:
         return

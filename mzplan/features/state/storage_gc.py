@@ -7,17 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from mzplan.connectors.admission import GuardedSecrets, committed_guard
+from mzplan.connectors.releases import leave, remove
 from mzplan.model.address import Address, Place, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import State
 from mzplan.model.words import count, size
 from mzplan.operations.project import Project, Reporter, locked, read_state
 from mzplan.render.text import Paint
+from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.claims import places_of, recorded_instances, recorded_places, unclaimed
 from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.paths import absolute
-from mzplan.warehouse.storage import places_below, stored_in
+from mzplan.warehouse.storage import places_below
+from mzplan.warehouse.stored_files import stored_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +80,6 @@ def remove_unclaimed(
 def _remove(project: Project, state: State, place: Place) -> None:
     """With what it holds on its upstream and in its target: that is recorded in the storage only, whose word
     is not enough to send a secret anywhere."""
-    from mzplan.connectors.admission import GuardedSecrets, committed_guard
-    from mzplan.connectors.releases import leave, remove
-    from mzplan.secrets.remote import RemoteSecrets
-
     directory, warehouse = project.settings.directory, _warehouse(project, state)
     secrets = GuardedSecrets(directory, committed_guard(project.store, state), remote=RemoteSecrets())
     leave(warehouse, place, secrets, directory)

@@ -9,8 +9,16 @@ import click
 
 from mzplan.cli.arguments import QUERY, STEPS, selecting
 from mzplan.cli.context import Invocation, command
+from mzplan.features.steps.content import compare_content, compared_to_json, render_compared
+from mzplan.features.steps.steps import expire, read_steps
+from mzplan.features.steps.steps_text import render_steps, render_verified, steps_to_json, verified_to_json
+from mzplan.features.steps.verification import verify
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode
+from mzplan.schema.description import describe
+from mzplan.secrets.references import Secrets
+from mzplan.secrets.remote import RemoteSecrets
+from mzplan.warehouse.paths import absolute
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import Upstream
@@ -32,9 +40,6 @@ def command_steps(invocation: Invocation, selection: Selection, count: int | Non
     Of each: what it read of its upstream (a sink: which steps of its source), rows, bytes, when, and whether
     it is committed.
     """
-    from mzplan.features.steps.steps import read_steps
-    from mzplan.features.steps.steps_text import render_steps, steps_to_json
-
     histories = read_steps(invocation.project(), selection, count, invocation.progress)
     if not histories:
         invocation.note(selection.chose_nothing)
@@ -84,9 +89,6 @@ def command_verify(
     makes of the steps that it has written: rows that are missing, there more than once, or more than those
     are exit code 1 (more rows not with --shared).
     """
-    from mzplan.features.steps.steps_text import render_verified, verified_to_json
-    from mzplan.features.steps.verification import verify
-
     if content:
         if wanted is not None or from_upstream:
             raise click.UsageError(
@@ -115,8 +117,6 @@ def command_verify(
 
 
 def _verify_content(invocation: Invocation, address: Address, shared: bool) -> int:
-    from mzplan.features.steps.content import compare_content, compared_to_json, render_compared
-
     project = invocation.project()
     with _LazySpark(invocation, project) as session:
         compared = compare_content(project, address, session.content, invocation.progress)
@@ -142,8 +142,6 @@ def command_expire(invocation: Invocation, address: Address, before: int) -> Non
 
     Refused (exit code 7) while a sink has still to read one of them, whether it runs or is paused.
     """
-    from mzplan.features.steps.steps import expire
-
     steps = expire(invocation.project(), address, before, invocation.progress)
     invocation.result(
         {"address": str(address), "since": steps.since, "upper": steps.upper},
@@ -189,11 +187,6 @@ class _LazySpark:
         return comparison
 
     def _open(self, opened: Callable[..., Any], state: State, resource: ResourceState, doing: str) -> Any:
-        from mzplan.schema.description import describe
-        from mzplan.secrets.references import Secrets
-        from mzplan.secrets.remote import RemoteSecrets
-        from mzplan.warehouse.paths import absolute
-
         settings = self._project.settings
         directory = settings.directory
         with self._invocation.progress.working(doing):

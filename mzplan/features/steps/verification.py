@@ -20,6 +20,7 @@ from mzplan.operations.project import (
     read_state,
     why_nothing_runs,
 )
+from mzplan.schema.columns import POSITION
 from mzplan.schema.source_columns import columns_of
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError
@@ -256,8 +257,6 @@ def _unknown(address: Address, steps: list[int]) -> Diagnostic:
 
 
 def _hash_without_positions(history: StepHistory, record: StepRecord) -> ContentHash:
-    from mzplan.schema.columns import POSITION
-
     batches = collection_batches(history.collection, record)
     return content_hash(batch.drop_columns([POSITION]) for batch in batches)
 

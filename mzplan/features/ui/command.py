@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mzplan.cli.context import Invocation, command
+from mzplan.features.ui.server import access_for, read_token, serve
 from mzplan.host.extras import require_extra
 from mzplan.model.diagnostics import ExitCode
 
@@ -38,7 +39,6 @@ PORT = 8470
 def command_ui(invocation: Invocation, host: str, port: int, token_file: str | None, url: str | None) -> int:
     """Serve pages about the project to a browser: graph, queries, history, drift. They change nothing."""
     require_extra("ui")
-    from mzplan.features.ui.server import access_for, read_token, serve
 
     project = invocation.project()
     access = access_for(host, read_token(token_file), url)

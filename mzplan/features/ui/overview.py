@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mzplan.config.project_files import SECTIONS
+from mzplan.config.yaml.events import document
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import error
 from mzplan.model.graph import DependencyGraph
@@ -16,8 +18,10 @@ from mzplan.model.history import HistoryEntry
 from mzplan.model.observed import Recent
 from mzplan.model.plan import DriftItem, Pending
 from mzplan.model.state import ProjectStatus, QueryStatus, ResourceState, State
+from mzplan.operations.commits import entry_of
 from mzplan.operations.project import Project
 from mzplan.operations.status import find_drift, status_of_project
+from mzplan.plan.drift import find_pending
 from mzplan.store.newest_status import NewestStatus
 from mzplan.store.store import Store
 
@@ -97,8 +101,6 @@ class OverviewReader:
         return state
 
     def _made(self, state: State, graph: DependencyGraph, now: float) -> Overview:
-        from mzplan.plan.drift import find_pending
-
         statuses = {name: known.status for name, known in self._statuses.items() if known.status is not None}
         status = status_of_project(self._project, state, statuses)
         return Overview(
@@ -115,9 +117,6 @@ class OverviewReader:
 
 def declaration(resource: ResourceState) -> str:
     """A committed resource as a file would declare it: YAML, with secrets as their references."""
-    from mzplan.config.project_files import SECTIONS
-    from mzplan.config.yaml.events import document
-
     section = next(name for name, kind in SECTIONS.items() if kind == resource.address.kind)
     return document({section: {resource.address.name: dict(resource.body)}})
 
@@ -125,8 +124,6 @@ def declaration(resource: ResourceState) -> str:
 def origin_of(store: Store, state: State, address: Address) -> HistoryEntry | None:
     """The serial that has made a resource what it is now. None where the last hundred have not, or the
     history does not reach so far."""
-    from mzplan.operations.commits import entry_of
-
     now, origin = state.resources.get(address), state.serial
     for serial in sorted(store.serials(), reverse=True)[:HISTORY]:
         earlier = store.read_serial(serial) if serial < state.serial else None

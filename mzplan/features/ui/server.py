@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from mzplan.features.ui.access import Access, AccessGuard
 from mzplan.features.ui.app import make_app
+from mzplan.features.ui.connections import PLACES, Connection
 from mzplan.features.ui.environments import Environments
 from mzplan.features.ui.follower import Follower
 from mzplan.features.ui.overview import OverviewReader
@@ -78,8 +79,6 @@ def serve(
     users of this machine any of them. `begun` is called with address and port once connections are taken.
     Raises MzplanError MZ188 where that can't be."""
     import uvicorn
-
-    from mzplan.features.ui.connections import PLACES, Connection
 
     project = opened("")
     names = () if access.token else project.settings.environments

@@ -15,8 +15,9 @@ from mzplan.connectors.api.outputs import outputs_without_spark, plain_columns
 from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.api.targets import Recorded
 from mzplan.connectors.catalogue import Connectors
-from mzplan.connectors.frames.changes import latest_rows
+from mzplan.connectors.frames.changes import CHANGE_FEED, latest_rows, with_change, with_order
 from mzplan.connectors.frames.partitions import as_stored
+from mzplan.connectors.frames.row_hash import content_hash
 from mzplan.connectors.frames.types import ddl
 from mzplan.endpoints.interface import Written
 from mzplan.model.diagnostics import MzplanError
@@ -24,6 +25,7 @@ from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
+from mzplan.spark import failures
 from mzplan.spark.command_session import close_command_session, open_command_session
 from mzplan.spark.projection import project
 from mzplan.warehouse.checkpoints import Begun, History
@@ -112,9 +114,6 @@ class Downstream:
         return content_hash if content_hash is not None else self._by_spark(lambda: self._rows(record, query))
 
     def _by_spark(self, made: Callable[[], DataFrame]) -> ContentHash:
-        from mzplan.connectors.frames.row_hash import content_hash
-        from mzplan.spark import failures
-
         try:
             rows, keys = as_stored(made(), self._recorded.partitions), self._recorded.keys
             return content_hash(latest_rows(rows, keys) if keys else rows.drop(POSITION))
@@ -135,8 +134,6 @@ class Downstream:
 
     def _changes(self, record: StepRecord, query: ResolvedQuery) -> DataFrame:
         """The rows that came and went, as the step was given them."""
-        from mzplan.connectors.frames.changes import CHANGE_FEED, with_change, with_order
-
         first, last = versions_of(self._history.collection, record)
         between = {"startingVersion": str(first), "endingVersion": str(last)}
         reader = self._session().read.format("delta").options(**CHANGE_FEED, **between)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 
+import click
 import pytest
 
 from mzplan.cli import progress
+from mzplan.cli.main import COMMANDS, cli
 from mzplan.cli.progress import ProgressLines
 from mzplan.cli.streams import Streams, redrawn
 from mzplan.model.address import Address
@@ -152,3 +157,26 @@ def test_an_interrupt_while_progress_begins(monkeypatch: pytest.MonkeyPatch, beg
     for thread in ticking:
         thread.join(5)
         assert not thread.is_alive()
+
+
+def test_the_list_of_commands_has_the_first_sentence_of_each_help() -> None:
+    for name, (_, summary) in COMMANDS.items():
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None and command.get_short_help_str(limit=1_000) == summary, name
+
+
+@pytest.mark.parametrize("environment", [{}, {"_MZPLAN_COMPLETE": "bash_complete", "COMP_WORDS": "mzplan s"}])
+def test_a_list_of_commands_imports_none(environment: dict[str, str]) -> None:
+    code = (
+        "import sys; from mzplan.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "sys.exit(str({'mzplan.cli.status', 'mzplan.operations.project'} & set(sys.modules) or ''))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "COMP_CWORD": "1", **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert "state" in ran.stdout and ran.stderr.strip() == ""

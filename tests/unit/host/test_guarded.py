@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.warehouse.storage import stored_in
+from mzplan.warehouse.stored_files import stored_in
 
 
 @pytest.fixture

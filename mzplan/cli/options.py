@@ -1,0 +1,50 @@
+"""Options that several commands have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from mzplan.cli.arguments import DURATION
+from mzplan.model.state import DEFAULT_WAIT
+
+wait_option = click.option(
+    "--wait", type=DURATION, default="5m", show_default=True, help="How long to follow what was committed."
+)
+auto_option = click.option("--auto-approve", is_flag=True, help="Don't ask.")
+message_option = click.option(
+    "-m",
+    "--message",
+    metavar="TEXT",
+    help="Why, for `mzplan history` (default: what git says of its commit).",
+)
+live_option = click.option(
+    "--live/--no-live", default=None, help="Reach out in validation (default: where a runner can)."
+)
+
+
+def canary_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--canary and --canary-wait, as one argument `canary`: the seconds that a canary has, None without."""
+
+    @click.option(
+        "--canary",
+        is_flag=True,
+        help="Restart one query of each connection first; the rest when it has made progress.",
+    )
+    @click.option(
+        "--canary-wait",
+        type=DURATION,
+        metavar="DURATION",
+        help=f"How long --canary waits for that progress (default: {DEFAULT_WAIT:g}s).",
+    )
+    @wraps(function)
+    def called(*arguments: Any, canary: bool, canary_wait: float | None, **given: Any) -> Any:
+        if canary_wait is not None and not canary:
+            raise click.UsageError("--canary-wait goes with --canary.")
+        seconds = DEFAULT_WAIT if canary_wait is None else canary_wait
+        return function(*arguments, canary=seconds if canary else None, **given)
+
+    return called

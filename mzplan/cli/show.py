@@ -1,0 +1,77 @@
+"""show and graph: what is saved, committed or declared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mzplan.cli.arguments import (
+    ADDRESS,
+    ADDRESS_OR_FILE,
+)
+from mzplan.cli.context import Invocation, command
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.plan import Plan
+from mzplan.operations.project import committed_resource
+from mzplan.plan.file import read_plan
+from mzplan.render.explain import render_stages, stages_to_json
+from mzplan.render.graph import render_graph
+from mzplan.render.plan_json import plan_to_json
+from mzplan.render.plan_text import render_plan
+from mzplan.render.state import resource_to_json, state_to_json
+
+
+def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False, full: bool = False) -> None:
+    """A plan as the results of a command."""
+    if invocation.json:
+        document = plan_to_json(plan)
+        if explain:
+            document["stages"] = stages_to_json(plan)
+        invocation.document(document)
+        return
+
+    text = render_plan(plan, invocation.color, whole=bool(invocation.verbose), full=full)
+    if explain:
+        text += "\n" + render_stages(plan, invocation.color)
+    invocation.out(text)
+
+
+@command("graph")
+@click.option("--impact", type=ADDRESS, help="What a change of this resource reaches.")
+@click.option("--format", "format_", type=click.Choice(["mermaid", "dot", "json"]), default="mermaid")
+def command_graph(invocation: Invocation, impact: Address | None, format_: str) -> None:
+    """Draw what depends on what, or what a change would reach."""
+    configuration = invocation.project(whole=True).configuration()
+    if impact is not None and impact not in configuration.resources:
+        raise error(
+            "MZ070",
+            f"There is no {impact}",
+            "No file of this project declares it.",
+            "`mzplan graph` shows every resource.",
+            exit_code=ExitCode.USAGE,
+        )
+    text = render_graph(configuration, impact=impact, format="json" if invocation.json else format_)
+    invocation.out(text)
+
+
+@command("show")
+@click.argument("what", required=False, metavar="[ADDRESS|PLANFILE]", type=ADDRESS_OR_FILE)
+@click.option("--explain", is_flag=True, help="Of a saved plan: also the stages that apply will walk.")
+def command_show(invocation: Invocation, what: str | None, explain: bool) -> None:
+    """Show a committed resource, a saved plan, or the whole state."""
+    if what is not None and Path(what).is_file():
+        show_plan(invocation, read_plan(what), explain=explain)
+        return
+    if explain:
+        raise click.UsageError("--explain goes with a saved plan: mzplan show FILE --explain.")
+    state = invocation.project().store.read_state()
+    if what is None:
+        invocation.document(state_to_json(state))
+        return
+    try:
+        address = Address.parse(what)
+    except ValueError as problem:
+        raise click.UsageError(f"{problem}; and there is no file {what!r}") from None
+    invocation.document(resource_to_json(committed_resource(state, address)))

@@ -1,0 +1,90 @@
+"""status and drift: what runs, and where it has left the state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from mzplan.cli.arguments import (
+    selecting,
+)
+from mzplan.cli.context import STDOUT, Invocation, command
+from mzplan.cli.streams import height, redrawn
+from mzplan.model.diagnostics import ExitCode
+from mzplan.operations.status import find_all_drift, read_project_status
+from mzplan.render.drift_text import drift_lines
+from mzplan.render.markdown import render_drift_markdown
+from mzplan.render.status import has_failed, render_status, status_to_json
+
+if TYPE_CHECKING:
+    from mzplan.operations.selection import Selection
+
+WATCH_EVERY = 1.0  # seconds
+
+
+@command("drift")
+@click.option("--detailed-exitcode", is_flag=True, help="3 when there is drift.")
+@click.option(
+    "--markdown",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write a comment or issue (-: to stdout).",
+)
+def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str | None) -> int:
+    """Say where reality has left the state."""
+    project = invocation.project()
+    serial, drift = find_all_drift(project)
+    if markdown is not None:
+        settings = project.settings
+        text = render_drift_markdown(settings.project, serial, drift, settings.environment)
+        invocation.write_markdown(markdown, text)
+    if markdown == STDOUT:
+        pass
+    elif invocation.json:
+        invocation.document(
+            {"drift": [{"address": d.address, "kind": d.kind, "detail": d.detail} for d in drift]}
+        )
+    elif not drift:
+        invocation.out("No drift: what runs is what the state says.")
+    else:
+        invocation.out("\n".join(drift_lines(drift, 600)))
+    return ExitCode.DRIFT if drift and detailed_exitcode else ExitCode.OK
+
+
+@command("status")
+@selecting()
+@click.option(
+    "--sort", type=click.Choice(["lag", "rows", "name"]), help="Most lag or rows first, or by name."
+)
+@click.option("--watch", is_flag=True, help="Again each second, until interrupted.")
+@click.option(
+    "--exit-code",
+    is_flag=True,
+    help="Exit 8 where a query has failed, was rejected, is degraded, or is to run and does not yet.",
+)
+def command_status(
+    invocation: Invocation, selection: Selection, sort: str | None, watch: bool, exit_code: bool
+) -> int:
+    """Show how each query does: condition, rows, lag, last error and next attempt.
+
+    Of all queries, or of those that are named (a glob: 'sink.pg_*'), narrowed by the options.
+    """
+    if watch and invocation.json:
+        raise click.UsageError("--watch and --json don't go together: --json is one document.")
+    project = invocation.project()
+    drawn = 0
+    while True:
+        with invocation.progress.working("reading the status"):
+            status = read_project_status(project, selection)
+        if invocation.json:
+            invocation.document(status_to_json(status, sort or "name"))
+        else:
+            text = render_status(status, color=invocation.color, by=sort or "condition")
+            if not status.queries and not selection.is_everything:
+                text = f"{selection.chose_nothing}\n"
+            if watch and invocation.output.is_screen:
+                text, drawn = redrawn(text, drawn, height())
+            invocation.output.raw(text)
+        if not (watch and invocation.output.is_read_after(WATCH_EVERY)):
+            return ExitCode.NOT_CONVERGED if exit_code and has_failed(status) else ExitCode.OK

@@ -1,0 +1,44 @@
+"""validate: the static checks of the files. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.resources import Configuration
+from mzplan.model.words import count
+from mzplan.operations.project import Project, Reporter
+
+
+def validate(project: Project, reporter: Reporter) -> Configuration:
+    """The static checks alone. Raises MzplanError with every problem."""
+    with reporter.working("reading the files"):
+        configuration = project.configuration()
+    reporter.detail(f"read {count(len(configuration.resources), 'resource')} from the files")
+    return configuration
+
+
+def validate_each(
+    open_one: Callable[[str], Project], environments: Sequence[str], reporter: Reporter
+) -> dict[str, Configuration]:
+    """The static checks of each environment (`open_one` gives its project). Raises MzplanError with every
+    problem once; one that is not a problem of all names those whose it is."""
+    configurations: dict[str, Configuration] = {}
+    problems: dict[Diagnostic, list[str]] = {}
+    for name in environments:
+        try:
+            configurations[name] = validate(open_one(name), reporter)
+        except MzplanError as problem:
+            for diagnostic in problem.diagnostics:
+                problems.setdefault(diagnostic, []).append(name)
+    if problems:
+        raise MzplanError([_of_some(d, names, len(environments)) for d, names in problems.items()])
+    return configurations
+
+
+def _of_some(diagnostic: Diagnostic, names: Sequence[str], number: int) -> Diagnostic:
+    if len(names) == number:
+        return diagnostic
+    which = f"{'environment' if len(names) == 1 else 'environments'} {', '.join(names)}"
+    return replace(diagnostic, summary=f"{diagnostic.summary} ({which})")
