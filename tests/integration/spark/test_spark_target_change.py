@@ -290,7 +290,7 @@ class Crashes:
 
     def crash(self, *, forget: bool = False, **body: Any) -> None:
         """The runner dies when a target has the last step and Spark has not noted that down (or the step
-        has failed half-way); then the sinks change. `forget`: an earlier version has left the checkpoint."""
+        has failed half-way); then the sinks change. `forget`: it isn't known what the step began as."""
         for kind, sink in self.sinks.items():
             if self.lab.report(sink).active:
                 self.lab.finish(sink)

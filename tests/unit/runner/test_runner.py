@@ -295,7 +295,7 @@ def test_targets_are_prepared_for_what_is_committed_alone(world: World) -> None:
         return found
 
     def propose() -> None:
-        """One as of an earlier mzplan: a true one that claims more."""
+        """Make a proposal that claims more than it has."""
         asked = tuple(describe(one, state.resources) for one in state.resources.values())
         proposal = world.store.proposals.make("local", asked[1:])
         key = f"proposals/{proposal.id}.json"

@@ -163,7 +163,7 @@ def test_its_own_file_counts_only_where_no_state_says_it(world: World) -> None:
     runner = world.runner
     own = RunnerSettings(retain_dropped=1.0)
     world.runner = Runner(world.store, runner.controller, runner.gates, world.pool, own=own)
-    world.commit(make_state(1))  # of an older mzplan
+    world.commit(make_state(1))
     world.settle()
     assert world.runner.controller.parameters.retain_dropped == 1.0
     world.commit(with_settings(make_state(2)))
