@@ -218,8 +218,8 @@ def finish(invocation: Invocation, applied: Applied) -> int:
     good = len(applied.outcomes) - len(bad)
     if not applied.plan.is_empty:
         done = [f"{n} {_DONE[action]}" for action, n in applied.plan.summary().items() if n]
-        if applied.plan.goes_on:
-            done.append(f"{len(applied.plan.goes_on)} going on")
+        if applied.plan.resuming:
+            done.append(f"{len(applied.plan.resuming)} resuming")
         counts = ", ".join(done) or "the declared instances"
         converged = f" {count(good, 'query has', 'queries have')} converged." if good else ""
         invocation.out(f"\nCommitted serial {applied.serial}: {counts}.{converged}")

@@ -17,7 +17,7 @@ from mzplan.connectors.api.queries import (
     resolve_connection,
 )
 from mzplan.connectors.api.repairs import check_replays
-from mzplan.connectors.api.upstreams import check_errands, judge_upstream
+from mzplan.connectors.api.upstreams import check_tasks, judge_upstream
 from mzplan.connectors.catalogue import Connectors, find_connector
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -86,7 +86,7 @@ def check_description(
             if probe.upstream is not None:
                 former = going_on.checkpoint or query.checkpoint
                 other = judge_upstream(connector, going_on, former, probe.upstream).diagnostic
-                more = (other,) if other else check_errands(connector, query, query.checkpoint)
+                more = (other,) if other else check_tasks(connector, query, query.checkpoint)
             if probe.ok and not more:
                 more = check_losses(connector, query, warehouse, probe.upstream)
             return replace(probe, diagnostics=(*probe.diagnostics, *more)) if more else probe
@@ -100,7 +100,7 @@ def _going_on(query: ResolvedQuery, warehouse: str | None) -> ResolvedQuery:
     description, predecessor = query.description, query.description.predecessor
     if warehouse is None or query.checkpoint is None or predecessor is None:
         return query
-    if query.checkpoint.carried() is not None:
+    if query.checkpoint.migrated_rows() is not None:
         return query
     begun = newest_begun(warehouse, description.id, predecessor)
     former = replace(description, generation=begun.generation, predecessor=begun.predecessor)

@@ -123,7 +123,7 @@ class InMemoryExecutor:
                 run_id=str(uuid.uuid4()),
                 active=True,
                 triggered=self.triggers_at_once,
-                backfilled=max((errand.serial for errand in description.errands), default=0),
+                backfilled=max((task.serial for task in description.tasks), default=0),
             )
 
     def stop(self, name: QueryName) -> None:

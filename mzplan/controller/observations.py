@@ -187,9 +187,9 @@ def _error(query: QueryState, failed: Verdict | None) -> tuple[str | None, str |
 
 
 def _backfilled(memory: Memory) -> int:
-    """The newest errand that was done when the description was accepted: each is done before a start."""
-    accepted = memory.accepted.errands if memory.accepted is not None else ()
-    return max((errand.serial for errand in accepted), default=0)
+    """The newest task that was done when the description was accepted: each is done before a start."""
+    accepted = memory.accepted.tasks if memory.accepted is not None else ()
+    return max((task.serial for task in accepted), default=0)
 
 
 def _past_step(record: StepRecord) -> PastStep:

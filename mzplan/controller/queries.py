@@ -71,7 +71,7 @@ class Queries:
         self.gates = switcher.gates
         self.pool = pool
         self.short = Lane(pool, 8)  # stops and starts
-        self.long = Lane(pool.long if isinstance(pool, WorkPool) else pool, LONG)  # starts with errands
+        self.long = Lane(pool.long if isinstance(pool, WorkPool) else pool, LONG)  # starts with tasks
         self.clock = clock
         self.behind = behind
         self.pace = DEFAULT_PACE
@@ -169,8 +169,8 @@ class Queries:
         """Where the next step is done; None for one that takes no time."""
         match decision.command:
             case Switch(description=description):
-                takes_long = has_errands(description, decision.memory, reports)
-                takes_long |= has_to_carry_over(description, decision.memory)
+                takes_long = has_tasks(description, decision.memory, reports)
+                takes_long |= has_to_migrate(description, decision.memory)
                 return self.long if takes_long else self.short
             case Stop():
                 return self.short
@@ -345,7 +345,7 @@ class Queries:
 
 
 def _as_committed(decision: Decision, desired: Desired | None) -> Decision:
-    """Only what is committed has errands. What a query goes back to has done its own before it was accepted,
+    """Only what is committed has tasks. What a query goes back to has done its own before it was accepted,
     and who writes a store's files must not be able to add some to it."""
     command = decision.command
     if not isinstance(command, Switch) or (desired and command.description == desired.description):
@@ -354,7 +354,7 @@ def _as_committed(decision: Decision, desired: Desired | None) -> Decision:
     return replace(decision, command=replace(command, description=description))
 
 
-def has_to_carry_over(description: Description, memory: Memory) -> bool:
+def has_to_migrate(description: Description, memory: Memory) -> bool:
     """Whether a start may first have to migrate rows of a former generation, or to read the rest of them."""
     accepted = memory.accepted
     known = {read.place for read in _collections_of(accepted)} if accepted is not None else set()
@@ -368,12 +368,12 @@ def _collections_of(description: Description) -> tuple[Description | CollectionR
     return (*description.reads.values(), description)
 
 
-def has_errands(description: Description, memory: Memory, reports: Sequence[QueryReport]) -> bool:
+def has_tasks(description: Description, memory: Memory, reports: Sequence[QueryReport]) -> bool:
     """Whether a start may have something to do first: it returns when that is done. True where that is not
-    known. A description that was accepted has done all of its own. Of a query that runs, the newest errand
+    known. A description that was accepted has done all of its own. Of a query that runs, the newest task
     that it has done counts only if it is one of these (see ResourceState.has_done)."""
-    own, accepted = {errand.serial for errand in description.errands}, memory.accepted
-    known = accepted.errands if accepted is not None and accepted.place == description.place else ()
+    own, accepted = {task.serial for task in description.tasks}, memory.accepted
+    known = accepted.tasks if accepted is not None and accepted.place == description.place else ()
     same = [report for report in reports if report.name.generation == description.generation]
     newest = max((report.backfilled for report in same if report.backfilled in own), default=0)
-    return any(errand.serial > newest and errand not in known for errand in description.errands)
+    return any(task.serial > newest and task not in known for task in description.tasks)

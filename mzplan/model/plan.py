@@ -84,7 +84,7 @@ class Change:
         return "move" if self.action == "move" else "update"
 
     @property
-    def carries_over(self) -> bool:
+    def migrates_rows(self) -> bool:
         """Whether it is replaced by a generation that begins with the rows it has, and reads none again."""
         return self.action == "replace" and self.after is not None and self.after.predecessor is not None
 
@@ -113,7 +113,7 @@ class Plan:
 
     `variables` are those that the configuration was read with (see Configuration.variables). `feeds` says
     what each query downstream uses of what is in the plan, as (used, user). `canaries` go first, where that
-    was asked for. `goes_on` are queries that a canary of an earlier serial held back when it failed, and that
+    was asked for. `resuming` are queries that a canary of an earlier serial held back when it failed, and that
     canary: applying the plan lets them go. `environment`: of which of the project's environments it is, and
     no other takes it; "" in a project without any. `settings`: how runners are to work, None where the state
     says so already; `settings_changes`: what of mzplan.yaml changes for them, declared instances included.
@@ -138,7 +138,7 @@ class Plan:
     drift: tuple[DriftItem, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
     canaries: tuple[Canary, ...] = field(default=(), metadata=SPARSE)
-    goes_on: tuple[Address, ...] = field(default=(), metadata=SPARSE)
+    resuming: tuple[Address, ...] = field(default=(), metadata=SPARSE)
     environment: str = field(default="", metadata=SPARSE)
     settings: RunnerSettings | None = field(default=None, metadata=SPARSE)
     settings_changes: tuple[FieldChange, ...] = field(default=(), metadata=SPARSE)
@@ -151,7 +151,7 @@ class Plan:
     def is_empty(self) -> bool:
         """Whether applying it would commit nothing."""
         settles = self.instances_changed or self.settings_changes
-        return not self.changes and not settles and not self.goes_on
+        return not self.changes and not settles and not self.resuming
 
     def fates(self) -> dict[Fate, int]:
         """How many changes of each fate."""

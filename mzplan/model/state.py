@@ -137,7 +137,7 @@ class Predecessor:
     predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
 
 
-Errand = Backfill | Replay
+Task = Backfill | Replay
 """What a query does once before it starts: it is part of its description, and a serial has asked for it."""
 
 
@@ -185,24 +185,24 @@ class ResourceState:
         return tuple(replay for replay in self.replays if replay.generation == self.generation)
 
     @property
-    def errands(self) -> tuple[Errand, ...]:
+    def tasks(self) -> tuple[Task, ...]:
         """Backfills and replays of this generation."""
         return (*self.own_backfills, *self.own_replays)
 
-    def has_done(self, errand: Errand, seen: Observation | None) -> bool | None:
-        """Whether the query has done one of its errands; None if the observation does not show it."""
+    def has_done(self, task: Task, seen: Observation | None) -> bool | None:
+        """Whether the query has done one of its tasks; None if the observation does not show it."""
         if seen is None or seen.generation != self.generation:
             return None
         if seen.digest == self.digest:
             return True
         # They are done in the order of their serials. That says nothing where the newest one that is done
         # is none of them: a rollback has brought back older ones, which may have been given up.
-        own = {own_errand.serial for own_errand in self.errands}
-        return seen.backfilled in own and errand.serial <= seen.backfilled
+        own = {own_task.serial for own_task in self.tasks}
+        return seen.backfilled in own and task.serial <= seen.backfilled
 
-    def open_errands(self, seen: Observation | None) -> tuple[Errand, ...]:
-        """The errands that are not done yet, according to an observation."""
-        return tuple(errand for errand in self.errands if self.has_done(errand, seen) is False)
+    def open_tasks(self, seen: Observation | None) -> tuple[Task, ...]:
+        """The tasks that are not done yet, according to an observation."""
+        return tuple(task for task in self.tasks if self.has_done(task, seen) is False)
 
     @property
     def declared(self) -> Resource:

@@ -319,7 +319,7 @@ def _follow(
     began, wait = time.monotonic(), request.options.wait
     until = began + wait
     before = {a: o.run_id for s in statuses.values() for a, o in s.observations.items()}
-    touched = {c.address for c in plan.changes if c.address.kind != "connection"} | set(plan.goes_on)
+    touched = {c.address for c in plan.changes if c.address.kind != "connection"} | set(plan.resuming)
     needed = _instances_used(state)
     if not request.redefines:
         touched |= set(request.asked_for)
@@ -380,7 +380,7 @@ def _touched(plan: Plan, new: State) -> set[str]:
     instances = {
         resource.instance for c in changed for resource in (c.before, c.after) if resource is not None
     }
-    return instances | {new.resources[a].instance for a in plan.goes_on if a in new.resources}
+    return instances | {new.resources[a].instance for a in plan.resuming if a in new.resources}
 
 
 def _kept(request: CommitRequest, plan: Plan, state: State, handed: Handed) -> Handed:

@@ -39,7 +39,7 @@ def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
     """The queries of a plan that are validated before it is committed, as they will be in the state `new`."""
     changed = [change.address for change in plan.changes if is_validated(change)]
     going_on = [
-        a for a in plan.goes_on if a not in changed and a in new.resources and not new.resources[a].paused
+        a for a in plan.resuming if a not in changed and a in new.resources and not new.resources[a].paused
     ]
     return [new.resources[address] for address in (*changed, *going_on)]
 

@@ -101,7 +101,7 @@ def _impacted(plan: Plan, state: State) -> Iterator[_Query]:
         else:
             follows = tuple(a for a in change.triggered_by if a.writes_collection)
             yield _Query(after, follows, "replace" if change.effect == "replace" else "restart")
-    left = {a for a in plan.goes_on if a in state.resources and a not in touched}
+    left = {a for a in plan.resuming if a in state.resources and a not in touched}
     for address in DependencyGraph.of(state.resources).order(left):
         record = state.resources[address]
         yield _Query(record, tuple(a for a in record.references.values() if a in left), "restart")
@@ -170,7 +170,7 @@ def canaries_after(
     names = {
         c.before.address: c.address for c in plan.changes if c.before is not None and c.after is not None
     }
-    free = {*plan.goes_on, *(c.address for c in plan.changes if _starts_anew(c))}
+    free = {*plan.resuming, *(c.address for c in plan.changes if _starts_anew(c))}
     kept = []
     for canary in state.canaries:
         address = names.get(canary.address, canary.address)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.plan import Change, Effect, FieldChange, heaviest
-from mzplan.model.state import Errand, ResourceState
-from mzplan.plan.carry_over import sinks_go_on
+from mzplan.model.state import ResourceState, Task
 from mzplan.plan.comparison import compare_resources
+from mzplan.plan.row_migration import sinks_go_on
 from mzplan.schema.description import collection_columns
 
 World = Mapping[Address, ResourceState]
@@ -217,10 +217,10 @@ def _listed(names: list[str]) -> str:
     return f"{', '.join(names[:MAX_NAMED])} and {len(names) - MAX_NAMED} more"
 
 
-def errand_reason(before: ResourceState, after: ResourceState) -> str:
-    """Why a query restarts when its errands have changed."""
-    then: tuple[Errand, ...] = (*before.backfills, *before.replays)
-    now: tuple[Errand, ...] = (*after.backfills, *after.replays)
-    if new := [errand for errand in now if errand not in then]:
-        return "; ".join(f"a {errand.word} {errand}" for errand in new)
-    return "; ".join(f"the {errand.word} {errand} is given up" for errand in then if errand not in now)
+def task_reason(before: ResourceState, after: ResourceState) -> str:
+    """Why a query restarts when its tasks have changed."""
+    then: tuple[Task, ...] = (*before.backfills, *before.replays)
+    now: tuple[Task, ...] = (*after.backfills, *after.replays)
+    if new := [task for task in now if task not in then]:
+        return "; ".join(f"a {task.word} {task}" for task in new)
+    return "; ".join(f"the {task.word} {task} is given up" for task in then if task not in now)

@@ -198,14 +198,14 @@ def _why_pending(resource: ResourceState, seen: Observation) -> str:
     if seen.condition in ("rejected", "failed"):
         return _error(seen) or seen.condition
     if (seen.generation, seen.digest) != (resource.generation, resource.digest):
-        return _error(seen) or _errands(resource, seen) or "the committed description is not running yet"
+        return _error(seen) or _tasks(resource, seen) or "the committed description is not running yet"
     if seen.condition == "running":
         return ""
     return _error(seen) or ("to be resumed" if seen.condition == "paused" else seen.condition)
 
 
-def _errands(resource: ResourceState, seen: Observation) -> str:
-    return "; ".join(f"the {errand.word} {errand} is not done yet" for errand in resource.open_errands(seen))
+def _tasks(resource: ResourceState, seen: Observation) -> str:
+    return "; ".join(f"the {task.word} {task} is not done yet" for task in resource.open_tasks(seen))
 
 
 def _error(seen: Observation) -> str:

@@ -122,7 +122,7 @@ def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> I
     for change in changes:
         if change.action != "replace" or change.before is None or not change.address.reads_upstream:
             continue
-        if change.carries_over:
+        if change.migrates_rows:
             continue
         status = statuses.get(change.before.instance)
         seen = status.observations.get(change.before.address) if status is not None else None

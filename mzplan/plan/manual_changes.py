@@ -17,7 +17,7 @@ from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.resources import Configuration, RunnerSettings
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import did_you_mean
-from mzplan.plan.causes import errand_reason
+from mzplan.plan.causes import task_reason
 from mzplan.plan.drift import find_pending
 from mzplan.plan.guards import check_changes
 from mzplan.plan.planner import build_plan
@@ -244,7 +244,7 @@ def plan_between(before: State, after: State) -> Plan:
         changes=tuple(changes.values()),
         unaffected=len(after.resources) - sum(a in after.resources for a in {*changes, *plan.downstream}),
         canaries=tuple(canary for canary in after.canaries if canary.serial == after.serial),
-        goes_on=(),
+        resuming=(),
         diagnostics=(),
     )
 
@@ -271,7 +271,7 @@ def _unexplained(change: Change, before: ResourceState, after: ResourceState, se
     if (because := after.because) is not None and (because.cause, because.serial) == ("secret", serial):
         return dataclasses.replace(change, reason=because.detail, cause="secret")
     if (before.backfills, before.replays) != (after.backfills, after.replays):
-        return dataclasses.replace(change, reason=errand_reason(before, after), cause="hand")
+        return dataclasses.replace(change, reason=task_reason(before, after), cause="hand")
     if before.restart_token != after.restart_token:
         return dataclasses.replace(change, reason="restarted by hand", cause="hand")
     return dataclasses.replace(change, cause=None)

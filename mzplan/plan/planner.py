@@ -19,7 +19,6 @@ from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State
 from mzplan.plan.canaries import going_on
-from mzplan.plan.carry_over import check_migrations, predecessor_of
 from mzplan.plan.causes import Causes, Dependencies, Reached, reason_for, ways_to, weigh_references
 from mzplan.plan.commit import wanted_state
 from mzplan.plan.comparison import compare_resources, settings_changes
@@ -50,6 +49,7 @@ from mzplan.plan.moves import (
     moved_references,
     undeclared_moves,
 )
+from mzplan.plan.row_migration import check_migrations, predecessor_of
 from mzplan.schema.description import digest_of
 from mzplan.secrets.references import references_in
 
@@ -131,7 +131,7 @@ def build_plan(
         feeds=planner.feeds(changed, downstream),
         unaffected=len(wanted) - sum(a in wanted for a in changed) - len(downstream),
         pending=find_pending(state, statuses),
-        goes_on=going_on(wanted, state, statuses, targets),
+        resuming=going_on(wanted, state, statuses, targets),
         targets=tuple(sorted(targets, key=natural)),
         replacing=tuple(sorted(replace, key=natural)),
         losing=tuple(loss.address for loss in losses if loss.address is not None),

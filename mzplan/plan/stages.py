@@ -96,8 +96,8 @@ def _validate(plan: Plan) -> Stage | None:
 
 def _commit(plan: Plan) -> Stage:
     counts = ", ".join(f"{number} to {action}" for action, number in plan.summary().items() if number)
-    if plan.goes_on:
-        counts = f"{counts}, {len(plan.goes_on)} to go on".removeprefix(", ")
+    if plan.resuming:
+        counts = f"{counts}, {len(plan.resuming)} to resume".removeprefix(", ")
     return Stage(
         name="commit",
         summary=f"commit serial {plan.serial + 1} in place of {plan.serial}"
@@ -173,7 +173,7 @@ def _notes(plan: Plan, change: Change, switched: bool) -> list[str]:
     elif not switched:
         notes.append("runs on, nothing of it is stopped")
     if change.action == "replace":
-        how = "begins with the rows of its collection" if change.carries_over else "reads from the start"
+        how = "begins with the rows of its collection" if change.migrates_rows else "reads from the start"
         notes.append(f"{how}; the former storage is kept for retain_dropped, then removed")
         if after.body.get("on_replace") == "truncate":
             notes.append("empties its target first")

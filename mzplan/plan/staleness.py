@@ -98,7 +98,7 @@ def _settings(saved: Plan, made: Plan) -> Iterator[str]:
         yield "the settings of runners differ"
     if saved.canaries != made.canaries:
         yield "other queries would go first"
-    if saved.goes_on != made.goes_on:
+    if saved.resuming != made.resuming:
         yield "other held queries would be released"
     for address in sorted({*saved.losing} ^ {*made.losing}, key=natural):
         yield f"{address} {'would lose rows' if address in made.losing else 'would no longer lose rows'}"

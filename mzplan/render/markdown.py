@@ -171,9 +171,9 @@ def _warnings(plan: Plan) -> Iterator[str]:
     if plan.canaries:
         number = many(len(plan.canaries), "query goes", "queries go")
         yield alert("NOTE", [f"**{number} first**: {turns(plan)}"])
-    if plan.goes_on:
-        number = many(len(plan.goes_on), "query goes", "queries go")
-        yield alert("NOTE", [f"**{number} on** that a failed canary has held back: {names(plan.goes_on)}"])
+    if plan.resuming:
+        number = many(len(plan.resuming), "query resumes", "queries resume")
+        yield alert("NOTE", [f"**{number}** that a failed canary has held back: {names(plan.resuming)}"])
 
 
 def _told(warned: Warned) -> str:

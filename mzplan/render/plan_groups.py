@@ -96,7 +96,7 @@ def consequence(change: Change) -> str:
         case "replace":
             generation = f" as generation {change.after.generation}" if change.after is not None else ""
             rows = "they begin with the rows of their collections"
-            return f"begin again{generation}: {rows if change.carries_over else 'they read from the start'}"
+            return f"begin again{generation}: {rows if change.migrates_rows else 'they read from the start'}"
         case "delete":
             return f"are deleted: {change.reason}"
     match change.effect:

@@ -61,8 +61,8 @@ def _canaries(plan: Plan) -> dict[str, Any]:
             {"address": str(c.address), "holds": [str(held) for held in c.holds], "wait": c.wait}
             for c in plan.canaries
         ]
-    if plan.goes_on:
-        document["goes_on"] = [str(address) for address in plan.goes_on]
+    if plan.resuming:
+        document["resuming"] = [str(address) for address in plan.resuming]
     return document
 
 

@@ -61,7 +61,7 @@ def verdict(plan: Plan) -> str:
     if away:
         shown[shown.index(f"{counts['restart']} to restart")] += f" ({away} elsewhere)"
     shown += [f"{count(len(plan.settings_changes), 'setting')} to change"] if plan.settings_changes else []
-    shown += [f"{len(plan.goes_on)} to go on"] if plan.goes_on else []
+    shown += [f"{len(plan.resuming)} to resume"] if plan.resuming else []
     return f"Plan: {', '.join(shown)}."
 
 
@@ -164,8 +164,8 @@ class _Renderer:
         yield from self._rest()
 
     def _rest(self) -> Iterator[str]:
-        if self.plan.goes_on:
-            yield f"Goes on, held back since a canary failed: {_shortened(self.plan.goes_on)}"
+        if self.plan.resuming:
+            yield f"Resuming, held back since a canary failed: {_shortened(self.plan.resuming)}"
         if self.plan.canaries:
             yield f"First: {turns(self.plan)}"
         yield from self._pending()
@@ -270,7 +270,7 @@ def _consequence(change: Change) -> str:
     if (fate := of_pause(change)) and change.action in ("update", "restart"):
         return fate
     if change.action == "replace" and change.after is not None:
-        how = "begins with the rows of its collection" if change.carries_over else "reads from the start"
+        how = "begins with the rows of its collection" if change.migrates_rows else "reads from the start"
         return f"begins again as generation {change.after.generation}: {how}"
     if change.action == "restart":
         return "restarts from its checkpoint"

@@ -371,10 +371,9 @@ def _left_out(query: QueryStatus) -> str:
     return f"{records} {'kept aside' if kept else 'skipped'} since it was started"
 
 
-def _errands(query: QueryStatus) -> str:
+def _tasks(query: QueryStatus) -> str:
     return "\n".join(
-        f"its {errand.word} {errand} is not done yet"
-        for errand in query.resource.open_errands(query.observation)
+        f"its {task.word} {task} is not done yet" for task in query.resource.open_tasks(query.observation)
     )
 
 
@@ -401,7 +400,7 @@ def _started(query: QueryStatus) -> str:
     return f"started for {cause_in_words(cause)}" if cause is not None and cause.detail != NEW else ""
 
 
-_NOTES = (_error, _fault, _backlog, _held, _warning, _left_out, _written_with, _errands, _started)
+_NOTES = (_error, _fault, _backlog, _held, _warning, _left_out, _written_with, _tasks, _started)
 
 
 def notes(query: QueryStatus) -> list[str]:

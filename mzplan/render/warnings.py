@@ -44,14 +44,14 @@ def warnings_of(plan: Plan) -> Iterator[Warned]:
             grave=True,
         )
     queries = [change for change in plan.changes if change.address.kind != "connection"]
-    if listed := _with((c for c in queries if not c.carries_over), "replace"):
+    if listed := _with((c for c in queries if not c.migrates_rows), "replace"):
         yield Warned(
             what=f"{many(len(listed), 'query begins', 'queries begin')} again and will read everything again",
             more=" (a new generation; apply needs `--allow-replace`)",
             of=listed,
             grave=True,
         )
-    if listed := tuple(str(change.address) for change in queries if change.carries_over):
+    if listed := tuple(str(change.address) for change in queries if change.migrates_rows):
         begin = many(len(listed), "source begins", "sources begin")
         whose = "its collection" if len(listed) == 1 else "their collections"
         yield Warned(

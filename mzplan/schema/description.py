@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.model.address import Address, Place
-from mzplan.model.state import Backfill, Errand, Predecessor, Replay, ResourceState
+from mzplan.model.state import Backfill, Predecessor, Replay, ResourceState, Task
 from mzplan.model.stored import SPARSE, Id, Positive
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.view_query import with_collection
@@ -108,8 +108,8 @@ class Description:
         return self.input.position_type if self.input is not None else self.type
 
     @property
-    def errands(self) -> tuple[Errand, ...]:
-        """All errands that the query does once before it starts."""
+    def tasks(self) -> tuple[Task, ...]:
+        """All tasks that the query does once before it starts."""
         return (*self.backfills, *self.replays)
 
     @property
@@ -235,7 +235,7 @@ def digest_of(
     """`"1:<64 hex digits>"`: the digest of a query's inlined description, "" for a connection.
 
     Left out: what is changed in place, values equal to their defaults, and names (of the resource
-    itself, of its connections). So renaming a connection restarts nothing. Its errands are in it: a query
+    itself, of its connections). So renaming a connection restarts nothing. Its tasks are in it: a query
     that runs with this digest has done these, and a rollback may bring a `restart_token` back.
     `memo` keeps inlined connections between calls on the same resources.
     """

@@ -36,17 +36,17 @@ from mzplan.model.observed import Counters
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
-from mzplan.spark.carry_over.rows import CarryOver
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.driver import SparkDriver
-from mzplan.spark.errands.dead_letters import check_conditions
 from mzplan.spark.maintenance import compact_target, measured, vacuum
+from mzplan.spark.migration.rows import RowMigration
 from mzplan.spark.pools import SchedulerPools, pool_count
 from mzplan.spark.progress import Progress, ProgressListener
 from mzplan.spark.projection import analysed_outputs, ensure_columns
 from mzplan.spark.query import Running
 from mzplan.spark.start import QueryStart, StartContext
 from mzplan.spark.step_recorder import StepRecorder
+from mzplan.spark.tasks.dead_letters import check_conditions
 from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.versions import require_features, require_readable
 from mzplan.spark.view_functions import computed_outputs, function_of
@@ -182,7 +182,7 @@ class SparkExecutor(SparkDriver):
         connector = self._connectors.source(description.type)
         try:
             query = self._resolve(description, secrets)
-            return CarryOver(self._spark, self._warehouse, connector, query).uncastable()
+            return RowMigration(self._spark, self._warehouse, connector, query).uncastable()
         except MzplanError as problem:
             return problem.diagnostics
         except Exception as problem:  # what is wrong with the storage, the start says

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery, SinkRun
 from mzplan.connectors.api.repairs import replays_to_do
-from mzplan.connectors.api.upstreams import errands_to_do, take_upstream
+from mzplan.connectors.api.upstreams import take_upstream, tasks_to_do
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.releases import record_release
 from mzplan.connectors.views import Compute
@@ -22,12 +22,8 @@ from mzplan.model.state import Replay
 from mzplan.schema.description import CollectionRead, Description, writes_all
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark import failures
-from mzplan.spark.carry_over.rows import CarryOver
 from mzplan.spark.collections import Collections
-from mzplan.spark.errands.backfills import write_backfill
-from mzplan.spark.errands.dead_letters import LettersReplays
-from mzplan.spark.errands.replays import write_replays
-from mzplan.spark.errands.source_steps import newest_done, pass_over_begun, settle_steps
+from mzplan.spark.migration.rows import RowMigration
 from mzplan.spark.pools import PROPERTY
 from mzplan.spark.progress import ProgressListener
 from mzplan.spark.projection import analysed_outputs, ensure_columns, outputs_of, read_by
@@ -40,12 +36,16 @@ from mzplan.spark.streams import (
     source_writer,
     trigger_interval,
 )
+from mzplan.spark.tasks.backfills import write_backfill
+from mzplan.spark.tasks.dead_letters import LettersReplays
+from mzplan.spark.tasks.replays import write_replays
+from mzplan.spark.tasks.source_steps import newest_done, pass_over_begun, settle_steps
 from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.verification.sink_content import SinkContent
 from mzplan.spark.versions import take_over
 from mzplan.spark.view_functions import computed, function_of
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.going_over import GoingOver
+from mzplan.warehouse.generation_move import GenerationMove
 from mzplan.warehouse.predecessors import require_not_migrated
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.storage import ensure_collection, remember_collection
@@ -104,13 +104,13 @@ class QueryStart:
         description, checkpoint, running = self._query.description, self._checkpoint, self._running
         if description.reads:  # what began before the query was changed is finished first
             if description.input is not None:  # the plan migrates no rows below a query with several inputs
-                self._go_over()
+                self._move_to_generation()
             self._context.unfinished.begin(description, checkpoint, running, self._run_once)
         running.written_with = take_over(checkpoint, self._query.address, ours)
         if description.address.writes_collection:
             require_not_migrated(self._context.warehouse, description.address, description.place)
-            self._carry_over()
-        self._do_errands()
+            self._migrate_rows()
+        self._do_tasks()
         running.step = checkpoint.log.committed()
         running.resumed = resumed(checkpoint, running.step)
         return self._start()
@@ -120,7 +120,7 @@ class QueryStart:
         start = QueryStart(self._context, self._spark, query, finishing, self._epoch, self._resolve)
         return start._start(once=True)
 
-    def _carry_over(self) -> None:
+    def _migrate_rows(self) -> None:
         """Let a source begin with the rows of its former generation, where it is to."""
         query, context = self._query, self._context
         if query.description.predecessor is None:
@@ -128,7 +128,7 @@ class QueryStart:
         self._use_scheduler_pool()
         connector = context.connectors.source(query.description.type)
         try:
-            CarryOver(self._spark, context.warehouse, connector, query).begin(context.collections)
+            RowMigration(self._spark, context.warehouse, connector, query).begin(context.collections)
         except (MzplanError, OSError):
             raise
         except Exception as problem:
@@ -140,10 +140,10 @@ class QueryStart:
                 "it is tried again; the former generation is kept until the new one is whole.",
             ) from None
 
-    def _go_over(self) -> None:
+    def _move_to_generation(self) -> None:
         """Let a query go on with the generation of its source that has begun with the rows of the former one,
         once it has read the rest of that."""
-        moves = GoingOver(self._context.warehouse, self._query.description, self._checkpoint)
+        moves = GenerationMove(self._context.warehouse, self._query.description, self._checkpoint)
         while (earlier := moves.to_read()) is not None:
             running = self._running
             name = replace(running.name, digest=earlier.digest)
@@ -152,20 +152,20 @@ class QueryStart:
                 self._context.unfinished.finish(earlier, self._checkpoint, finishing, self._run_once)
             finally:
                 self._context.steps.ended(str(name))
-            failpoint(Failpoint.CARRY_OVER_READ)
+            failpoint(Failpoint.MIGRATION_READ)
             moves.move()
 
-    def _do_errands(self) -> None:
+    def _do_tasks(self) -> None:
         """Do what the query is to do before it starts. Raises as `submit` does."""
         if self._query.address.writes_collection:
-            self._write_errand_steps()
+            self._write_task_steps()
         else:
             with self._failing("replay"):
                 self._replay()
 
     @contextmanager
     def _failing(self, word: str) -> Iterator[None]:
-        """While an errand of this word is done: what of Spark's fails is its failure."""
+        """While an task of this word is done: what of Spark's fails is its failure."""
         try:
             yield
         except (MzplanError, OSError):
@@ -205,10 +205,10 @@ class QueryStart:
         done = checkpoint.replays()
         running.backfilled, running.replayed = done.newest(), done.rows()
 
-    def _write_errand_steps(self) -> None:
-        """Do the errands of a source; first what a killed runner has begun of them."""
+    def _write_task_steps(self) -> None:
+        """Do the tasks of a source; first what a killed runner has begun of them."""
         query, checkpoint, running = self._query, self._checkpoint, self._running
-        if not query.description.errands and not checkpoint.errand_steps.all():
+        if not query.description.tasks and not checkpoint.task_steps.all():
             return
         spark = self._spark.newSession()  # for its temporary views: others write at the same time
         connector = self._context.connectors.source(query.description.type)
@@ -218,10 +218,10 @@ class QueryStart:
         with self._failing("replay"):
             settle_steps(checkpoint, self._collection, replays.clear)
         running.backfilled, running.letters = newest_done(checkpoint)
-        if errands_to_do(query, checkpoint):
+        if tasks_to_do(query, checkpoint):
             self._remember_upstream()
         pass_over_begun(query, checkpoint)
-        todo = errands_to_do(query, checkpoint)
+        todo = tasks_to_do(query, checkpoint)
         if not todo:
             return
         finishing = Running(running.name, running.place)
@@ -229,12 +229,12 @@ class QueryStart:
         self._own_collection()
         self._use_scheduler_pool()
         aside = letters_of(connector, query, running.leave_out)
-        for errand in todo:
-            with self._failing(errand.word):
-                if isinstance(errand, Replay):
-                    replays.write(errand)
+        for task in todo:
+            with self._failing(task.word):
+                if isinstance(task, Replay):
+                    replays.write(task)
                 else:
-                    write_backfill(spark, connector, query, checkpoint, self._collection, aside, errand)
+                    write_backfill(spark, connector, query, checkpoint, self._collection, aside, task)
         running.backfilled, running.letters = newest_done(checkpoint)
 
     def _start(self, *, once: bool = False) -> StreamingQuery:

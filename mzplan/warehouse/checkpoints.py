@@ -5,12 +5,12 @@
     <warehouse>/checkpoints/<id>/g<n>/upstream.json
     <warehouse>/checkpoints/<id>/g<n>/collection.json
     <warehouse>/checkpoints/<id>/g<n>/steps        what a durable endpoint remembers of its steps
-    <warehouse>/checkpoints/<id>/g<n>/backfills    which step of a source is an errand, and of what
+    <warehouse>/checkpoints/<id>/g<n>/backfills    which step of a source is an task, and of what
     <warehouse>/checkpoints/<id>/g<n>/delivery.json
     <warehouse>/checkpoints/<id>/g<n>/begun.json
     <warehouse>/checkpoints/<id>/g<n>/replays.json
     <warehouse>/checkpoints/<id>/g<n>/versions.json
-    <warehouse>/checkpoints/<id>/g<n>/carried.json
+    <warehouse>/checkpoints/<id>/g<n>/migrated.json
     <warehouse>/checkpoints/<id>/g<n>/read.json
 
 `collection.json` has the id of the source's table: a query that runs makes a table anew that somebody has
@@ -26,7 +26,7 @@ on after a kill writes the same ones; it is kept,
 for Spark's log says of such a step only that it has read nothing.
 `replays.json`: which replays of a sink are done, recorded once their rows are in the target: done a second
 time, they change nothing there.
-`versions.json`: which Spark and Delta have written here last, recorded before they do. `carried.json`: of a
+`versions.json`: which Spark and Delta have written here last, recorded before they do. `migrated.json`: of a
 source that begins with the rows of its earlier generation, which rows these are, and where it goes on; it is
 written before they are. `read.json`: of a source that reads a Delta table, the last version that it has read
 or is about to read, and the digest of that commit: another copy of the table may have the same version.
@@ -59,7 +59,7 @@ def collection_path(warehouse: str, id_: str, generation: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class MigratedRows:
     """With which rows a generation of a source begins: those of an earlier `generation`, whose body was
     `body`, as of a `version` of its table, which has the id `table` (None: it has none, and no rows).
     `position`: the entry of Spark's offset log with which this one goes on; None where nothing was read.
@@ -155,7 +155,7 @@ class BackfillStep:
     `done`: its rows are in the collection, and the checkpoint is behind it. One that was given up stays."""
 
     step: Count
-    errand: Backfill = field(metadata=stored("backfill"))
+    task: Backfill = field(metadata=stored("backfill"))
     start: Any = field(metadata=stored("from"))
     end: Any = field(metadata=stored("to"))
     done: bool = False
@@ -167,40 +167,40 @@ class LettersStep:
     `found`: what has become of them. `done`: see BackfillStep; and what is a row is no letter any more."""
 
     step: Count
-    errand: Replay = field(metadata=stored("replay"))
+    task: Replay = field(metadata=stored("replay"))
     path: str
     found: LettersReplayed
     done: bool = False
 
 
-ErrandStep = BackfillStep | LettersStep
-_ERRAND_STEPS: Mapping[str, type[ErrandStep]] = {"backfill": BackfillStep, "letters": LettersStep}
+TaskStep = BackfillStep | LettersStep
+_TASK_STEPS: Mapping[str, type[TaskStep]] = {"backfill": BackfillStep, "letters": LettersStep}
 
 
-class ErrandSteps:
-    """Which steps of a source are errands. Of one checkpoint: one writer (the leading runner), readers
+class TaskSteps:
+    """Which steps of a source are tasks. Of one checkpoint: one writer (the leading runner), readers
     anywhere. Raises OSError, also for a file that holds something else."""
 
     def __init__(self, folder: str):
         self.place = f"{folder}/backfills"
         self._folder = open_folder(self.place)
 
-    def all(self) -> list[ErrandStep]:
+    def all(self) -> list[TaskStep]:
         """In the order of their steps."""
         steps = [self.at(int(name[:20])) for name in sorted(self._folder.names()) if name[:20].isdecimal()]
         return [step for step in steps if step is not None]
 
-    def at(self, step: int) -> ErrandStep | None:
-        """The one that is this step; None where it is no errand."""
+    def at(self, step: int) -> TaskStep | None:
+        """The one that is this step; None where it is no task."""
         data = self._folder.read(_file_of(step))
         if data is None:
             return None
         with decoding(f"{self.place}/{_file_of(step)}"):
             content = json.loads(data)
-            (word,) = content.keys() & _ERRAND_STEPS.keys()
-            return decode(_ERRAND_STEPS[word], content[word])
+            (word,) = content.keys() & _TASK_STEPS.keys()
+            return decode(_TASK_STEPS[word], content[word])
 
-    def record(self, one: ErrandStep) -> None:
+    def record(self, one: TaskStep) -> None:
         """Write it down, durably and whole."""
         word = "backfill" if isinstance(one, BackfillStep) else "letters"
         data = {"format_version": FORMAT_VERSION, word: encode(one)}
@@ -232,9 +232,9 @@ class Checkpoint:
         return CheckpointLog(self.spark)
 
     @property
-    def errand_steps(self) -> ErrandSteps:
+    def task_steps(self) -> TaskSteps:
         """Those of a source."""
-        return ErrandSteps(self.folder)
+        return TaskSteps(self.folder)
 
     @property
     def steps(self) -> str:
@@ -331,16 +331,16 @@ class Checkpoint:
         """Write them down, durably and whole."""
         self._record("replays", encode(replays))
 
-    def carried(self) -> Carried | None:
+    def migrated_rows(self) -> MigratedRows | None:
         """With which rows a source began; None for one that began without any. Raises OSError, also for a
         file that holds something else."""
-        recorded = self._fact("carried")
-        with decoding(f"{self.folder}/carried.json"):
-            return decode(Carried, recorded) if recorded is not None else None
+        recorded = self._fact("migrated")
+        with decoding(f"{self.folder}/migrated.json"):
+            return decode(MigratedRows, recorded) if recorded is not None else None
 
-    def record_carried(self, carried: Carried) -> None:
+    def record_migrated_rows(self, migrated: MigratedRows) -> None:
         """Write it down, durably and whole: before the rows are written, and when all is done."""
-        self._record("carried", encode(carried))
+        self._record("migrated", encode(migrated))
 
     def versions(self) -> Versions | None:
         """Return what wrote here last; None if nothing was recorded. Raises OSError, also for a file that

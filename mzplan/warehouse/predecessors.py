@@ -15,7 +15,7 @@ def newest_begun(warehouse: str, id_: str, predecessor: Predecessor) -> Predeces
     Raises OSError.
     """
     while predecessor.predecessor is not None:
-        if Checkpoint.of(warehouse, id_, predecessor.generation).carried() is not None:
+        if Checkpoint.of(warehouse, id_, predecessor.generation).migrated_rows() is not None:
             break
         predecessor = predecessor.predecessor
     return predecessor
@@ -28,8 +28,8 @@ def require_not_migrated(warehouse: str, address: Address, place: Place) -> None
     """
     id_, generation = place
     for later in generations_below(warehouse, id_):
-        carried = Checkpoint.of(warehouse, id_, later).carried() if later > generation else None
-        if carried is not None and carried.generation == generation:
+        migrated = Checkpoint.of(warehouse, id_, later).migrated_rows() if later > generation else None
+        if migrated is not None and migrated.generation == generation:
             raise error(
                 "MZ063",
                 f"{address} could not be started",

@@ -14,7 +14,7 @@ from typing import Any
 
 from mzplan.model.address import Place
 from mzplan.warehouse.checkpoint_log import CheckpointLog
-from mzplan.warehouse.checkpoints import BackfillStep, Checkpoint, ErrandSteps, collection_path
+from mzplan.warehouse.checkpoints import BackfillStep, Checkpoint, TaskSteps, collection_path
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, steps_of, versions_between
 from mzplan.warehouse.folder import decoding
 from mzplan.warehouse.step_index import StepIndex
@@ -47,15 +47,16 @@ class StepHistory:
         self.written = source or place  # where the collection lies
         self.index = StepIndex(checkpoint)
         self.log = checkpoint.log
-        self.errand_steps = checkpoint.errand_steps
+        self.task_steps = checkpoint.task_steps
         self.collection = CollectionLog(collection_path(warehouse, *(source or place)))
 
     def tail(self, last: StepRecord | None, upto: int | None = None) -> list[StepRecord]:
         """The committed steps after the `last` known one."""
         if self.is_source:
-            records = source_tail(self.log, self.collection, self.errand_steps, last, upto)
-            if records and records[0].step == 0 and (carried := self._checkpoint.carried()) is not None:
-                records[0] = replace(records[0], carried=carried.generation)
+            records = source_tail(self.log, self.collection, self.task_steps, last, upto)
+            migrated = self._checkpoint.migrated_rows() if records and records[0].step == 0 else None
+            if migrated is not None:
+                records[0] = replace(records[0], migrated=migrated.generation)
             return records
         records = sink_tail(self.log, self.collection, last, upto)
         records = records if self._whole else [replace(record, rows=None) for record in records]
@@ -149,7 +150,7 @@ class StepHistory:
 def source_tail(
     log: CheckpointLog,
     collection: CollectionLog,
-    errand_steps: ErrandSteps,
+    task_steps: TaskSteps,
     last: StepRecord | None,
     upto: int | None = None,
 ) -> list[StepRecord]:
@@ -161,15 +162,15 @@ def source_tail(
         if upto is not None and commit.step > upto:
             break
         start, end, _ = _range_of(log, commit.step, last)
-        # An errand leaves the checkpoint where it was, once it is behind it: no other step is looked up.
-        own = errand_steps.at(commit.step) if end is None or start == end else None
+        # An task leaves the checkpoint where it was, once it is behind it: no other step is looked up.
+        own = task_steps.at(commit.step) if end is None or start == end else None
         backfill = own if isinstance(own, BackfillStep) else None
         last = StepRecord(
             step=commit.step,
             start=backfill.start if backfill is not None else start,
             end=backfill.end if backfill is not None else end,
-            backfill=backfill.errand.serial if backfill is not None else None,
-            letters=own.errand.serial if own is not None and backfill is None else None,
+            backfill=backfill.task.serial if backfill is not None else None,
+            letters=own.task.serial if own is not None and backfill is None else None,
             rows=commit.rows,
             bytes=commit.bytes,
             time=commit.time,

@@ -29,7 +29,7 @@ class StepRecord:
     `oldest`, that of the oldest one of the step, in seconds since the epoch.
     `backfill`: the serial that has asked for this step; `start` and `end` are then a range
     beside the others, not what came next. `letters`: the serial that has asked for it, of a step whose rows
-    were dead letters. `carried`: the generation whose rows a source begins with in this step. Neither has
+    were dead letters. `migrated`: the generation whose rows a source begins with in this step. Neither has
     read anything of the upstream.
     """
 
@@ -48,7 +48,7 @@ class StepRecord:
     oldest: float | None = None
     backfill: int | None = field(default=None, metadata=SPARSE)
     letters: int | None = field(default=None, metadata=SPARSE)
-    carried: int | None = field(default=None, metadata=SPARSE)
+    migrated: int | None = field(default=None, metadata=SPARSE)
 
     def line(self) -> str:
         """One line of the index: of a committed step, without what is not known."""

@@ -45,9 +45,9 @@ SOURCE = [p for p in Failpoint if p.value.startswith("source.")]  # on real serv
 BACKFILL = [
     p for p in Failpoint if p.value.startswith("backfill.")
 ]  # on real servers: test_backfill_kills.py
-_REPLAYS = ("replay.", "dead-letters.", "errand.")
+_REPLAYS = ("replay.", "dead-letters.", "task.")
 REPLAY = [p for p in Failpoint if p.value.startswith(_REPLAYS)]  # on real servers: test_replay_kills.py
-CARRY_OVER = [p for p in Failpoint if p.value.startswith("carry-over.")]  # test_carry_over_kills.py
+MIGRATION = [p for p in Failpoint if p.value.startswith("migration.")]  # test_carry_over_kills.py
 SINK = [p for p in Failpoint if p.value.startswith("sink.")]  # on real servers: test_sink_kills.py
 # On real servers: tests/integration/spark/test_spark_task_kills.py.
 TASK = [p for p in Failpoint if p.value.startswith("task.")]
@@ -117,7 +117,7 @@ def follower(tmp_path: Path) -> Iterator[Followed]:
 def test_the_lists_are_whole() -> None:
     groups = (
         *(APPLY, RUNNER, COMMAND, CLAIMS, TABLES, CANARY, APPEND, SOURCE, BACKFILL, REPLAY, SINK),
-        *(TASK, ALTER, CARRY_OVER),
+        *(TASK, ALTER, MIGRATION),
     )
     assert all(groups) and set(ALTER) > set(APPLY)
     assert {point for group in groups for point in group} == set(Failpoint)

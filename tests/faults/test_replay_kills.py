@@ -31,7 +31,7 @@ Make = Callable[..., str]
 POINTS = [point for point in Failpoint if point.value.startswith("replay.")]
 LETTERS_POINTS = [
     *(point for point in Failpoint if point.value.startswith("dead-letters.")),
-    Failpoint.ERRAND_PASSED_OVER,
+    Failpoint.TASK_PASSED_OVER,
 ]
 SECONDS = 240.0
 ROWS = 300

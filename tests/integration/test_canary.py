@@ -132,5 +132,5 @@ def _without_progress(pairs: Pairs) -> None:
     assert queries["sink.ca_t0"]["started_because"]["detail"].startswith("back: It has made no progress")
     assert queries["sink.ca_t1"]["held"] and queries["sink.ca_t0"]["condition"] == "failed"
     # The next apply goes on with both.
-    assert project.apply()["goes_on"] == ["sink.ca_t0", "sink.ca_t1"]
+    assert project.apply()["resuming"] == ["sink.ca_t0", "sink.ca_t1"]
     assert pairs.restarted(before) == {"sink.ca_t0", "sink.ca_t1"}

@@ -122,7 +122,7 @@ def test_columns_change_and_no_row_is_read_again(project: Project) -> None:
     assert execute(project, "SELECT count(DISTINCT id), max(id) FROM copies") == [(11, 11)]
     project.down()
     first, *more = project.json("steps", "source.orders")["steps"]
-    assert (first["step"], first["rows"], first["carried"]) == (0, 10, 1)
+    assert (first["step"], first["rows"], first["migrated"]) == (0, 10, 1)
     assert sum(step["rows"] for step in more) == 1
 
 

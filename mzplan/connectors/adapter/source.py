@@ -119,7 +119,7 @@ class EndpointSource(SourceConnector):
             return None
         return {"steps": len(waiting), **({"rows": rows} if rows is not None else {})}
 
-    def carry_over(self, earlier: Checkpoint, later: Checkpoint) -> None:
+    def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """What the endpoint remembers of its steps. Its name stays."""
         copy_steps(earlier, later)
 
@@ -191,9 +191,9 @@ def _steps_missing(query: ResolvedQuery, step: Step, there: range) -> Diagnostic
 def _steps_read(checkpoint: Checkpoint) -> range:
     """The steps of the endpoint that were read, as far back as is known: of a generation that goes on with
     those of another, from the first. Raises OSError."""
-    log, carried = checkpoint.log, checkpoint.carried()
+    log, migrated = checkpoint.log, checkpoint.migrated_rows()
     end = log.entry(log.newest())
-    first = StepIndex(checkpoint).find(0) if carried is None or carried.position is None else None
+    first = StepIndex(checkpoint).find(0) if migrated is None or migrated.position is None else None
     after = first.end.get("step") if first is not None and isinstance(first.end, dict) else None
     return range(after - 1 if after else 0, (step_of(end) or 0) if end else 0)
 

@@ -131,7 +131,7 @@ class SourceConnector(Side, Protocol):
         upstream holds nothing of it, or not all of it any more, and for what a server did."""
         raise no_times(query)
 
-    def carry_over(self, earlier: Checkpoint, later: Checkpoint) -> None:
+    def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """Bring into a new checkpoint what the source keeps beside its position, which is the same in both
         (`lifecycle: {replace: from-collection}`, which the schema offers). Again, it is the same. Raises
         OSError."""

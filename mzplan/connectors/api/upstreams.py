@@ -1,5 +1,5 @@
 """What is to be read of an upstream: whether it is still the same one, and when it is not, what the source
-says is to be done; and which of a source's errands are still to be done.
+says is to be done; and which of a source's tasks are still to be done.
 
 A checkpoint's offsets mean something only on the upstream that they came from. It stays, whatever is done: a
 synthetic micro-batch, planned and done at once, moves it, and steps go on counting.
@@ -16,7 +16,7 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.repairs import ensure_letters
 from mzplan.connectors.api.targets import unreadable
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
-from mzplan.model.state import Backfill, Errand, Replay
+from mzplan.model.state import Backfill, Replay, Task
 from mzplan.model.times import instant
 from mzplan.warehouse.checkpoints import Checkpoint
 
@@ -45,15 +45,15 @@ class UpstreamVerdict:
 
 def origin_of(query: ResolvedQuery) -> int:
     """The generation whose name everything has that a source goes on by, on its upstream and beside its
-    checkpoint: its own, or that from which on rows were carried over. Raises MzplanError."""
+    checkpoint: its own, or that from which on rows were migrated. Raises MzplanError."""
     checkpoint, description = query.checkpoint, query.description
     if checkpoint is None or description.predecessor is None:
         return description.generation
     try:
-        carried = checkpoint.carried()
+        migrated = checkpoint.migrated_rows()
     except OSError as problem:
         raise MzplanError(unreadable(query, problem)) from None
-    return carried.origin if carried is not None and carried.origin else description.generation
+    return migrated.origin if migrated is not None and migrated.origin else description.generation
 
 
 def begin_anew(query: ResolvedQuery) -> str:
@@ -165,13 +165,13 @@ def _as_notice(refusal: Diagnostic, query: ResolvedQuery, policy: str) -> Diagno
     )
 
 
-def errands_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Errand]:
+def tasks_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Task]:
     """Of a source, in the order in which they were asked for. Raises OSError."""
-    wanted = query.description.errands
+    wanted = query.description.tasks
     if not wanted:
         return []
-    done = [entry.errand for entry in checkpoint.errand_steps.all() if entry.done]
-    return sorted((errand for errand in wanted if errand not in done), key=lambda errand: errand.serial)
+    done = [entry.task for entry in checkpoint.task_steps.all() if entry.done]
+    return sorted((task for task in wanted if task not in done), key=lambda task: task.serial)
 
 
 def range_of_backfill(
@@ -186,23 +186,23 @@ def range_of_backfill(
     return connector.between_times(query, start, end, position)
 
 
-def check_errands(
+def check_tasks(
     connector: SourceConnector, query: ResolvedQuery, checkpoint: Checkpoint
 ) -> tuple[Diagnostic, ...]:
-    """Why a source could not do its errands now. Changes nothing, and never raises for what a server or the
+    """Why a source could not do its tasks now. Changes nothing, and never raises for what a server or the
     storage did."""
     try:
-        todo = errands_to_do(query, checkpoint)
+        todo = tasks_to_do(query, checkpoint)
         if todo and checkpoint.log.committed() < 0:
             return not_begun(query, todo[0]).diagnostics
         begun = [
-            entry.errand for entry in checkpoint.errand_steps.all() if entry.step > checkpoint.log.committed()
+            entry.task for entry in checkpoint.task_steps.all() if entry.step > checkpoint.log.committed()
         ]
-        for errand in todo:
-            if isinstance(errand, Replay):
+        for task in todo:
+            if isinstance(task, Replay):
                 ensure_letters(query.address, query.description.type, query.body)
-            elif errand not in begun:  # its offsets are known, and its rows may be there
-                range_of_backfill(connector, query, errand, checkpoint.position())
+            elif task not in begun:  # its offsets are known, and its rows may be there
+                range_of_backfill(connector, query, task, checkpoint.position())
     except MzplanError as problem:
         return problem.diagnostics
     except OSError:  # what is wrong with it, the start says
@@ -210,14 +210,14 @@ def check_errands(
     return ()
 
 
-def not_begun(query: ResolvedQuery, errand: Errand) -> MzplanError:
-    """MZ278: there is no step yet that an errand could come after."""
+def not_begun(query: ResolvedQuery, task: Task) -> MzplanError:
+    """MZ278: there is no step yet that an task could come after."""
     return error(
         "MZ278",
-        f"{query.address} has read nothing yet, so nothing can be {errand.word}ed",
-        f"A {errand.word} is a step after others, and its checkpoint has none.",
+        f"{query.address} has read nothing yet, so nothing can be {task.word}ed",
+        f"A {task.word} is a step after others, and its checkpoint has none.",
         "wait for its first step (mzplan status); where a new source begins, its `start_offsets` says. "
-        f"If it can't start for this: mzplan {errand.word} {query.address} --cancel.",
+        f"If it can't start for this: mzplan {task.word} {query.address} --cancel.",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

@@ -151,7 +151,7 @@ class DeltaSource(SourceConnector):
 
         return check
 
-    def carry_over(self, earlier: Checkpoint, later: Checkpoint) -> None:
+    def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """Copy which version was read last."""
         if (read := earlier.last_read()) is not None:
             later.record_last_read(*read)
@@ -228,7 +228,7 @@ def _last_version(position: Any) -> int:
 
 def _begin(former: Checkpoint) -> Any:
     """The offset after the first step; None if it isn't known. Raises OSError."""
-    if former.carried() is not None:  # the rows that it begins with were read by an earlier generation
+    if former.migrated_rows() is not None:  # the rows that it begins with were read by an earlier generation
         return None
     first = StepIndex(former).find(0)
     return first.end if first is not None else former.log.offset(0)[0]

@@ -86,7 +86,7 @@ class FilesSource(SourceConnector):
         limit = query.body["max_files_per_trigger"]
         return _rows(spark.readStream.option("maxFilesPerTrigger", limit), folder, query)
 
-    def carry_over(self, earlier: Checkpoint, later: Checkpoint) -> None:
+    def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """The log of the files that were read: a position is an entry of it."""
         log, copy = (open_folder(f"{checkpoint.spark}/sources/0") for checkpoint in (earlier, later))
         for name in log.names():

@@ -10,11 +10,11 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
-from mzplan.model.state import Backfill, Errand, ResourceState, State
+from mzplan.model.state import Backfill, ResourceState, State, Task
 from mzplan.model.times import instant_text
 from mzplan.model.words import count
-from mzplan.plan.errands import left_of, plan_errands
 from mzplan.plan.manual_changes import committed
+from mzplan.plan.tasks import left_of, plan_tasks
 from mzplan.schema.source_columns import keys_of
 
 SHOWN = 5  # sinks that a notice lists
@@ -44,7 +44,7 @@ def plan_backfill(
         generation=before.generation,
     )
     left = left_of(before, statuses)
-    if same := next((errand for errand in left if str(errand) == str(new)), None):
+    if same := next((task for task in left if str(task) == str(new)), None):
         raise _refused(
             "MZ275",
             address,
@@ -62,7 +62,7 @@ def plan_without_backfills(
     """Give up the backfills of a source that are not done. Raises MzplanError MZ275 where there are none."""
     before = committed(state, address)
     left = left_of(before, statuses)
-    others = [errand for errand in left if not isinstance(errand, Backfill)]
+    others = [task for task in left if not isinstance(task, Backfill)]
     if len(others) == len(left):
         raise _refused(
             "MZ275",
@@ -71,18 +71,18 @@ def plan_without_backfills(
             "None was asked for, or its runner has reported it done.",
             f"`mzplan steps {address}` shows those that are done.",
         )
-    return plan_errands(state, before, others, statuses)
+    return plan_tasks(state, before, others, statuses)
 
 
 def _plan(
-    state: State, before: ResourceState, errands: tuple[Errand, ...], statuses: Mapping[str, Status]
+    state: State, before: ResourceState, tasks: tuple[Task, ...], statuses: Mapping[str, Status]
 ) -> Plan:
     downstream = DependencyGraph.of(state.resources).reach([before.address]) - {before.address}
     appends: dict[bool, list[Address]] = {True: [], False: []}
     for address in sorted(downstream, key=natural):
         appends[state.resources[address].body.get("mode", "append") == "append"].append(address)
     notices = _rows_again(before.address, appends[True], appends[False])
-    return plan_errands(state, before, errands, statuses, notices)
+    return plan_tasks(state, before, tasks, statuses, notices)
 
 
 def _rows_again(

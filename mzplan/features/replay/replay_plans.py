@@ -15,8 +15,8 @@ from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
 from mzplan.model.state import Replay, ResourceState, State
 from mzplan.model.words import count
-from mzplan.plan.errands import left_of, plan_errands
 from mzplan.plan.manual_changes import committed
+from mzplan.plan.tasks import left_of, plan_tasks
 from mzplan.schema.columns import parse_columns
 from mzplan.schema.expressions import parse_where
 
@@ -78,7 +78,7 @@ def _plan(
     notices: tuple[Diagnostic, ...] = (),
 ) -> Plan:
     address, left = before.address, left_of(before, statuses)
-    if same := next((errand for errand in left if str(errand) == str(new)), None):
+    if same := next((task for task in left if str(task) == str(new)), None):
         raise _refused(
             "MZ275",
             address,
@@ -87,14 +87,14 @@ def _plan(
             f"wait for it (mzplan status); to have it once more, ask again then. mzplan replay {address} "
             "--cancel gives it up.",
         )
-    return plan_errands(state, before, (*left, new), statuses, notices)
+    return plan_tasks(state, before, (*left, new), statuses, notices)
 
 
 def plan_without_replays(state: State, address: Address, statuses: Mapping[str, Status] = _NO_STATUS) -> Plan:
     """Give up the replays of a query that are not done. Raises MzplanError MZ275 where there are none."""
     before = committed(state, address)
     left = left_of(before, statuses)
-    others = [errand for errand in left if not isinstance(errand, Replay)]
+    others = [task for task in left if not isinstance(task, Replay)]
     if len(others) == len(left):
         raise _refused(
             "MZ275",
@@ -103,7 +103,7 @@ def plan_without_replays(state: State, address: Address, statuses: Mapping[str, 
             "None was asked for, or its runner has reported it done.",
             f"`mzplan status {address} --json` lists those that are done.",
         )
-    return plan_errands(state, before, others, statuses)
+    return plan_tasks(state, before, others, statuses)
 
 
 def _ensure_condition(address: Address, where: str) -> None:

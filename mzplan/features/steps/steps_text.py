@@ -66,8 +66,8 @@ def _row(record: StepRecord, is_source: bool) -> tuple[str, ...]:
 
 
 def _read(record: StepRecord) -> str:
-    if record.carried is not None:
-        return f"the rows of generation {record.carried}, up to {upstream_range(None, record.end)}"
+    if record.migrated is not None:
+        return f"the rows of generation {record.migrated}, up to {upstream_range(None, record.end)}"
     if record.letters is not None:
         return "dead letters once more (replay)"
     again = " once more (backfill)" if record.backfill else ""

@@ -124,7 +124,7 @@ def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstre
     begun, are not in its upstream as they are, and dead letters not as a range; and a sink has read some of a
     collection that is no more."""
     if history.is_source:
-        return [r for r in records if from_upstream and (r.carried is not None or r.letters is not None)]
+        return [r for r in records if from_upstream and (r.migrated is not None or r.letters is not None)]
     return [r for r in records if not history.has_read(r.end) or r.start == r.end]
 
 
@@ -134,7 +134,7 @@ def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
     listed = f"{first} to {last}" if whole else ", ".join(str(record.step) for record in records)
     whys = {
         "It holds the rows of the former generation: the upstream has records, and not these.": any(
-            record.carried is not None for record in records
+            record.migrated is not None for record in records
         ),
         "Rows of dead letters were read from the table that had kept these.": any(
             record.letters is not None for record in records

@@ -75,15 +75,15 @@ def _former_columns(warehouse: str, query: ResolvedQuery, tables: set[Any]) -> t
     found: list[tuple[Column, ...]] = []
     tables = tables - {Checkpoint.of(warehouse, *place).collection(), None}
     while tables:
-        carried = Checkpoint.of(warehouse, *place).carried()
-        if carried is None:
+        migrated = Checkpoint.of(warehouse, *place).migrated_rows()
+        if migrated is None:
             raise GoneError("What a former generation of its source has looked like is not known any more.")
-        if carried.table in tables:
-            then = {column.name.lower(): column.type for column in columns_of(source.type, carried.body)}
+        if migrated.table in tables:
+            then = {column.name.lower(): column.type for column in columns_of(source.type, migrated.body)}
             columns = (replace(c, type=then.get(c.name.lower(), c.type)) for c in query.columns)
             found.append(tuple(columns))
-        tables.discard(carried.table)
-        place = (source.id, carried.generation)
+        tables.discard(migrated.table)
+        place = (source.id, migrated.generation)
     differing = {columns for columns in found if _types(columns) != _types(query.columns)}
     if len(differing) > 1 or (differing and len(found) > 1):
         raise GoneError(

@@ -166,14 +166,14 @@ def test_what_a_killed_runner_has_begun(lab: Lab, topic: Make) -> None:
     checkpoint = Checkpoint(str(lab.checkpoint(source)))
     assert query.checkpoint == checkpoint
     from mzplan.connectors.kafka.source import KafkaSource
-    from mzplan.spark.errands.backfills import begin_backfill
+    from mzplan.spark.tasks.backfills import begin_backfill
 
     begun = begin_backfill(KafkaSource(), query, checkpoint, asked)
     lab.start(source)  # as when it was given up
     send(lab, name, 4)
     until("it goes on", lambda: ids(lab, source) == [1, 2, 3, 4])
     lab.finish(source)
-    assert checkpoint.errand_steps.all() == [begun] and lab.last_step(source) > begun.step
+    assert checkpoint.task_steps.all() == [begun] and lab.last_step(source) > begun.step
     # A step of the query's own that a crash has interrupted is finished before.
     lab.undo_commit(source)
     lab.start(described)

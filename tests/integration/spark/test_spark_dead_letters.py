@@ -15,7 +15,7 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import LettersReplayed
 from mzplan.model.state import Replay
 from mzplan.spark import streams
-from mzplan.spark.errands import dead_letters
+from mzplan.spark.tasks import dead_letters
 from mzplan.warehouse.step_history import StepHistory
 from tests.integration.spark_lab import until
 

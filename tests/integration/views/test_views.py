@@ -240,7 +240,7 @@ def test_a_view_of_a_keyed_collection_follows_updates_and_deletes(
 
 @pytest.mark.nightly
 def test_a_view_goes_on_behind_the_rows_that_its_source_begins_with(tmp_path: Path) -> None:
-    project, lake = Project(tmp_path / "p", "carried"), tmp_path / "lake"
+    project, lake = Project(tmp_path / "p", "migrated"), tmp_path / "lake"
 
     def write(first: int, last: int) -> None:
         numbers = pa.array(list(range(first, last)), pa.int32())
@@ -249,7 +249,7 @@ def test_a_view_goes_on_behind_the_rows_that_its_source_begins_with(tmp_path: Pa
 
     def declare(type_: str) -> None:
         project.write(
-            "carried",
+            "migrated",
             f"connections: {{lake: {{type: files, path: {lake}}}}}\n"
             f"sources:\n  raw: {{type: delta, connection: lake, path: raw, schema: 'id STRING, n {type_}',\n"
             "        lifecycle: {replace: from-collection}, trigger: {interval: 500ms}}\n"

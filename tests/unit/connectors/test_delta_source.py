@@ -145,7 +145,7 @@ def test_an_older_copy_that_was_written_on_is_another_table(tmp_path: Path) -> N
             guard(1)
         write(table, 5)
     later = Checkpoint(str(tmp_path / "later"))
-    source.carry_over(of.checkpoint, later)
+    source.migrate_checkpoint(of.checkpoint, later)
     assert later.last_read() == of.checkpoint.last_read()
     # An entry that Delta has removed from its log says nothing.
     (table / "_delta_log" / f"{3:020}.json").unlink()

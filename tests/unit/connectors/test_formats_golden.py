@@ -294,7 +294,7 @@ def full_plan() -> Plan:
         drift=(DriftItem(address="source.orders", kind="orphaned-checkpoint", detail=ODD),),
         diagnostics=FULL_DIAGNOSTICS,
         canaries=(Canary(address=ORDERS, wait=1.5, holds=(OUT,)),),
-        goes_on=(OLD,),
+        resuming=(OLD,),
     )
 
 

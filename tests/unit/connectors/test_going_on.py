@@ -21,7 +21,7 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.state import Predecessor
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
-from mzplan.warehouse.checkpoints import Carried, Checkpoint
+from mzplan.warehouse.checkpoints import Checkpoint, MigratedRows
 from mzplan.warehouse.step_index import StepIndex
 from mzplan.warehouse.step_record import StepRecord
 
@@ -49,10 +49,10 @@ def resolved(folder: Path, description: Description) -> ResolvedQuery:
 
 
 def begun(folder: Path, generation: int, origin: int | None) -> None:
-    carried = Carried(
+    migrated = MigratedRows(
         generation=generation - 1, body=BODY, table="t", version=1, position="{}", origin=origin, done=True
     )
-    Checkpoint.of(str(folder), "s-1", generation).record_carried(carried)
+    Checkpoint.of(str(folder), "s-1", generation).record_migrated_rows(migrated)
 
 
 def test_slot_publication_and_endpoint_keep_the_name_of_the_first(tmp_path: Path) -> None:
@@ -70,9 +70,9 @@ def test_slot_publication_and_endpoint_keep_the_name_of_the_first(tmp_path: Path
 
 
 def test_a_generation_that_never_ran_is_read_back(tmp_path: Path) -> None:
-    checkpoint, carried = Checkpoint.of(str(tmp_path), "s-1", 2), Carried(generation=1, body=BODY)
-    checkpoint.record_carried(carried)
-    assert checkpoint.carried() == carried
+    checkpoint, migrated = Checkpoint.of(str(tmp_path), "s-1", 2), MigratedRows(generation=1, body=BODY)
+    checkpoint.record_migrated_rows(migrated)
+    assert checkpoint.migrated_rows() == migrated
 
 
 def test_what_was_made_belongs_to_the_later_one_again_and_again(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_steps_of_an_endpoint_are_taken_along(tmp_path: Path) -> None:
         log.append(step, {"until": step})
     log.expire(3)
     for _ in range(2):
-        EndpointSource(LocalFactory()).carry_over(earlier, later)
+        EndpointSource(LocalFactory()).migrate_checkpoint(earlier, later)
         copy = StepLog(later.steps)
         assert copy.steps() == range(3, 5) and copy.note(4) == {"until": 4}
     copy.append(5, {"until": 5})

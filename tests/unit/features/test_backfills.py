@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from mzplan.connectors.api.queries import resolve
-from mzplan.connectors.api.upstreams import check_errands, errands_to_do
+from mzplan.connectors.api.upstreams import check_tasks, tasks_to_do
 from mzplan.connectors.kafka import positions
 from mzplan.connectors.kafka.probe import KafkaProbe
 from mzplan.connectors.kafka.source import KafkaSource
@@ -32,9 +32,9 @@ from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause, plan_restart
 from mzplan.schema.description import describe, digest_of
 from mzplan.secrets.references import Secrets
-from mzplan.spark.errands.source_steps import pass_over_begun, settle_steps
+from mzplan.spark.tasks.source_steps import pass_over_begun, settle_steps
 from mzplan.store.formats import decode_state, encode_state
-from mzplan.warehouse.checkpoints import BackfillStep, Checkpoint, ErrandSteps
+from mzplan.warehouse.checkpoints import BackfillStep, Checkpoint, TaskSteps
 from mzplan.warehouse.collection_log import CollectionLog
 from tests.stored_steps import StoredSource, offsets
 from tests.stored_steps import commit as seen_through
@@ -100,12 +100,12 @@ def test_it_is_pending_until_the_query_runs_that_has_done_it(state: State) -> No
     (pending,) = build_plan(shop(out=console("out", "orders")), after, old).pending
     assert pending.reason == f"the backfill {TEXT} is not done yet"
     record = after.resources[ORDERS]
-    assert record.open_errands(old["local"].observations[ORDERS]) == record.backfills
+    assert record.open_tasks(old["local"].observations[ORDERS]) == record.backfills
     assert build_plan(shop(out=console("out", "orders")), after, observe(after)).pending == ()
     # A later restart that is still to come does not bring it back.
     later = commit_plan(plan_restart(after, [ORDERS]), after)
     seen = observe(after, orders={"backfilled": 2})["local"].observations[ORDERS]
-    assert later.resources[ORDERS].open_errands(seen) == ()
+    assert later.resources[ORDERS].open_tasks(seen) == ()
 
 
 def test_what_a_query_that_does_not_run_has_done(state: State) -> None:
@@ -150,7 +150,7 @@ def test_a_new_generation_has_none(state: State) -> None:
     anew = commit(shop(out=console("out", "orders")), after, replace=[ORDERS])
     record = anew.resources[ORDERS]
     assert record.generation == 2 and describe(record, anew.resources).backfills == ()
-    assert record.open_errands(observe(state)["local"].observations[ORDERS]) == ()
+    assert record.open_tasks(observe(state)["local"].observations[ORDERS]) == ()
 
 
 # --- after a rollback
@@ -167,7 +167,7 @@ def test_another_one_after_a_rollback_is_done_too(state: State) -> None:
     record = second.resources[ORDERS]
     assert record.restart_token == first.resources[ORDERS].restart_token
     assert record.digest != first.resources[ORDERS].digest
-    assert record.open_errands(observe(first)["local"].observations[ORDERS]) == record.backfills
+    assert record.open_tasks(observe(first)["local"].observations[ORDERS]) == record.backfills
     ran = describe(first.resources[ORDERS], first.resources)
     report = QueryReport(
         name=QueryName.of("shop", ran), query_id="q", run_id="r", active=True, triggered=True, backfilled=2
@@ -188,7 +188,7 @@ def test_an_older_one_that_a_rollback_brings_back_is_not_done_by_a_newer_one(sta
     record = again.resources[ORDERS]
     assert record.digest == first.resources[ORDERS].digest
     seen = observe(second, orders={"backfilled": second.resources[ORDERS].backfills[0].serial})
-    assert record.open_errands(seen["local"].observations[ORDERS]) == record.backfills
+    assert record.open_tasks(seen["local"].observations[ORDERS]) == record.backfills
     _, third = backfilled(again, seen, RANGE[0] + HOUR)
     assert [one.serial for one in third.resources[ORDERS].backfills] == [2, third.serial]
 
@@ -199,7 +199,7 @@ def test_those_before_the_newest_that_is_done_are_done(state: State) -> None:
     later = commit_plan(plan_restart(two, [ORDERS]), two).resources[ORDERS]
     for newest, left in ((0, [2, 3]), (2, [3]), (3, [])):
         seen = observe(state, orders={"backfilled": newest})["local"].observations[ORDERS]
-        assert [one.serial for one in later.open_errands(seen)] == left
+        assert [one.serial for one in later.open_tasks(seen)] == left
 
 
 def test_the_digest_has_the_backfills_of_the_generation(state: State) -> None:
@@ -289,14 +289,14 @@ def test_the_command(tmp_path: Path) -> None:
 # --- its step
 
 
-def steps_of(source: StoredSource) -> ErrandSteps:
-    return Checkpoint.of(str(source.warehouse), *source.place).errand_steps
+def steps_of(source: StoredSource) -> TaskSteps:
+    return Checkpoint.of(str(source.warehouse), *source.place).task_steps
 
 
 def write_backfill(source: StoredSource, start: int, end: int) -> BackfillStep:
     """Its step, as the runner leaves it: rows, and a checkpoint that has not moved."""
     step = BackfillStep(
-        step=source.step, errand=SEVEN, start={"orders": {"0": start}}, end={"orders": {"0": end}}
+        step=source.step, task=SEVEN, start={"orders": {"0": start}}, end={"orders": {"0": end}}
     )
     steps_of(source).record(step)
     upstream, source.offset = source.offset, source.offset
@@ -336,8 +336,8 @@ def test_one_that_was_passed_over_keeps_its_step(tmp_path: Path) -> None:
     checkpoint = Checkpoint.of(str(tmp_path), *stored.place)
     stored.run([{"id": 1}, {"id": 2}])
     (Path(checkpoint.spark) / "metadata").write_text('{"id":"q"}')
-    begun = BackfillStep(step=1, errand=SEVEN, start={"orders": {"0": 0}}, end={"orders": {"0": 1}})
-    checkpoint.errand_steps.record(begun)
+    begun = BackfillStep(step=1, task=SEVEN, start={"orders": {"0": 0}}, end={"orders": {"0": 1}})
+    checkpoint.task_steps.record(begun)
     before = checkpoint.position()
     pass_over_begun(query_of(tmp_path, SEVEN), checkpoint)
     assert checkpoint.log.committed() == 0, "it is wanted: it begins again with the same offsets"
@@ -345,13 +345,13 @@ def test_one_that_was_passed_over_keeps_its_step(tmp_path: Path) -> None:
         pass_over_begun(query_of(tmp_path), checkpoint)
         assert (checkpoint.log.committed(), checkpoint.position()) == (1, before)
     settle_steps(checkpoint, str(stored.collection), Mock())
-    assert checkpoint.errand_steps.all() == [begun], "nothing of it is there"
+    assert checkpoint.task_steps.all() == [begun], "nothing of it is there"
     info = {"timestamp": 1795244169143, "operation": "WRITE", "operationMetrics": {"numOutputRows": "1"}}
     stored._commit({"commitInfo": info}, {"txn": {"appId": "q", "version": 1}})
     stored.step = 2
     stored.run([{"id": 3}])
     settle_steps(checkpoint, str(stored.collection), Mock())
-    assert checkpoint.errand_steps.all() == [replace(begun, done=True)] and checkpoint.log.committed() == 2
+    assert checkpoint.task_steps.all() == [replace(begun, done=True)] and checkpoint.log.committed() == 2
     checkpoint.log.pass_over(1)
     assert (checkpoint.log.committed(), checkpoint.log.entry(2)) == (2, '{"orders": {"0": 3}}')
     found = stored.history.read().records
@@ -379,9 +379,9 @@ def test_who_has_written_last(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_of_them(tmp_path: Path) -> None:
-    kept = ErrandSteps(str(tmp_path))
+    kept = TaskSteps(str(tmp_path))
     assert kept.all() == [] and kept.at(3) is None
-    step = BackfillStep(step=3, errand=SEVEN, start={"t": {"0": 1}}, end={"t": {"0": 2}})
+    step = BackfillStep(step=3, task=SEVEN, start={"t": {"0": 1}}, end={"t": {"0": 2}})
     kept.record(step)
     kept.record(replace(step, step=11, done=True))
     assert [one.step for one in kept.all()] == [3, 11] and kept.at(3) == step
@@ -407,21 +407,19 @@ def test_a_check_looks_for_those_that_are_not_done(tmp_path: Path) -> None:
             asked.append((start, end, position))
             return {}, {}
 
-    (begins,) = check_errands(Asked(), query, query.checkpoint)
+    (begins,) = check_tasks(Asked(), query, query.checkpoint)
     assert begins.code == "MZ278" and not asked
     spark = Path(query.checkpoint.spark)
     offsets(spark, 0, {"orders": {"0": 3}})
     seen_through(spark, 0)
-    query.checkpoint.errand_steps.record(BackfillStep(step=1, errand=SEVEN, start={}, end={}, done=True))
-    assert errands_to_do(query, query.checkpoint) == [replace(SEVEN, serial=8)]
-    assert check_errands(Asked(), query, query.checkpoint) == ()
+    query.checkpoint.task_steps.record(BackfillStep(step=1, task=SEVEN, start={}, end={}, done=True))
+    assert tasks_to_do(query, query.checkpoint) == [replace(SEVEN, serial=8)]
+    assert check_tasks(Asked(), query, query.checkpoint) == ()
     assert asked == [(*RANGE, '{"orders": {"0": 3}}')]
     # One that has begun has its offsets, and its rows may be there: nothing is looked for.
-    query.checkpoint.errand_steps.record(
-        BackfillStep(step=2, errand=replace(SEVEN, serial=8), start={}, end={})
-    )
-    assert check_errands(Asked(), query, query.checkpoint) == () and len(asked) == 1
-    assert check_errands(Asked(), query_of(tmp_path), query.checkpoint) == ()
+    query.checkpoint.task_steps.record(BackfillStep(step=2, task=replace(SEVEN, serial=8), start={}, end={}))
+    assert check_tasks(Asked(), query, query.checkpoint) == () and len(asked) == 1
+    assert check_tasks(Asked(), query_of(tmp_path), query.checkpoint) == ()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from mzplan.cli.apply import applied_to_json
 from mzplan.connectors.api.queries import resolve
-from mzplan.connectors.api.upstreams import check_errands, errands_to_do
+from mzplan.connectors.api.upstreams import check_tasks, tasks_to_do
 from mzplan.connectors.kafka.source import KafkaSource
 from mzplan.features.backfill.backfill_plans import plan_backfill, plan_without_backfills
 from mzplan.features.replay.replay_plans import plan_letters, plan_without_replays
@@ -29,7 +29,7 @@ from mzplan.plan.manual_changes import plan_between, plan_pause
 from mzplan.render.resumption import render_letters
 from mzplan.schema.description import describe
 from mzplan.secrets.references import Secrets
-from mzplan.spark.errands.source_steps import newest_done, pass_over_begun, settle_steps
+from mzplan.spark.tasks.source_steps import newest_done, pass_over_begun, settle_steps
 from mzplan.store.formats import decode_state, encode_state
 from mzplan.warehouse.checkpoints import Checkpoint, LettersStep
 from tests.stored_steps import StoredSource, offsets
@@ -154,22 +154,22 @@ def query_of(folder: Path, *replays: Replay, **changed: Any) -> Any:
 
 def test_what_a_runner_finds(tmp_path: Path) -> None:
     query = query_of(tmp_path, ASKED)
-    (begins,) = check_errands(KafkaSource(), query, query.checkpoint)
+    (begins,) = check_tasks(KafkaSource(), query, query.checkpoint)
     assert begins.code == "MZ278" and "A replay is a step after others" in begins.detail
     spark = Path(query.checkpoint.spark)
     offsets(spark, 0, {"orders": {"0": 3}})
     seen_through(spark, 0)
-    assert check_errands(KafkaSource(), query, query.checkpoint) == ()
+    assert check_tasks(KafkaSource(), query, query.checkpoint) == ()
     # The source may have changed since it was asked for.
     other = query_of(tmp_path, ASKED, dead_letter={"topic": "dead"})
-    (refused,) = check_errands(KafkaSource(), other, other.checkpoint)
+    (refused,) = check_tasks(KafkaSource(), other, other.checkpoint)
     assert refused.code == "MZ273" and "out of which nothing can be taken" in refused.detail
-    step = LettersStep(step=1, errand=ASKED, path="dead/orders", found=FOUND)
-    query.checkpoint.errand_steps.record(step)
-    assert query.checkpoint.errand_steps.all() == [step]
-    assert errands_to_do(query, query.checkpoint) == [ASKED]
-    query.checkpoint.errand_steps.record(replace(step, done=True))
-    assert errands_to_do(query, query.checkpoint) == []
+    step = LettersStep(step=1, task=ASKED, path="dead/orders", found=FOUND)
+    query.checkpoint.task_steps.record(step)
+    assert query.checkpoint.task_steps.all() == [step]
+    assert tasks_to_do(query, query.checkpoint) == [ASKED]
+    query.checkpoint.task_steps.record(replace(step, done=True))
+    assert tasks_to_do(query, query.checkpoint) == []
     assert newest_done(query.checkpoint) == (2, FOUND)
 
 
@@ -179,8 +179,8 @@ def test_its_step_is_finished_once_its_rows_are_there(tmp_path: Path) -> None:
     checkpoint = Checkpoint.of(str(tmp_path), *stored.place)
     stored.run([{"id": 1}, {"id": 2}])
     (Path(checkpoint.spark) / "metadata").write_text('{"id":"q"}')
-    step = LettersStep(step=1, errand=ASKED, path="dead/orders", found=FOUND)
-    checkpoint.errand_steps.record(step)
+    step = LettersStep(step=1, task=ASKED, path="dead/orders", found=FOUND)
+    checkpoint.task_steps.record(step)
     clear = Mock()
     settle_steps(checkpoint, str(stored.collection), clear)
     pass_over_begun(query_of(tmp_path, ASKED), checkpoint)
@@ -190,11 +190,11 @@ def test_its_step_is_finished_once_its_rows_are_there(tmp_path: Path) -> None:
     clear.side_effect = RuntimeError("as if killed")
     with pytest.raises(RuntimeError):
         settle_steps(checkpoint, str(stored.collection), clear)
-    assert checkpoint.errand_steps.all() == [step] and checkpoint.log.committed() == 0
+    assert checkpoint.task_steps.all() == [step] and checkpoint.log.committed() == 0
     clear = Mock()
     settle_steps(checkpoint, str(stored.collection), clear)
     clear.assert_called_once_with(step)
-    assert checkpoint.errand_steps.all() == [replace(step, done=True)] and checkpoint.log.committed() == 1
+    assert checkpoint.task_steps.all() == [replace(step, done=True)] and checkpoint.log.committed() == 1
     stored.step = 2
     stored.run([{"id": 3}])
     found = stored.history.read()

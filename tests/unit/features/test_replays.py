@@ -199,7 +199,7 @@ def test_with_no_runner_alive_it_is_recorded(tmp_path: Path) -> None:
     assert [one["serial"] for one in state["resources"]["sink.lake"]["replays"]] == [2]
 
 
-def test_only_what_is_committed_has_errands(state: State) -> None:
+def test_only_what_is_committed_has_tasks(state: State) -> None:
     """Who writes the accepted descriptions beside a Status adds none to what a query goes back to."""
     from mzplan.controller.queries import _as_committed
     from mzplan.controller.reconcile import Decision, Desired, Memory, Switch

@@ -186,12 +186,12 @@ def test_an_apply_that_changes_nothing_goes_on_after_a_failure_and_only_then(goi
         assert build_plan(three("b:9092"), going, statuses).is_empty
     failed = verdicts(going, s1=False)
     plan = build_plan(three("b:9092"), going, failed)
-    assert names(plan.goes_on) == ["source.s1", "source.s2"] and not plan.is_empty and not plan.changes
+    assert names(plan.resuming) == ["source.s1", "source.s2"] and not plan.is_empty and not plan.changes
     assert commit_plan(plan, going).canaries == ()
-    assert "Goes on, held back since a canary failed: source.s1, source.s2" in render_plan(plan)
-    assert "2 to go on" in render_plan(plan)
+    assert "Resuming, held back since a canary failed: source.s1, source.s2" in render_plan(plan)
+    assert "2 to resume" in render_plan(plan)
     assert "go on** that a failed canary has held back" in render_plan_markdown(plan)
-    assert decode_plan(encode_plan(plan), "x").goes_on == plan.goes_on
+    assert decode_plan(encode_plan(plan), "x").goes_on == plan.resuming
     # With --canary it is tried again, as another attempt.
     again = replace(plan, canaries=choose_canaries(plan, going, 30.0))
     assert turns(again) == {"source.s1": ["source.s2"]}
@@ -494,7 +494,7 @@ def test_from_apply_to_exit_8_and_on_again(tmp_path: Path) -> None:
         executor.fail_start = lambda d: None
         done = mzplan(tmp_path, "apply", str(file), "--canary", "--json", "--wait", "20s")
         assert done.code == 0, done
-        assert done.json()["goes_on"] == ["source.s1", "source.s2", "source.s3"]
+        assert done.json()["resuming"] == ["source.s1", "source.s2", "source.s3"]
         names_now = {str(a): r.run_id for a, r in executor.running().items()}
         assert all(names_now[str(a)] != run for a, run in before.items())
         assert mzplan(tmp_path, "plan", "--json").json()["changes"] == []

@@ -42,7 +42,7 @@ def test_the_digest_is_of_what_is_applied() -> None:
         {"losing": (at("source.orders"),)},
         {"changes": plan.changes[1:]},
         {"changes": (dataclasses.replace(first, fields=()), *plan.changes[1:])},
-        {"goes_on": (at("source.orders"),)},
+        {"resuming": (at("source.orders"),)},
         {"canaries": choose_canaries(plan, STATE, 60.0)},
     ):
         assert digest_of_plan(dataclasses.replace(plan, **other)) != digest, other  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ EVIL = {"local": Instance(name="local", type="cluster")}
     [
         (setting(warehouse="s3://elsewhere"), "the warehouse is './warehouse', not 's3://elsewhere'"),
         (setting(instances=EVIL), "the instances differ (local)"),
-        (setting(goes_on=(at("sink.orders_pg"),)), "other held queries would be released"),
+        (setting(resuming=(at("sink.orders_pg"),)), "other held queries would be released"),
         (
             setting(settings_changes=(), settings=RunnerSettings(retain_dropped=5.0)),
             "the settings of runners",

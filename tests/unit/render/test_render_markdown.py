@@ -165,7 +165,7 @@ def test_a_comment_fits_whatever_its_parts(state: State, char: str) -> None:
         ),
         "drift": tuple(DriftItem(address=long, kind=long, detail=long) for _ in range(3)),
         "pending": (Pending(address=at("source.orders"), condition="failed", reason=long),) * 3,
-        "goes_on": tuple(at(f"sink.{name}") for name in names),
+        "resuming": tuple(at(f"sink.{name}") for name in names),
     }
     for changed in (*({name: value} for name, value in parts.items()), parts):
         whole = dataclasses.replace(plan, **changed)

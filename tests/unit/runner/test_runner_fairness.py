@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import QueryName, QueryReport
-from mzplan.controller.queries import has_errands
+from mzplan.controller.queries import has_tasks
 from mzplan.controller.reconcile import Memory
 from mzplan.controller.work import WorkPool
 from mzplan.model.address import Address
@@ -99,14 +99,14 @@ def test_which_starts_may_have_backfills_to_do() -> None:
         name = QueryName.of("shop", none)
         return QueryReport(name=name, query_id="q", run_id="r", active=True, triggered=True, backfilled=done)
 
-    assert not has_errands(none, Memory(), [])
-    assert has_errands(seven, Memory(), [])
-    assert has_errands(both, Memory(), [report(7)]) and not has_errands(both, Memory(), [report(9)])
-    assert has_errands(both, Memory(accepted=seven), [])
-    assert has_errands(seven, Memory(), [report(9)])  # rolled back to it; it may have been given up
-    assert not has_errands(seven, Memory(accepted=both), [])  # a restart, or another runner
-    assert has_errands(seven, Memory(accepted=replace(both, id="another")), [])
-    assert has_errands(replace(seven, generation=2), Memory(accepted=both), [report(9)])
+    assert not has_tasks(none, Memory(), [])
+    assert has_tasks(seven, Memory(), [])
+    assert has_tasks(both, Memory(), [report(7)]) and not has_tasks(both, Memory(), [report(9)])
+    assert has_tasks(both, Memory(accepted=seven), [])
+    assert has_tasks(seven, Memory(), [report(9)])  # rolled back to it; it may have been given up
+    assert not has_tasks(seven, Memory(accepted=both), [])  # a restart, or another runner
+    assert has_tasks(seven, Memory(accepted=replace(both, id="another")), [])
+    assert has_tasks(replace(seven, generation=2), Memory(accepted=both), [report(9)])
 
 
 def test_those_that_have_failed_come_last(narrow: World) -> None:

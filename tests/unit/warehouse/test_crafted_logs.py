@@ -16,7 +16,7 @@ from mzplan.spark.versions import require_readable
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, versions_between
-from mzplan.warehouse.going_over import table_read
+from mzplan.warehouse.generation_move import table_read
 from mzplan.warehouse.replay import files_of
 from mzplan.warehouse.step_index import StepIndex
 from mzplan.warehouse.step_record import StepRecord
@@ -126,11 +126,11 @@ def test_lines_of_an_index_that_are_none(tmp_path: Path) -> None:
 )
 def test_facts_of_a_checkpoint_that_are_none_are_named(tmp_path: Path, text: str) -> None:
     checkpoint = Checkpoint(str(tmp_path))
-    for name in ("layout", "collection", "departure", "begun", "replays", "carried", "versions"):
+    for name in ("layout", "collection", "departure", "begun", "replays", "migrated", "versions"):
         (tmp_path / f"{name}.json").write_text(text.replace("layout", name))
         with pytest.raises(OSError, match=f"{name}.json is damaged"):
             getattr(checkpoint, name)()
-            if name in ("begun", "replays", "carried", "versions"):  # nothing in it, or another name
+            if name in ("begun", "replays", "migrated", "versions"):  # nothing in it, or another name
                 raise OSError(f"{name}.json is damaged")
 
 

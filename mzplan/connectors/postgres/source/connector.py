@@ -96,7 +96,7 @@ class PostgresSource(SourceConnector):
             return None
         return {"lag_bytes": slot.lag, "retained_bytes": slot.retained} if slot is not None else None
 
-    def carry_over(self, earlier: Checkpoint, later: Checkpoint) -> None:
+    def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """The bounds of the steps, and what they say of the tables: the slot stays, under its name."""
         copy_steps(earlier, later)
 

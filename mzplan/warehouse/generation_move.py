@@ -1,10 +1,9 @@
-"""Going over: a sink leaves the collection of a source's former generation for that of the next one, which
-begins with the rows of the former, cast to other columns.
+"""A sink moves from the collection of a former generation to that of the next one, which has migrated its rows.
 
-First it reads the rest of the former, up to the version whose rows were carried over, in one step. Then that
-step has ended behind these rows in the new collection, and so has the one before: Spark asks for the data of
-the last step that is done, from the end of the one before, and both have to be of one table. Targets count
-steps without a gap, so none is made for that; what these steps have read, the index of steps knows.
+First the sink reads the rest of the former collection, up to the version whose rows were migrated, in one step.
+Then both that step and the one before are recorded as ending behind these rows in the new collection: Spark
+asks for the data of the last finished step from the end of the one before, and both must be of one table. No
+step is added, because targets count steps without a gap. The index of steps knows what these steps have read.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.schema.description import CollectionRead, Description
 from mzplan.schema.kinds import resource_kind
-from mzplan.warehouse.checkpoints import Carried, Checkpoint
+from mzplan.warehouse.checkpoints import Checkpoint, MigratedRows
 from mzplan.warehouse.folder import decoding
 
 
@@ -36,11 +35,11 @@ class _Former:
     """A generation that the sink still reads, and how the one after it has begun."""
 
     table: str
-    carried: Carried
+    migrated: MigratedRows
     next_table: str
 
 
-class GoingOver:
+class GenerationMove:
     """Of one sink, which does not run. Raises MzplanError, OSError."""
 
     def __init__(self, warehouse: str, description: Description, checkpoint: Checkpoint):
@@ -59,7 +58,7 @@ class GoingOver:
         log = self._checkpoint.log
         if log.unfinished() is None and log.entry(log.committed()) != self._end(former):
             log.plan(self._end(former))
-        return self._earlier(former.carried)
+        return self._earlier(former.migrated)
 
     def move(self) -> None:
         """The step is done: go over, if the former collection is read to its end."""
@@ -67,49 +66,47 @@ class GoingOver:
         if former is None or log.entry(log.committed()) != self._end(former):
             return  # that was a step which had begun before
         done = log.committed()
-        position = _offset(log.entry(done), former.next_table, former.carried.written + 1)
+        position = _offset(log.entry(done), former.next_table, former.migrated.written + 1)
         log.replace(done - 1, position)
-        failpoint(Failpoint.CARRY_OVER_MOVED)
+        failpoint(Failpoint.MIGRATION_MOVED)
         log.replace(done, position)
 
     def _end(self, former: _Former) -> str:
         log = self._checkpoint.log
-        return _offset(log.entry(log.newest()), former.table, former.carried.version + 1)
+        return _offset(log.entry(log.newest()), former.table, former.migrated.version + 1)
 
     def _former(self) -> _Former | None:
         """What the sink still reads, if that is not the collection that it is to read."""
         log, source = self._checkpoint.log, self._source
         reads = table_read(log.entry(log.newest()))
         place = Checkpoint.of(self._warehouse, *source.place)
-        begun = source.predecessor is None or (
-            (carry_over := place.carried()) is not None and carry_over.done
-        )
+        begun = source.predecessor is None or ((rows := place.migrated_rows()) is not None and rows.done)
         if reads is not None and not begun:
             raise _too_early(self._description, source)
         wanted = place.collection()
         if reads is None or wanted is None or reads == wanted:
             return None
-        while (carried := place.carried()) is not None and carried.done:
-            if carried.table == reads:
-                return _Former(table=reads, carried=carried, next_table=wanted)
-            place = Checkpoint.of(self._warehouse, source.id, carried.generation)
+        while (migrated := place.migrated_rows()) is not None and migrated.done:
+            if migrated.table == reads:
+                return _Former(table=reads, migrated=migrated, next_table=wanted)
+            place = Checkpoint.of(self._warehouse, source.id, migrated.generation)
             wanted = place.collection()
             if wanted is None:
                 break
         raise _elsewhere(self._description, source)
 
-    def _earlier(self, carried: Carried) -> Description:
+    def _earlier(self, migrated: MigratedRows) -> Description:
         """As its last step began, reading the former generation."""
         description, source = self._description, self._source
         names = resource_kind(description.address.kind, description.type).row_properties
         begun = self._checkpoint.begun().begun
         body = begun[-1].body(description.body, names) if begun else description.body
-        former = replace(source, generation=carried.generation, body=carried.body, predecessor=None)
+        former = replace(source, generation=migrated.generation, body=migrated.body, predecessor=None)
         return replace(
             description,
             body=body,
             reads={source.address.name: former},
-            digest=f"{description.digest}-g{carried.generation}",
+            digest=f"{description.digest}-g{migrated.generation}",
         )
 
 

@@ -68,7 +68,7 @@ def check_migrations(
         if change.action == "replace":
             yield from _given_up(change, statuses)
             yield from _replaced(change, statuses, instances)
-        if change.carries_over:
+        if change.migrates_rows:
             migrating[change.address] = change
         reads = change.after.reads.values() if change.after is not None else ()
         for source in reads if change.action in ("update", "restart") else ():
@@ -96,7 +96,7 @@ def _replaced(change: Change, statuses: Statuses, instances: Instances) -> Itera
         if not (after.predecessor is not None and _is_put_back(before, after, earlier)):
             yield _second_migration(change, before, earlier or before.predecessor)
             return
-    if change.carries_over:
+    if change.migrates_rows:
         yield _migration(change, after)
         return
     own = [field for field in change.fields if field.effect == "replace"]
@@ -115,14 +115,14 @@ def _given_up(change: Change, statuses: Statuses) -> Iterator[Diagnostic]:
     if before is None:
         return
     seen = _seen(before, statuses)
-    for errand in before.errands:
-        if before.has_done(errand, seen) is not True:
+    for task in before.tasks:
+        if before.has_done(task, seen) is not True:
             yield Diagnostic(
                 severity="notice",
                 code="MZ045",
-                summary=f"{change.address}: gives up the {errand.word} {errand}",
+                summary=f"{change.address}: gives up the {task.word} {task}",
                 detail=f"It isn't done yet, and ends with generation {before.generation}.",
-                hint=f"wait until it is done, then apply; or ask for the {errand.word} again afterwards.",
+                hint=f"wait until it is done, then apply; or ask for the {task.word} again afterwards.",
                 address=change.address,
             )
 

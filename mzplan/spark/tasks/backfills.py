@@ -12,7 +12,7 @@ from mzplan.connectors.formats.dead_letters import DeadLetters
 from mzplan.connectors.frames.merges import append, naming
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.state import Backfill
-from mzplan.spark.errands.source_steps import finish_step, next_step
+from mzplan.spark.tasks.source_steps import finish_step, next_step
 from mzplan.warehouse.checkpoints import BackfillStep, Checkpoint
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def begin_backfill(
     if isinstance(step, BackfillStep):
         return step
     start, end = range_of_backfill(connector, query, backfill, checkpoint.position())
-    step = BackfillStep(step=number, errand=backfill, start=start, end=end)
-    checkpoint.errand_steps.record(step)
+    step = BackfillStep(step=number, task=backfill, start=start, end=end)
+    checkpoint.task_steps.record(step)
     return step
 
 

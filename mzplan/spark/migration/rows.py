@@ -31,9 +31,9 @@ from mzplan.model.state import Predecessor
 from mzplan.schema.columns import Column
 from mzplan.schema.description import Description
 from mzplan.schema.source_columns import columns_of, keys_of
-from mzplan.spark.carry_over.casts import cast_rows, find_uncastable
 from mzplan.spark.collections import Collections
-from mzplan.warehouse.checkpoints import Carried, Checkpoint, collection_path
+from mzplan.spark.migration.casts import cast_rows, find_uncastable
+from mzplan.warehouse.checkpoints import Checkpoint, MigratedRows, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.predecessors import newest_begun
 from mzplan.warehouse.storage import remember_collection, table_id
@@ -61,7 +61,7 @@ class _Generation:
         return Checkpoint.of(warehouse, self.id, self.generation)
 
 
-class CarryOver:
+class RowMigration:
     """Of one source. Raises MzplanError, OSError, and whatever Spark raises."""
 
     def __init__(self, spark: SparkSession, warehouse: str, connector: SourceConnector, query: ResolvedQuery):
@@ -81,9 +81,9 @@ class CarryOver:
         """Why that would fail, as far as can be seen in a moment; nothing if it has been done. Changes
         nothing."""
         generation = self._generation()
-        if generation is None or generation.checkpoint(self._warehouse).carried() is not None:
+        if generation is None or generation.checkpoint(self._warehouse).migrated_rows() is not None:
             return ()
-        context, group = self._spark.sparkContext, f"carry-over of {generation.id}"
+        context, group = self._spark.sparkContext, f"migration of {generation.id}"
         context.setJobGroup(group, group, interruptOnCancel=True)
         timer = threading.Timer(_LOOKED, context.cancelJobGroup, [group])
         timer.start()
@@ -116,10 +116,10 @@ class CarryOver:
 
     def _begin(self, generation: _Generation, collections: Collections) -> None:
         later = generation.checkpoint(self._warehouse)
-        carried = later.carried()
-        if carried is not None and carried.done:
+        migrated = later.migrated_rows()
+        if migrated is not None and migrated.done:
             return
-        if carried is None:
+        if migrated is None:
             if (former := self._former(generation)).predecessor is not None:  # it has begun: finish that
                 earlier = replace(
                     generation,
@@ -131,30 +131,30 @@ class CarryOver:
                 self._begin(earlier, collections)
             if (problem := self._uncastable(generation)) is not None:
                 raise MzplanError(problem)
-            carried = self._planned(former)
-            later.record_carried(carried)
-        failpoint(Failpoint.CARRY_OVER_JOURNALED)
-        if carried.table is not None:
-            carried = self._carry(generation, carried, later, collections)
-        later.record_carried(replace(carried, done=True))
+            migrated = self._planned(former)
+            later.record_migrated_rows(migrated)
+        failpoint(Failpoint.MIGRATION_JOURNALED)
+        if migrated.table is not None:
+            migrated = self._carry(generation, migrated, later, collections)
+        later.record_migrated_rows(replace(migrated, done=True))
         log.info("%s: generation %d is begun", self._query.address, generation.generation)
 
     def _former(self, generation: _Generation) -> Predecessor:
         return newest_begun(self._warehouse, generation.id, generation.predecessor)
 
-    def _planned(self, former: Predecessor) -> Carried:
+    def _planned(self, former: Predecessor) -> MigratedRows:
         """Which rows are to be migrated: all that the former collection holds now. Nothing writes to it."""
         number, body, id_ = former.generation, former.body, self._query.description.id
         earlier = Checkpoint.of(self._warehouse, id_, number)
         path = collection_path(self._warehouse, id_, number)
         table = earlier.collection() or table_id(path)
         if table is None:  # it has never run
-            return Carried(generation=number, body=body)
+            return MigratedRows(generation=number, body=body)
         collection = CollectionLog(path)
         position = _position(earlier, collection)
-        before = earlier.carried()
+        before = earlier.migrated_rows()
         origin = before.origin if before is not None and before.origin is not None else number
-        return Carried(
+        return MigratedRows(
             generation=number,
             body=body,
             table=table,
@@ -164,28 +164,28 @@ class CarryOver:
         )
 
     def _carry(
-        self, generation: _Generation, carried: Carried, later: Checkpoint, collections: Collections
-    ) -> Carried:
-        former = collection_path(self._warehouse, generation.id, carried.generation)
+        self, generation: _Generation, migrated: MigratedRows, later: Checkpoint, collections: Collections
+    ) -> MigratedRows:
+        former = collection_path(self._warehouse, generation.id, migrated.generation)
         path = collection_path(self._warehouse, generation.id, generation.generation)
-        earlier = Checkpoint.of(self._warehouse, generation.id, carried.generation)
+        earlier = Checkpoint.of(self._warehouse, generation.id, migrated.generation)
         position, keyed = self._connector.position, bool(generation.keys)
         collections.ensure(self._spark, path, generation.columns, position, keyed=keyed)
         remember_collection(later, path)
         query_id = str(uuid.uuid5(_IDS, f"{generation.id}/g{generation.generation}"))
-        if carried.position is not None and not later.log.has_begun():
-            rows = self._rows(former, carried.version)
+        if migrated.position is not None and not later.log.has_begun():
+            rows = self._rows(former, migrated.version)
             with naming(self._spark, query_id):
-                append(self._made(generation, carried, rows), 0, path)
-        failpoint(Failpoint.CARRY_OVER_WRITTEN)
+                append(self._made(generation, migrated, rows), 0, path)
+        failpoint(Failpoint.MIGRATION_WRITTEN)
         if (upstream := earlier.upstream()) is not None:
             later.record_upstream(upstream)
-        if carried.position is not None:
-            self._connector.carry_over(earlier, later)
+        if migrated.position is not None:
+            self._connector.migrate_checkpoint(earlier, later)
             hand_over(earlier, later, self._described(generation))
-            later.log.begin(query_id, earlier.log, carried.position)
-        failpoint(Failpoint.CARRY_OVER_PLACED)
-        return replace(carried, written=_written(path, query_id))
+            later.log.begin(query_id, earlier.log, migrated.position)
+        failpoint(Failpoint.MIGRATION_PLACED)
+        return replace(migrated, written=_written(path, query_id))
 
     def _rows(self, collection: str, version: int) -> DataFrame:
         return self._spark.read.format("delta").option("versionAsOf", version).load(collection)
@@ -201,10 +201,10 @@ class CarryOver:
         rows = self._rows(path, version)
         return find_uncastable(rows, self._query.address, generation.columns, new_key)
 
-    def _made(self, generation: _Generation, carried: Carried, rows: DataFrame) -> DataFrame:
+    def _made(self, generation: _Generation, migrated: MigratedRows, rows: DataFrame) -> DataFrame:
         """Of a new key, the latest row: rows that differed in the former key may have the same one now."""
         new_rows = cast_rows(rows, generation.columns)
-        if self._same_key(generation.keys, carried.body):
+        if self._same_key(generation.keys, migrated.body):
             return new_rows
         return latest_rows(new_rows, generation.keys, position=True)
 

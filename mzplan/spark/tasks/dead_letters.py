@@ -31,8 +31,8 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.observed import LettersReplayed
 from mzplan.model.state import Replay
 from mzplan.schema.columns import POSITION
-from mzplan.spark.errands.source_steps import finish_step, next_step
 from mzplan.spark.projection import rows_where
+from mzplan.spark.tasks.source_steps import finish_step, next_step
 from mzplan.warehouse.checkpoints import Checkpoint, LettersStep
 from mzplan.warehouse.paths import absolute
 
@@ -74,8 +74,8 @@ class LettersReplays:
             good = new.where(f"{DEAD} IS NULL").drop(DEAD)
             stay = _reasons(new.where(f"{DEAD} IS NOT NULL").select(f"{DEAD}.reason"))
             outcome = LettersReplayed(serial=replay.serial, rows=good.count(), before=held.count(), stay=stay)
-            step = LettersStep(step=number, errand=replay, path=path, found=outcome)
-            self.checkpoint.errand_steps.record(step)
+            step = LettersStep(step=number, task=replay, path=path, found=outcome)
+            self.checkpoint.task_steps.record(step)
             failpoint(Failpoint.DEAD_LETTERS_JOURNALED)
             with naming(self.spark, self.checkpoint.log.query_id() or ""):
                 append(good, number, self.collection)
@@ -96,13 +96,13 @@ class LettersReplays:
         try:
             self._clear(step)
         except Exception as problem:
-            if step.errand in self.query.description.replays:
+            if step.task in self.query.description.replays:
                 raise
             log.warning("%s: letters that are rows stay in their table: %s", self.query.address, problem)
 
     def _clear(self, step: LettersStep) -> None:
         position = f.struct("partition", "offset", "timestamp").alias(POSITION)
-        letters = self._letters(step.path, step.errand.where).select("query", *RECORD, position)
+        letters = self._letters(step.path, step.task.where).select("query", *RECORD, position)
         held = self._held(letters)
         gone = letters.join(held, f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_semi").drop(POSITION)
         if not gone.isEmpty():

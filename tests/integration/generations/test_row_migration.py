@@ -58,7 +58,7 @@ def rows(*ids: int) -> Iterator[Mapping[str, Any]]:
 def test_rows_are_cast_and_no_record_is_read_twice(
     lab: Lab, topic: Make, database: Make, tmp_path: Path
 ) -> None:
-    records, name = topic("carried", partitions=2), database("carried")
+    records, name = topic("migrated", partitions=2), database("migrated")
     lab.execute(name, "CREATE TABLE t (id bigint, n text)")
     source = lab.kafka_source(records, "id BIGINT, n INT, gone STRING")
     sink = lab.postgres_sink(source, name, "t", select=["id", "cast(n AS STRING) AS n"])
@@ -102,8 +102,8 @@ def test_rows_are_cast_and_no_record_is_read_twice(
     assert sorted(row[0] for row in lab.rows(name, "SELECT id FROM t2")) == list(range(1, 9))
     lab.finish(wider, late)
     (first, *more) = StepHistory(warehouse, wider.place).read().records
-    assert (first.step, first.rows, first.carried) == (0, 7, 2)
-    assert [one.carried for one in more] == [None] * len(more)
+    assert (first.step, first.rows, first.migrated) == (0, 7, 2)
+    assert [one.migrated for one in more] == [None] * len(more)
     done = StepHistory(warehouse, late.place, wider.place).read().records
     assert sum(one.rows or 0 for one in done if one.sources is not None) <= 8
     assert needed_by(StepHistory(warehouse, late.place, wider.place)) is None
@@ -306,7 +306,7 @@ def test_a_replication_slot_goes_on(lab: Lab, database: Make, tmp_path: Path) ->
     lab.start(wide_sink)
     holds(wide, int)
     first = StepHistory(str(lab.folder / "warehouse"), wide.place).read().records[0]
-    assert (first.step, first.rows, first.carried) == (0, 99, 1)
+    assert (first.step, first.rows, first.migrated) == (0, 99, 1)
     assert lab.waits(wide) is not None
     lab.executor.release(*source.place)
     assert slots() == [slot]

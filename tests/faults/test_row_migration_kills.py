@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer
 
 Make = Callable[..., str]
-POINTS = [point for point in Failpoint if point.value.startswith("carry-over.")]
+POINTS = [point for point in Failpoint if point.value.startswith("migration.")]
 SECONDS = 240.0
 
 
 @pytest.fixture
 def doomed(tmp_path: Path, postgres: PostgresServer) -> Iterator[Doomed]:
-    found = Doomed(Project(tmp_path / "p", "carried", {"TEST_PG_PASSWORD": postgres.password}))
+    found = Doomed(Project(tmp_path / "p", "migrated", {"TEST_PG_PASSWORD": postgres.password}))
     yield found
     found.close()
 
@@ -48,14 +48,14 @@ def replace_and_be_killed(doomed: Doomed, declare: Callable[[str, str], None]) -
 def test_killed_in_a_carry_over(
     doomed: Doomed, kafka: KafkaBroker, postgres: PostgresServer, topic: Make, database: Make
 ) -> None:
-    project, name, records = doomed.project, database("carried"), topic("carried", partitions=2)
+    project, name, records = doomed.project, database("migrated"), topic("migrated", partitions=2)
     dsn = postgres.dsn(name)
     execute(dsn, "CREATE TABLE appended (id bigint, n text)")
     connections = kafka_connection("k", kafka.bootstrap) + postgres_connection("pg", postgres, name)
 
     def declare(type_: str, more: str = "") -> None:
         project.write(
-            "carried",
+            "migrated",
             f"connections:\n{connections}"
             f"sources:\n  s:\n    connection: k\n    topic: {records}\n{more}"
             f'    format: {{type: json, schema: "id BIGINT, n {type_}"}}\n    trigger: {{interval: 500ms}}\n'
@@ -97,7 +97,7 @@ def test_killed_in_a_carry_over(
     project.down()
     found = project.json("steps", "source.s")["steps"]
     assert [step["step"] for step in found] == list(range(len(found)))
-    assert (found[0]["carried"], found[0]["rows"]) == (1, 100)
+    assert (found[0]["migrated"], found[0]["rows"]) == (1, 100)
     assert sum(step["rows"] for step in found) == 130
     for command in (("source.s",), ("source.s", "--from-upstream"), ("sink.pg",)):
         verified = project.json("verify", *command)
@@ -120,7 +120,7 @@ def test_killed_while_a_slot_is_gone_on_with(
 
     def declare(type_: str, more: str = "") -> None:
         project.write(
-            "carried",
+            "migrated",
             f"connections:\n{connections}"
             f"sources:\n  s:\n    connection: shop\n    tables: [public.t]\n    key: [id]\n{more}"
             f'    schema: "id BIGINT, n {type_}"\n    trigger: {{interval: 500ms}}\n'
@@ -167,7 +167,7 @@ def test_killed_while_a_slot_is_gone_on_with(
     arrive()
     assert slots() == [slot]
     found = project.json("steps", "source.s")["steps"]
-    assert (found[0]["step"], found[0]["carried"], found[0]["rows"]) == (0, 1, 99)
-    project.write("carried", "")
+    assert (found[0]["step"], found[0]["migrated"], found[0]["rows"]) == (0, 1, 99)
+    project.write("migrated", "")
     project.apply()
     eventually("the slot is dropped", lambda: slots() == [], SECONDS)

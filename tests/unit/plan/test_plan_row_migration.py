@@ -52,7 +52,7 @@ def notices(plan: Plan) -> list[str]:
 )
 def test_columns_replace_the_source_and_its_sinks_go_on(columns: str) -> None:
     state, plan, of_source, of_sink = planned(orders(), orders(columns))
-    assert (of_source.action, of_source.effect, of_source.carries_over) == ("replace", "replace", True)
+    assert (of_source.action, of_source.effect, of_source.migrates_rows) == ("replace", "replace", True)
     after = of_source.after
     assert after is not None and after.predecessor is not None and after.generation == 2
     assert after.predecessor.generation == 1
@@ -86,7 +86,7 @@ def test_columns_replace_the_source_and_its_sinks_go_on(columns: str) -> None:
 )
 def test_what_is_not_exact_reads_everything_again(before: str, after: str, why: str) -> None:
     _, plan, of_source, of_sink = planned(orders(before), orders(after))
-    assert of_source.action == of_sink.action == "replace" and not of_source.carries_over
+    assert of_source.action == of_sink.action == "replace" and not of_source.migrates_rows
     (warning,) = [one for one in plan.diagnostics if one.severity == "warning"]
     assert warning.code == "MZ294" and why in warning.detail
 
@@ -94,25 +94,25 @@ def test_what_is_not_exact_reads_everything_again(before: str, after: str, why: 
 def test_a_column_that_is_read_from_another_place_of_the_record_is_read_again() -> None:
     of_record = orders("id BIGINT, k STRING, n INT")
     _, plan, of_source, _ = planned(of_record, orders("id BIGINT, n INT", include={"key": "k"}))
-    assert not of_source.carries_over
+    assert not of_source.migrates_rows
     assert "column k is read from another place of the record" in plan.diagnostics[0].detail
     both = {"key": "k", "timestamp": "t"}
     _, _, of_source, _ = planned(orders(include=both), orders(include={"key": "k"}))
-    assert of_source.carries_over
+    assert of_source.migrates_rows
 
 
 def test_another_key_replaces_the_sinks() -> None:
     keyed, other = orders(envelope=UPSERT), orders(envelope={"type": "upsert", "key": ["amount"]})
     _, plan, of_source, of_sink = planned(keyed, other)
-    assert of_source.carries_over
-    assert (of_sink.action, of_sink.carries_over) == ("replace", False)
+    assert of_source.migrates_rows
+    assert (of_sink.action, of_sink.migrates_rows) == ("replace", False)
     assert "its sinks read all of these rows" in plan.diagnostics[0].detail
 
 
 def test_what_decides_which_records_there_are_reads_them_again() -> None:
     for after in (orders("id BIGINT", topic="another"), orders("id BIGINT", envelope=UPSERT)):
         _, plan, of_source, of_sink = planned(orders(), after)
-        assert of_source.action == "replace" and not of_source.carries_over
+        assert of_source.action == "replace" and not of_source.migrates_rows
         assert of_sink.action == "replace"
         assert notices(plan) == [
             "MZ294 source.orders can't begin with the rows of its collection, and reads everything again"
@@ -124,7 +124,7 @@ def test_it_is_proposed_where_the_source_says_nothing() -> None:
     assert notices(plan) == [
         "MZ045 source.orders: would read everything again, and can begin with its own rows instead"
     ]
-    assert not change_of(plan, "source.orders").carries_over
+    assert not change_of(plan, "source.orders").migrates_rows
     says_so = source(columns="id BIGINT", lifecycle={"replace": "in-place"})
     assert notices(build_plan(shop(orders=says_so), commit(shop(orders=source())))) == []
 
@@ -132,7 +132,7 @@ def test_it_is_proposed_where_the_source_says_nothing() -> None:
 def test_replaced_by_hand_it_reads_everything_again() -> None:
     state = commit(shop(orders=orders()))
     plan = build_plan(shop(orders=orders("id BIGINT")), state, replace=[at("source.orders")])
-    assert not change_of(plan, "source.orders").carries_over
+    assert not change_of(plan, "source.orders").migrates_rows
 
 
 def test_a_connection_that_leads_elsewhere_reads_from_the_start() -> None:
@@ -142,10 +142,10 @@ def test_a_connection_that_leads_elsewhere_reads_from_the_start() -> None:
         return project(files(path=path), resource("source.s", "files", **given))
 
     state = commit(read("/data", "id INT"))
-    assert change_of(build_plan(read("/data", "id BIGINT"), state), "source.s").carries_over
+    assert change_of(build_plan(read("/data", "id BIGINT"), state), "source.s").migrates_rows
     elsewhere = build_plan(read("/other", "id BIGINT"), state)
     assert change_of(elsewhere, "source.s").action == "replace"
-    assert not change_of(elsewhere, "source.s").carries_over
+    assert not change_of(elsewhere, "source.s").migrates_rows
 
 
 def test_a_delta_table_is_gone_on_with_unless_its_key_comes_or_goes() -> None:
@@ -154,13 +154,13 @@ def test_a_delta_table_is_gone_on_with_unless_its_key_comes_or_goes() -> None:
         return project(files(), resource("source.s", "delta", **given))
 
     state = commit(read("id INT, n INT"))
-    assert change_of(build_plan(read("id BIGINT, n INT"), state), "source.s").carries_over
+    assert change_of(build_plan(read("id BIGINT, n INT"), state), "source.s").migrates_rows
     keyed = build_plan(read("id INT, n INT", key=["id"]), state)
     assert change_of(keyed, "source.s").action == "replace"
-    assert not change_of(keyed, "source.s").carries_over
+    assert not change_of(keyed, "source.s").migrates_rows
     state = commit(read("id INT, n INT", key=["id"]))
-    assert change_of(build_plan(read("id INT, n INT", key=["n"]), state), "source.s").carries_over
-    assert not change_of(build_plan(read("id INT, n INT"), state), "source.s").carries_over
+    assert change_of(build_plan(read("id INT, n INT", key=["n"]), state), "source.s").migrates_rows
+    assert not change_of(build_plan(read("id INT, n INT"), state), "source.s").migrates_rows
 
 
 def test_a_slot_is_gone_on_with_unless_the_source_moves_to_another_instance() -> None:
@@ -172,12 +172,12 @@ def test_a_slot_is_gone_on_with_unless_the_source_moves_to_another_instance() ->
         return project(postgres(), made, instances=both)
 
     state = commit(read("id INT, n INT"))
-    assert change_of(build_plan(read("id INT, n BIGINT"), state), "source.s").carries_over
+    assert change_of(build_plan(read("id INT, n BIGINT"), state), "source.s").migrates_rows
     elsewhere = change_of(build_plan(read("id INT, n BIGINT", instance="other"), state), "source.s")
-    assert elsewhere.action == "replace" and not elsewhere.carries_over
+    assert elsewhere.action == "replace" and not elsewhere.migrates_rows
     of_kafka = commit(shop(both, orders=orders()))
     moved = build_plan(shop(both, orders=orders("id BIGINT", instance="other")), of_kafka)
-    assert change_of(moved, "source.orders").carries_over
+    assert change_of(moved, "source.orders").migrates_rows
 
 
 def replaced(columns: str, state: State, **seen: Any) -> Plan:
@@ -244,7 +244,7 @@ def test_nothing_runs_on_a_dry_instance_and_its_migrations_are_not_waited_for() 
     state = commit(shop(dry, orders=orders("id BIGINT, amount INT")))
     for columns in ("id BIGINT, amount BIGINT", "id BIGINT"):
         plan = build_plan(shop(dry, orders=orders(columns)), state)
-        assert change_of(plan, "source.orders").carries_over
+        assert change_of(plan, "source.orders").migrates_rows
         assert not [one for one in plan.diagnostics if one.severity == "error"]
         state = commit_plan(plan, state)
 
