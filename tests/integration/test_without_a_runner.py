@@ -184,7 +184,9 @@ def test_every_command_that_starts_a_query_validates_it_first(
         ("replay", "sink.out", "--missing"),
         ("import", "sink.forgotten"),
         ("state", "rollback", "1"),
+        ("state", "push", str(shop.folder / "pulled.json"), "--force"),
     ]
+    assert shop.run("state", "pull", "--out", commands[-1][2]).returncode == 0
     assert shop.run("pause", "sink.paused").returncode == 0
     assert shop.run("state", "rm", "sink.forgotten").returncode == 0
 
@@ -194,7 +196,8 @@ def test_every_command_that_starts_a_query_validates_it_first(
 
     def refused(code: str, environment: dict[str, str]) -> None:
         for command in commands:
-            ran = shop.json(*command, "--auto-approve", code=1, environment=environment)
+            approved = () if "push" in command else ("--auto-approve",)
+            ran = shop.json(*command, *approved, code=1, environment=environment)
             assert {one["code"] for one in ran["diagnostics"]} == {code}, command
             assert shop.state_bytes() == state, command
 

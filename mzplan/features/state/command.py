@@ -187,15 +187,24 @@ def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> N
 @_sub("push", changing=True)
 @click.argument("file", type=click.Path())
 @click.option("--force", is_flag=True, help="Also over another history, later commits, or what is damaged.")
+@live_option
 @message_option
-def state_push(invocation: Invocation, file: str, force: bool, message: str | None) -> None:
-    """Make a state file (`-`: stdin) the state; to move it to another backend, push into the empty one."""
+def state_push(
+    invocation: Invocation, file: str, force: bool, live: bool | None, message: str | None
+) -> None:
+    """Make a state file (`-`: stdin) the state; to move it to another backend, push into the empty one.
+
+    The queries that it starts or changes are validated first. In an empty store, only a runner that is alive
+    validates them.
+    """
     from mzplan.features.state.migration import beside, push
 
     data, name = _read(file)
     rest = beside(file)
     carried = _read(str(rest))[0] if file != "-" and rest.exists() else None
-    serial, written = push(invocation.work(), data, name, force=force, carried=carried, message=message)
+    serial, written = push(
+        invocation.work(), data, name, force=force, live=live, carried=carried, message=message
+    )
     invocation.result(
         {"serial": serial, "written": written},
         f"The state is serial {serial}." if written else f"Nothing to do: serial {serial}.",

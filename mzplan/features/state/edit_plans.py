@@ -129,9 +129,14 @@ def plan_adopt(
 
 def plan_rollback(state: State, then: State) -> Plan:
     """Restore the resources of an earlier serial, as the next serial."""
+    _check_generations(state, then)
+    return plan_restore(state, then)
+
+
+def plan_restore(state: State, then: State) -> Plan:
+    """Make the resources of another state those of this one. Doesn't look at generations."""
     addresses = state.resources.keys() | then.resources.keys()
     differing = {a for a in addresses if state.resources.get(a) != then.resources.get(a)}
-    _check_generations(state, then)
     doomed = differing - then.resources.keys()
     order = DependencyGraph.of(then.resources).order(differing - doomed)
     gone = list(reversed(DependencyGraph.of(state.resources).order(doomed)))

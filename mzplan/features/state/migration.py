@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mzplan.features.state.edit_plans import plan_restore
 from mzplan.features.state.state_edits import wake
 from mzplan.host.local_folder import journal_path
 from mzplan.model.address import natural
@@ -25,6 +26,8 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.state import State
 from mzplan.operations.commits import no_serial, record_of, record_outcome
 from mzplan.operations.project import Project, Reporter, Workbench, committing, locked, read_state
+from mzplan.operations.validation import ensure_validated, reach_changed
+from mzplan.secrets.command_guards import AsWritten
 from mzplan.store.backends.backend import ConflictError
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.epochs import newest_epoch, raise_epoch
@@ -178,6 +181,7 @@ def push(
     name: str,
     *,
     force: bool,
+    live: bool | None = None,
     carried: bytes | None = None,
     message: str | None = None,
 ) -> tuple[int, bool]:
@@ -185,8 +189,9 @@ def push(
     (`carried`, see migration); else as a later serial, with only the epoch of `carried`. Returns the serial,
     and whether it was written.
 
-    Raises MZ034 for another environment's, and MZ034 for another lineage and MZ038 where the store is ahead,
-    all exit 7; `force` overrides the last two, and a state that is damaged.
+    Raises MZ034 for the state of another environment or lineage, and MZ038 if the store is ahead, all exit 7.
+    `force` overrides the last two, and a damaged state. `live`: see ApplyOptions; also raises what validation
+    finds.
     """
     given = decode_state(data, name)
     refuse_open_edit(work.project)
@@ -207,6 +212,7 @@ def push(
         except MzplanError as problem:
             if not force or problem.kind not in ("damaged", "edited"):
                 raise
+            # A runner answers no proposal while it can't read the state. It checks what is pushed itself.
             write_epoch(store, records)
             given = replace(given, commit=record_of(work.project, "state push", None, message or ""))
             new = _over_what_is_damaged(store, given, work.reporter)
@@ -215,6 +221,7 @@ def push(
             return new.serial, True
         if state.serial == 0 and not state.lineage:
             new = given
+            _validate(work, state, new, live)
             write_records(store, records)  # before the commit: a runner that follows it finds them
         elif encode_state(replace(given, serial=state.serial, commit=state.commit)) == encode_state(state):
             write_epoch(store, records)
@@ -222,15 +229,37 @@ def push(
         else:
             if not force:
                 _check_push(given, state, name)
-            write_epoch(store, records)
             record = record_of(work.project, "state push", None, message or "")
             new = replace(given, serial=max(given.serial, state.serial + 1), commit=record)
+            _validate(work, state, new, live)
+            write_epoch(store, records)
         with committing(work.reporter, new.serial):
             store.commit(new, state)
         if new is not given:
             record_outcome(store, work.reporter, new, None)
     wake(work.runners, new)
     return new.serial, True
+
+
+def _validate(work: Workbench, state: State, new: State, live: bool | None) -> None:
+    """Validate the queries that `new` starts or changes. Raises MzplanError.
+
+    An empty store has no queries that a mistake could stop, and what moves there was validated before. So
+    only a runner that is alive validates it, unless `live` says otherwise.
+    """
+    plan, moves = plan_restore(state, new), state.serial == 0
+    if not live and not moves:
+        ensure_validated(work, plan, new, refuses=live is None)
+    if live is False:
+        return
+    own = AsWritten()
+    # No runner is started for this: one on this machine would have the same network and values.
+    from_here = live or (not moves and all(one.type != "cluster" for one in new.instances.values()))
+    findings = reach_changed(work, plan, new, here=own if from_here else None, own=own)
+    if any(finding.severity == "error" for finding in findings):
+        raise MzplanError(findings)
+    for finding in findings:
+        work.reporter.stage(f"{finding.severity}: {finding.summary}")
 
 
 def _over_what_is_damaged(store: Store, given: State, reporter: Reporter) -> State:

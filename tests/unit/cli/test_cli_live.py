@@ -286,6 +286,7 @@ _STARTING: dict[str, tuple[str, ...]] = {
     "resume": ("resume", "sink.orders_pg"),
     "restart": ("restart", "sink.orders_pg"),
     "state rollback": ("state", "rollback"),
+    "state push": ("state", "push", "pulled.json", "--force"),
     "import": ("import", "sink.orders_pg", "--id", "given"),
     "replay": ("replay", "sink.orders_pg", "--missing"),
     "replay --dead-letters": ("replay", "source.orders", "--dead-letters"),
@@ -301,7 +302,10 @@ _STARTING: dict[str, tuple[str, ...]] = {
 _BEFORE = {
     "resume": ("pause", "sink.orders_pg"),
     "state rollback": ("alter", "ALTER CONNECTION pg SET PORT = 1"),
+    "state push": ("alter", "ALTER CONNECTION pg SET PORT = 1"),
 }
+_APPROVED = ("--auto-approve", "--wait", "0s")
+_OPTIONS: dict[str, tuple[str, ...]] = {"apply PLANFILE": ("--wait", "0s"), "state push": ()}
 
 
 def starting(folder: Path, name: str) -> tuple[str, ...]:
@@ -309,8 +313,9 @@ def starting(folder: Path, name: str) -> tuple[str, ...]:
     dead = "on_error: dead-letter, dead_letter: {path: dead}, format"
     pipeline = folder / "pipeline.yaml"
     pipeline.write_text(pipeline.read_text().replace("topic: orders, format", f"topic: orders, {dead}"))
-    committing = ("--auto-approve", "--wait", "0s", "--no-live")
+    committing = (*_APPROVED, "--no-live")
     assert mzplan(folder, "apply", *committing).code == 8
+    assert mzplan(folder, "state", "pull", "--out", str(folder / "pulled.json")).code == 0
     if name in _BEFORE:
         more = committing[:-1] if name == "resume" else committing
         assert mzplan(folder, *_BEFORE[name], *more).code == 8
@@ -321,34 +326,36 @@ def starting(folder: Path, name: str) -> tuple[str, ...]:
     if name.startswith("apply"):
         pipeline.write_text(pipeline.read_text().replace("user: a", "user: b"))
         assert mzplan(folder, "plan", "--out", str(folder / "saved.plan")).code == 0
-    return tuple(str(folder / "saved.plan") if one == "saved.plan" else one for one in _STARTING[name])
+    files = ("saved.plan", "pulled.json")
+    command = tuple(str(folder / one) if one in files else one for one in _STARTING[name])
+    return (*command, *_OPTIONS.get(name, _APPROVED))
 
 
 @pytest.mark.parametrize("name", _STARTING)
 def test_a_command_that_starts_a_query_validates_it_before_the_commit(servers: Path, name: str) -> None:
-    command = (*starting(servers, name), *(() if name == "apply PLANFILE" else ("--auto-approve",)))
+    command = starting(servers, name)
     before = files_of(servers)
 
     # No runner is alive, and none of a cluster can be started from here.
-    ran = mzplan(servers, *command, "--wait", "0s", "--json")
+    ran = mzplan(servers, *command, "--json")
     assert ran.code == 7 and {d["code"] for d in ran.json()["diagnostics"]} == {"MZ149"}, ran
     assert files_of(servers) == before
 
     # --live validates from here, where nothing listens and the secret is missing.
-    ran = mzplan(servers, *command, "--live", "--wait", "0s", "--json")
+    ran = mzplan(servers, *command, "--live", "--json")
     assert ran.code == 1 and set(codes(ran).values()) <= {"MZ050", "MZ056"}, ran
     assert files_of(servers) == before
 
     # The runner refuses it.
     with following(servers) as executor:
         executor.check_result, asked = rejecting("sink.orders_pg", "source.orders", code="MZ051")
-        ran = mzplan(servers, *command, "--wait", "0s", "--json")
+        ran = mzplan(servers, *command, "--json")
     assert ran.code == 1 and set(codes(ran).values()) == {"MZ051"}, ran
     assert asked and files_of(servers) == before
 
     # --no-live commits all the same, and lists what was not validated.
-    ran = mzplan(servers, *command, "--no-live", "--wait", "0s")
-    assert ran.code == 8 and unvalidated(ran), ran
+    ran = mzplan(servers, *command, "--no-live")
+    assert ran.code == (0 if name == "state push" else 8) and unvalidated(ran), ran
 
 
 def test_messages_name_one_command_that_starts_the_runner(servers: Path) -> None:
@@ -376,6 +383,21 @@ def test_a_rename_is_validated_by_a_live_runner(servers: Path) -> None:
     assert ran.code == 1 and codes(ran) == {"sink.renamed": "MZ051"}
     assert files_of(servers) == before
     assert mzplan(servers, *renamed).code == 0  # no runner is alive, so this starts nothing
+
+
+def test_a_push_into_an_empty_store_is_validated_by_a_live_runner(servers: Path) -> None:
+    assert mzplan(servers, "apply", *_APPROVED, "--no-live").code == 8
+    pulled, state = servers / "pulled.json", servers / "state"
+    assert mzplan(servers, "state", "pull", "--out", str(pulled)).code == 0
+    push = ("state", "push", str(pulled), "--json")
+    state.rename(servers / "former")
+    with following(servers) as executor:
+        executor.check_result, asked = rejecting("sink.orders_pg", code="MZ051")
+        ran = mzplan(servers, *push)
+    assert ran.code == 1 and codes(ran) == {"sink.orders_pg": "MZ051"}
+    assert set(asked) == {"sink.orders_pg", "sink.out", "source.lines", "source.orders"}
+    assert not (state / "mzplan.state.json").exists()
+    assert mzplan(servers, *push).code == 0  # no runner is alive, so this starts nothing
 
 
 def test_a_dry_instance_reaches_nothing(tmp_path: Path) -> None:
