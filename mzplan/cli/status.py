@@ -13,7 +13,7 @@ from mzplan.cli.context import STDOUT, Invocation, command
 from mzplan.cli.streams import height, redrawn
 from mzplan.model.diagnostics import ExitCode
 from mzplan.operations.status import find_all_drift, read_project_status
-from mzplan.render.drift_text import drift_lines
+from mzplan.render.drift_text import drift_lines, drift_to_json
 from mzplan.render.markdown import render_drift_markdown
 from mzplan.render.status import has_failed, render_status, status_to_json
 
@@ -42,9 +42,7 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
     if markdown == STDOUT:
         pass
     elif invocation.json:
-        invocation.document(
-            {"drift": [{"address": d.address, "kind": d.kind, "detail": d.detail} for d in drift]}
-        )
+        invocation.document({"drift": drift_to_json(drift)})
     elif not drift:
         invocation.out("No drift: what runs is what the state says.")
     else:

@@ -1,8 +1,9 @@
-"""Drift for people: a line for each cause."""
+"""Drift as text and as JSON: a line or an entry for each cause."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from mzplan.model.plan import DriftItem
 from mzplan.render.text import brief, safe
@@ -11,12 +12,28 @@ MAX_NAMED = 5  # addresses of one cause
 
 
 def drift_lines(drift: Iterable[DriftItem], longest: int) -> list[str]:
-    """Return a line for each cause, with at most `longest` characters of detail. Findings with the same kind
-    and detail, such as those of one dead runner, have one cause."""
+    """Return a line for each cause, with at most `longest` characters of detail."""
+    return [
+        f"{_named([safe(name) for name in names])}: {kind}: {brief(detail, longest)}"
+        for (kind, detail), names in _causes(drift).items()
+    ]
+
+
+def drift_to_json(drift: Iterable[DriftItem]) -> list[dict[str, Any]]:
+    """Return an entry for each cause. A cause with several addresses also has `addresses`."""
+    return [
+        {"address": names[0], "kind": kind, "detail": detail}
+        | ({"addresses": names} if len(names) > 1 else {})
+        for (kind, detail), names in _causes(drift).items()
+    ]
+
+
+def _causes(drift: Iterable[DriftItem]) -> Mapping[tuple[str, str], list[str]]:
+    """The addresses of each kind and detail: such findings, as those of one dead runner, have one cause."""
     causes: dict[tuple[str, str], list[str]] = {}
     for item in drift:
-        causes.setdefault((item.kind, item.detail), []).append(safe(item.address))
-    return [f"{_named(names)}: {kind}: {brief(detail, longest)}" for (kind, detail), names in causes.items()]
+        causes.setdefault((item.kind, item.detail), []).append(item.address)
+    return causes
 
 
 def _named(names: list[str]) -> str:

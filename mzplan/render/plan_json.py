@@ -12,6 +12,7 @@ from mzplan.plan.file import digest_of_plan
 from mzplan.plan.leads import restarting_elsewhere
 from mzplan.render.cause_text import cause_to_json
 from mzplan.render.diagnostics import diagnostics_to_json
+from mzplan.render.drift_text import drift_to_json
 from mzplan.secrets.references import REFERENCE, placed_references, written
 
 
@@ -32,7 +33,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "unaffected": plan.unaffected,
         "downstream": [str(address) for address in plan.downstream],
         "pending": [encode(pending) for pending in plan.pending],
-        "drift": [encode(item) for item in plan.drift],
+        "drift": drift_to_json(plan.drift),
         "diagnostics": diagnostics_to_json(plan.diagnostics),
         "fates": {**{fate: n for fate, n in plan.fates().items() if n}, **_elsewhere(plan)},
         **({"environment": plan.environment} if plan.environment else {}),

@@ -74,7 +74,11 @@ class Crew:
         """What a job finds: address and kind. Its three outputs agree."""
         report = self.elsewhere / "drift.md"
         ran = mzplan(self.elsewhere, "drift", "--json", "--detailed-exitcode", "--markdown", str(report))
-        found = {(item["address"], item["kind"]) for item in ran.json()["drift"]}
+        found = {
+            (address, item["kind"])
+            for item in ran.json()["drift"]
+            for address in item.get("addresses", [item["address"]])
+        }
         assert ran.code == (3 if found else 0), ran
         text = report.read_text()
         assert all(f"`{kind}`" in text and address in text for address, kind in found), text
@@ -82,7 +86,9 @@ class Crew:
 
     def detail(self, address: str) -> str:
         found = mzplan(self.elsewhere, "drift", "--json").json()["drift"]
-        return " ".join(item["detail"] for item in found if item["address"] == address)
+        return " ".join(
+            item["detail"] for item in found if address in item.get("addresses", [item["address"]])
+        )
 
     def finds(self, address: str, kind: str) -> None:
         eventually(f"{kind} of {address}: {self.drift()}", lambda: (address, kind) in self.drift())

@@ -131,7 +131,6 @@ def test_from_a_reviewed_plan_to_a_rename_and_back(
         shutil.rmtree(project.folder / "warehouse" / folder / record["id"])
     drift = project.json("drift", "--detailed-exitcode", code=3)["drift"]
     assert {(d["address"], d["kind"]) for d in drift} == {
-        ("source.sensors", "missing-query"),
         ("sink.out", "missing-query"),
         ("source.sensors", "checkpoint-missing"),
         ("source.sensors", "collection-missing"),

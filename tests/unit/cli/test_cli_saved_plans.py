@@ -232,7 +232,11 @@ def test_comments_for_reviews_and_drift_jobs(folder: Path) -> None:
     assert "**No drift.**" in report.read_text()
     (folder / "state" / "status" / "local.json").unlink()
     ran = mzplan(folder, "drift", "--markdown", str(report), "--json", "--detailed-exitcode")
-    assert ran.code == 3 and {d["kind"] for d in ran.json()["drift"]} == {"missing-query"}
+    assert ran.code == 3
+    queries = ["sink.few", "sink.out", "source.orders"]
+    cause = {"kind": "missing-query", "detail": "its runner does not report it"}
+    one = [{"address": "sink.few", **cause, "addresses": queries}]
+    assert ran.json()["drift"] == mzplan(folder, "plan", "--json").json()["drift"] == one
     assert "| `missing-query` | 3 |" in report.read_text()
     for command in ("plan", "drift"):
         ran = mzplan(folder, command, "--markdown", str(folder / "no" / "c.md"), "--json")
