@@ -16,7 +16,7 @@ from mzplan.cli.known_names import EXAMPLES, examples
 from mzplan.config import environment_names
 from mzplan.host.guarded import GuardedFolder
 from mzplan.model.address import natural_item
-from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.diagnostics import ExitCode, error, usage_error
 from mzplan.model.words import count
 from mzplan.operations.reached import nothing_reached
 from mzplan.operations.static_validation import validate, validate_each
@@ -104,12 +104,10 @@ def example_folder(name: str) -> Path:
     if name in known:
         return EXAMPLES / name
     listed = "\n".join(f"{each}: {about}" if about else each for each, about in known.items())
-    raise error(
-        "MZ070",
+    raise usage_error(
         f"There is no example {name!r}",
         f"There are:\n{listed}" if known else "This installation has none.",
         "name one of them: mzplan init --from EXAMPLE",
-        exit_code=ExitCode.USAGE,
     )
 
 

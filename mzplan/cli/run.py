@@ -11,7 +11,7 @@ from mzplan.cli.context import Invocation, command
 from mzplan.host.extras import RUNNER, require_extra
 from mzplan.host.local_folder import runtime_file
 from mzplan.host.processes import LOG_FORMAT_VARIABLE
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, usage_error
 from mzplan.model.resources import MetricsPlace, ProjectSettings, start_command
 from mzplan.plan.drift import drift_of_instance
 from mzplan.runner.embedded import stop
@@ -153,12 +153,10 @@ def _summary(invocation: Invocation, shown: list[dict[str, Any]]) -> None:
 def _declared(settings: ProjectSettings, name: str) -> None:
     if name in settings.instances:
         return
-    raise error(
-        "MZ070",
+    raise usage_error(
         f"There is no instance {name!r}",
         f"mzplan.yaml declares: {', '.join(sorted(settings.instances))}.",
         "declare it under `instances`, or name one of those.",
-        exit_code=ExitCode.USAGE,
     )
 
 
@@ -167,11 +165,9 @@ def _ensure_embedded(settings: ProjectSettings, name: str) -> None:
     if instance.type == "embedded":
         return
     starts = f"start its runner: {start_command(instance, settings.environment)}."
-    raise error(
-        "MZ070",
+    raise usage_error(
         f"Instance {name} is of type {instance.type}, and `mzplan up` starts embedded ones only",
         hint=starts if instance.type == "cluster" else "a dry instance needs no runner.",
-        exit_code=ExitCode.USAGE,
     )
 
 

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from mzplan.host.checkout import is_tracked
-from mzplan.model.diagnostics import Diagnostic, ExitCode, error
+from mzplan.model.diagnostics import Diagnostic, refusal
 from mzplan.model.resources import ProjectSettings
 
 FOLDER = ".mzplan"
@@ -52,13 +52,12 @@ def why_unused(directory: str) -> str:
 def refuse_unused(directory: str) -> None:
     """Raise MZ076 (exit 7) where the folder is not used: for commands that commit."""
     if why := why_unused(directory):
-        raise error(
+        raise refusal(
             "MZ076",
             f"{FOLDER} can't be used: {why}",
             "mzplan keeps in it what is of this machine alone; what somebody else has put there could "
             "overwrite files. Nothing was changed.",
             f"look at what is in it, then delete it (`git rm -r --cached {FOLDER}` if git tracks it).",
-            exit_code=ExitCode.REFUSED,
         )
 
 

@@ -156,3 +156,30 @@ def error(  # a short name: errors are written in many places, and each should r
             exit_code=exit_code,
         )
     )
+
+
+def refusal(
+    code: str,
+    summary: str,
+    detail: str = "",
+    hint: str = "",
+    *,
+    address: Address | None = None,
+    kind: ProblemKind = "",
+) -> MzplanError:
+    """Return the error of a command that is refused (exit code 7)."""
+    return error(code, summary, detail, hint, address=address, exit_code=ExitCode.REFUSED, kind=kind)
+
+
+def usage_error(
+    summary: str, detail: str = "", hint: str = "", *, address: Address | None = None
+) -> MzplanError:
+    """Return the error of a wrong command line (MZ070, exit code 64)."""
+    return error("MZ070", summary, detail, hint, address=address, exit_code=ExitCode.USAGE)
+
+
+def notice(summary: str, detail: str = "", hint: str = "", *, address: Address | None = None) -> Diagnostic:
+    """Return a notice (MZ045) about the effect of a change, which needs no fix."""
+    return Diagnostic(
+        severity="notice", code="MZ045", summary=summary, detail=detail, hint=hint, address=address
+    )

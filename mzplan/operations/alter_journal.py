@@ -35,7 +35,7 @@ from mzplan.host.files import (
 )
 from mzplan.host.guarded import GuardedFolder
 from mzplan.host.local_folder import FOLDER, journal_path, refuse_unused, why_unused
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.diagnostics import ExitCode, MzplanError, error, refusal
 from mzplan.model.state import State
 from mzplan.operations.edit_journal import EditedFile, Journal, digest_of, edited_file
 from mzplan.store.backends.backend import UnknownWriteError
@@ -296,12 +296,11 @@ def _elsewhere(journal: Journal, path: Path) -> MzplanError:
     """The error for the edit of another environment: only the store it was to be committed in knows
     whether it was."""
     which = f" --env {shlex.quote(journal.environment)}" if journal.environment else ""
-    return error(
+    return refusal(
         "MZ076",
         f"An edit of `mzplan alter` in environment {journal.environment!r} was interrupted",
         f"Only that environment's state says whether {journal.path} is to hold it. Nothing was changed.",
         f"finish or forget it: mzplan{which} apply. If there is no such environment any more, delete {path}.",
-        exit_code=ExitCode.REFUSED,
     )
 
 

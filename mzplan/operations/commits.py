@@ -10,7 +10,7 @@ from mzplan.host.author import author
 from mzplan.host.git import find_revision
 from mzplan.host.local_folder import FOLDER
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.diagnostics import MzplanError, refusal
 from mzplan.model.history import CommitOutcome, CommitRecord, CommitStatus, HistoryEntry, QueryOutcome
 from mzplan.model.plan import Plan
 from mzplan.model.resources import ProjectSettings
@@ -62,13 +62,12 @@ def committed_state(store: Store, serial: int) -> State:
 def no_serial(store: Store, serial: int, current: int = 0) -> MzplanError:
     """MZ038 (exit 7): no such serial. `current`: the newest, if that can be read."""
     serials = [number for number in (*store.serials(), current) if number > 0]
-    return error(
+    return refusal(
         "MZ038",
         f"There is no serial {serial} in the history",
         f"The history of {store.backend.describe()} has: "
         + (f"{serials[0]} to {serials[-1]}." if serials else "none."),
         "name one of these; `mzplan history` lists them.",
-        exit_code=ExitCode.REFUSED,
         kind="no-such-serial",
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.host.spark_lines import installed_spark
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError, notice
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
@@ -172,12 +172,10 @@ def _replaced(instance: str, status: Status) -> Diagnostic:
 
 
 def _notice(instance: str, runs: str, before: str) -> Diagnostic:
-    return Diagnostic(
-        severity="notice",
-        code="MZ045",
-        summary=f"Instance {instance} {runs}; its checkpoints were last written with {before}",
-        detail="A runner goes on from a checkpoint of any line that it knows.",
-        hint=_UPGRADE,
+    return notice(
+        f"Instance {instance} {runs}; its checkpoints were last written with {before}",
+        "A runner goes on from a checkpoint of any line that it knows.",
+        _UPGRADE,
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from mzplan.config import load_configuration, load_project, read_files
 from mzplan.host.local_folder import journal_path
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.diagnostics import MzplanError, usage_error
 from mzplan.model.observed import LettersReplayed, RowsReplayed
 from mzplan.model.resources import Configuration, Instance, ProjectSettings
 from mzplan.model.state import ResourceState, State
@@ -253,13 +253,11 @@ TO_RUN = "to run it, give that instance another type in mzplan.yaml, such as {ty
 
 def unknown_address(address: Address, state: State) -> MzplanError:
     """MZ070: no such resource."""
-    return error(
-        "MZ070",
+    return usage_error(
         f"There is no {address} in the state",
         f"The state has {count(len(state.resources), 'resource')}.",
         did_you_mean(str(address), sorted(map(str, state.resources)))
         or "`mzplan status` lists the queries, `mzplan show` all.",
-        exit_code=ExitCode.USAGE,
     )
 
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from itertools import takewhile
 
 from mzplan.model.address import KINDS, Address, is_glob, natural
-from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.diagnostics import usage_error
 from mzplan.model.observed import Condition
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count, label_value, nearest
@@ -82,12 +82,10 @@ def _named(one: Address | str, queries: Collection[Address], state: State) -> li
     if matching := [address for address in queries if fnmatchcase(str(address), one)]:
         return matching
     near = next(_near(one, sorted(map(str, queries))), None)
-    raise error(
-        "MZ070",
+    raise usage_error(
         f"No query of the state matches {one!r}",
         f"The state has {count(len(state.resources), 'resource')}.",
         f"did you mean {near!r}?" if near else "`mzplan status` lists the queries.",
-        exit_code=ExitCode.USAGE,
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, ExitCode, error
+from mzplan.model.diagnostics import Diagnostic, usage_error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import PropertyEdit, Resource, edited
 from mzplan.model.state import ResourceState
@@ -86,13 +86,11 @@ def _referred(addresses: Iterable[Address], resources: Wanted) -> set[Address]:
 def check_known(addresses: Iterable[Address], known: Iterable[Address], option: str, why: str) -> None:
     """Raises MzplanError MZ070 (usage), with `why`, for an unknown address that `option` names."""
     for address in sorted(set(addresses).difference(known), key=natural):
-        raise error(
-            "MZ070",
+        raise usage_error(
             f"{option}: there is no {address}",
             why,
             did_you_mean(str(address), sorted(map(str, known))) or "correct the name, or declare it.",
             address=address,
-            exit_code=ExitCode.USAGE,
         )
 
 

@@ -17,7 +17,7 @@ from mzplan.host.files import read_regular
 from mzplan.host.guarded import write_whole
 from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode, parse_json
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.diagnostics import ExitCode, MzplanError, error, usage_error
 from mzplan.model.plan import PLAN_FORMAT_VERSION, Change, Plan
 from mzplan.model.resources import Instance, InstanceType
 from mzplan.model.state import ResourceState
@@ -55,11 +55,8 @@ def read_plan(path: str | Path) -> Plan:
     try:
         data = read_regular(path)
     except FileNotFoundError:
-        raise error(
-            "MZ070",
-            f"There is no plan file {path}",
-            hint=f"make it: mzplan plan --out {shlex.quote(str(path))}",
-            exit_code=ExitCode.USAGE,
+        raise usage_error(
+            f"There is no plan file {path}", hint=f"make it: mzplan plan --out {shlex.quote(str(path))}"
         ) from None
     except OSError as problem:
         raise _unreadable(path, problem.strerror or str(problem)) from None

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from mzplan.host.network import is_loopback
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, ExitCode, error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, usage_error
 from mzplan.model.losses import as_warning
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change
@@ -87,13 +87,11 @@ def check_replaceable(addresses: Iterable[Address]) -> None:
     """Raises MzplanError MZ070 (usage) for a connection: it has no generation to replace."""
     for address in addresses:
         if address.kind == "connection":
-            raise error(
-                "MZ070",
+            raise usage_error(
                 f"{address} can't be replaced",
                 "Only a source or a sink has a checkpoint to begin anew.",
                 "name the queries that use it.",
                 address=address,
-                exit_code=ExitCode.USAGE,
             )
 
 

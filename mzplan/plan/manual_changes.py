@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, ExitCode, error
+from mzplan.model.diagnostics import Diagnostic, notice, usage_error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change, FieldChange, Plan
@@ -159,13 +159,11 @@ def _query(state: State, address: Address) -> ResourceState:
     if resource.digest:
         return resource
     users = DependencyGraph.of(state.resources).dependents(address)
-    raise error(
-        "MZ070",
+    raise usage_error(
         f"{address} runs nothing",
         "Only sources, views and sinks are streaming queries.",
         f"name what uses it: {', '.join(map(str, users[:5]))}" if users else "",
         address=address,
-        exit_code=ExitCode.USAGE,
     )
 
 
@@ -173,25 +171,21 @@ def committed(state: State, address: Address) -> ResourceState:
     """The record of an address. Raises MzplanError MZ070 where there is none."""
     record = state.resources.get(address)
     if record is None:
-        raise error(
-            "MZ070",
+        raise usage_error(
             f"There is no {address} in the state",
             f"The state has {len(state.resources)} resources.",
             did_you_mean(str(address), sorted(map(str, state.resources)))
             or "`mzplan status` lists the queries, `mzplan show` all.",
             address=address,
-            exit_code=ExitCode.USAGE,
         )
     return record
 
 
 def _still_paused(address: Address) -> Diagnostic:
-    return Diagnostic(
-        severity="notice",
-        code="MZ045",
-        summary=f"{address} is paused, and stays so",
-        detail="It begins anew from its checkpoint when it is resumed.",
-        hint=f"mzplan resume {address}",
+    return notice(
+        f"{address} is paused, and stays so",
+        "It begins anew from its checkpoint when it is resumed.",
+        f"mzplan resume {address}",
         address=address,
     )
 

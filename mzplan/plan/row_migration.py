@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.model.diagnostics import Diagnostic, ExitCode, notice
 from mzplan.model.observed import Observation, Status
 from mzplan.model.plan import Change
 from mzplan.model.resources import Body, Instance
@@ -74,13 +74,11 @@ def check_migrations(
         for source in reads if change.action in ("update", "restart") else ():
             if source not in migrating or not sinks_go_on(migrating[source]):
                 continue
-            yield Diagnostic(
-                severity="notice",
-                code="MZ045",
-                summary=f"{change.address}: continues after the rows that {source} begins with",
-                detail="It has written these rows, or still writes them from the former collection. No row "
+            yield notice(
+                f"{change.address}: continues after the rows that {source} begins with",
+                "It has written these rows, or still writes them from the former collection. No row "
                 "is written twice, and what its target holds stays as it is.",
-                hint=f"to write the target again from the collection: --replace {change.address}",
+                f"to write the target again from the collection: --replace {change.address}",
                 address=change.address,
             )
 
@@ -117,12 +115,10 @@ def _given_up(change: Change, statuses: Statuses) -> Iterator[Diagnostic]:
     seen = _seen(before, statuses)
     for task in before.tasks:
         if before.has_done(task, seen) is not True:
-            yield Diagnostic(
-                severity="notice",
-                code="MZ045",
-                summary=f"{change.address}: gives up the {task.word} {task}",
-                detail=f"It isn't done yet, and ends with generation {before.generation}.",
-                hint=f"wait until it is done, then apply; or ask for the {task.word} again afterwards.",
+            yield notice(
+                f"{change.address}: gives up the {task.word} {task}",
+                f"It isn't done yet, and ends with generation {before.generation}.",
+                f"wait until it is done, then apply; or ask for the {task.word} again afterwards.",
                 address=change.address,
             )
 
@@ -131,12 +127,9 @@ def _migration(change: Change, after: ResourceState) -> Diagnostic:
     assert change.before is not None and after.predecessor is not None
     former = _oldest(after.predecessor).generation
     others = "" if sinks_go_on(change) else " Its key is another one, so its sinks read all of these rows."
-    return Diagnostic(
-        severity="notice",
-        code="MZ045",
-        summary=f"{change.address}: its new generation begins with the rows of generation {former}, as one "
-        "step",
-        detail="It then continues at the same place of its upstream: no record is read twice, and none is "
+    return notice(
+        f"{change.address}: its new generation begins with the rows of generation {former}, as one step",
+        "It then continues at the same place of its upstream: no record is read twice, and none is "
         f"lost. If a row has no value for a new key, generation {former} keeps running.{others}",
         address=change.address,
     )
@@ -168,13 +161,11 @@ def _impossible(change: Change, why: str) -> Diagnostic:
 
 
 def _proposal(change: Change) -> Diagnostic:
-    return Diagnostic(
-        severity="notice",
-        code="MZ045",
-        summary=f"{change.address}: would read everything again, and can begin with its own rows instead",
-        detail="Columns are dropped or widened, or the key changes. The new generation can begin with the "
+    return notice(
+        f"{change.address}: would read everything again, and can begin with its own rows instead",
+        "Columns are dropped or widened, or the key changes. The new generation can begin with the "
         "rows of the collection, and continue at the same place of its upstream.",
-        hint=f"say lifecycle: {{replace: {FROM_COLLECTION}}} in the source; or in-place, to read all again.",
+        f"say lifecycle: {{replace: {FROM_COLLECTION}}} in the source; or in-place, to read all again.",
         address=change.address,
     )
 

@@ -178,12 +178,7 @@ def _check_whole(
 
 
 def _newer(place: str, detail: str, hint: str = "upgrade mzplan, then run the command again.") -> MzplanError:
-    return error(
-        "MZ031",
-        f"{place} was written by a newer mzplan",
-        f"{detail} Nothing was changed.",
-        hint,
-    )
+    return error("MZ031", f"{place} was written by a newer mzplan", f"{detail} Nothing was changed.", hint)
 
 
 def encode_status(status: Status) -> bytes:

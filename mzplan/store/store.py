@@ -18,7 +18,7 @@ from mzplan.host.author import user
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.processes import pid_space, started_at
 from mzplan.model.address import Address, Place
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error, refusal
 from mzplan.model.history import CommitOutcome, HistoryEntry
 from mzplan.model.observed import Recent, Status
 from mzplan.model.resources import ProjectSettings
@@ -142,13 +142,12 @@ class Store:
         has been renamed."""
         theirs = state.environment
         if theirs != self.environment and theirs in self.environments:
-            raise error(
+            raise refusal(
                 "MZ034",
                 f"The state is that of environment {theirs!r}",
                 f"{place} was committed for it, and this is {self.environment!r}. Nothing was changed.",
                 "give each environment a `state:` of its own under `environments:` in mzplan.yaml; look at "
                 "what --state-config (MZPLAN_STATE_CONFIG) names, too.",
-                exit_code=ExitCode.REFUSED,
             )
 
     def _status_files(self) -> Iterator[bytes]:

@@ -1,9 +1,9 @@
-"""A sink moves from the collection of a former generation to that of the next one, which has migrated its rows.
+"""A sink moves from the collection of a former generation to that of the next one, which begins with its rows.
 
-First the sink reads the rest of the former collection, up to the version whose rows were migrated, in one step.
-Then both that step and the one before are recorded as ending behind these rows in the new collection: Spark
-asks for the data of the last finished step from the end of the one before, and both must be of one table. No
-step is added, because targets count steps without a gap. The index of steps knows what these steps have read.
+First the sink reads the rest of the former collection, up to the version whose rows were migrated, in one
+step. Then both that step and the one before are recorded as ending behind these rows in the new collection:
+Spark asks for the data of the last finished step from the end of the one before, and both must be of one table.
+No step is added, because targets count steps without a gap. The index of steps knows what these have read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.diagnostics import MzplanError, error, refusal
 from mzplan.schema.description import CollectionRead, Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.warehouse.checkpoints import Checkpoint, MigratedRows
@@ -129,12 +129,11 @@ def _too_early(description: Description, source: CollectionRead) -> MzplanError:
 
 
 def _elsewhere(description: Description, source: CollectionRead) -> MzplanError:
-    return error(
+    return refusal(
         "MZ069",
         f"{description.address} has read another generation of {source.address}",
         f"It is to read generation {source.generation}, which has not begun with the rows that the sink has "
         "read: so where it would go on there is not known.",
         f"let it begin anew: mzplan apply --replace {description.address} --allow-replace.",
         address=description.address,
-        exit_code=ExitCode.REFUSED,
     )

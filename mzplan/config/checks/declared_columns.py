@@ -195,10 +195,4 @@ def _check_key_format(
 def _not_a_key(
     resource: Declared, findings: Findings, path: Path, summary: str, detail: str, hint: str
 ) -> None:
-    findings.add(
-        "MZ018",
-        summary,
-        f"{resource.label}: {detail}.",
-        hint,
-        location=resource.location(path),
-    )
+    findings.add("MZ018", summary, f"{resource.label}: {detail}.", hint, location=resource.location(path))

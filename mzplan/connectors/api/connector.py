@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun
 from mzplan.connectors.api.targets import Recorded
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, refusal
 from mzplan.model.losses import Loss
 from mzplan.warehouse.checkpoints import Checkpoint
 
@@ -107,7 +107,7 @@ class SourceConnector(Side, Protocol):
         """Where to go on, as an entry of Spark's offset log: on another upstream (`on_upstream_change`), or
         on one that lost records. `position`: on the same upstream, only what it no longer holds of it is
         moved. Raises MzplanError."""
-        raise error("MZ043", "This kind of source can't be moved", exit_code=ExitCode.REFUSED)
+        raise refusal("MZ043", "This kind of source can't be moved")
 
     def replay(
         self,
@@ -284,11 +284,10 @@ class Connector:
 
 def no_times(query: ResolvedQuery) -> MzplanError:
     """MZ273: a backfill of a source that can't read by time."""
-    return error(
+    return refusal(
         "MZ273",
         f"{query.address} can't be backfilled",
         f"A source of type {query.description.type} has no times by which it could read a range again.",
         f"mzplan backfill {query.address} --cancel",
         address=query.address,
-        exit_code=ExitCode.REFUSED,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, refusal
 from mzplan.model.state import Replay
 from mzplan.schema.source_columns import included_columns, keys_of
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -84,4 +84,4 @@ def ensure_letters(address: Address, type_: str, body: Mapping[str, Any]) -> Non
 def letters_refused(address: Address, why: str, hint: str) -> MzplanError:
     """MZ273 of dead letters."""
     summary = f"Dead letters of {address} can't be replayed"
-    return error("MZ273", summary, why, hint, address=address, exit_code=ExitCode.REFUSED)
+    return refusal("MZ273", summary, why, hint, address=address)

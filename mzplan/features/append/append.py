@@ -12,7 +12,15 @@ from mzplan.connectors.local.row_files import BadFileError, read_rows
 from mzplan.endpoints.arrow import arrow_schema, fit
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, SourceRange, error
+from mzplan.model.diagnostics import (
+    Diagnostic,
+    ExitCode,
+    MzplanError,
+    SourceRange,
+    error,
+    refusal,
+    usage_error,
+)
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
 from mzplan.operations.project import Project, Reporter, unknown_address
@@ -115,16 +123,15 @@ def _write(
             turn.write()
             return appended
     except StaleStepError as stale:
-        raise error(
+        raise refusal(
             "MZ084",
             f"The next step of {resource.address} is {stale.next_step}, not {expect}",
             "Somebody else has appended meanwhile. Nothing was written.",
             f"look at what was appended, then append with --expect-step {stale.next_step}.",
             address=resource.address,
-            exit_code=ExitCode.REFUSED,
         ) from None
     except LostStepsError as lost:
-        raise error(
+        raise refusal(
             "MZ081",
             f"Steps of {resource.address} are lost",
             f"{Checkpoint.of(warehouse, *resource.place).steps}: {lost}. What is appended now would never be "
@@ -132,7 +139,6 @@ def _write(
             "bring back its newest files; or let the source begin anew, with its sinks: mzplan apply "
             f"--replace {resource.address} --allow-replace.",
             address=resource.address,
-            exit_code=ExitCode.REFUSED,
         ) from None
     except OSError as problem:
         steps = Checkpoint.of(warehouse, *resource.place).steps
@@ -179,13 +185,11 @@ def _local_source(address: Address, state: State) -> ResourceState:
         local = sorted(
             (str(a) for a, r in state.resources.items() if (a.kind, r.type) == ("source", LOCAL)), key=natural
         )
-        raise error(
-            "MZ070",
+        raise usage_error(
             f"{address} can't be appended to",
             f"It is {description}; only a source of type local is written with `mzplan append`.",
             f"local sources here: {', '.join(local)}." if local else "declare one: {type: local, schema: …}.",
             address=address,
-            exit_code=ExitCode.USAGE,
         )
     return resource
 

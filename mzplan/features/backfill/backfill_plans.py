@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mzplan.connectors.catalogue import find_connector
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error, notice
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
@@ -93,11 +93,9 @@ def _rows_again(
     if appending:
         subject = count(len(appending), "sink adds", "sinks add")
         warnings.append(
-            Diagnostic(
-                severity="notice",
-                code="MZ045",
-                summary=f"{subject} once more what {address} is backfilled with",
-                detail=f"{_listed(appending)}: what is appended to the collection is appended to the target.",
+            notice(
+                f"{subject} once more what {address} is backfilled with",
+                f"{_listed(appending)}: what is appended to the collection is appended to the target.",
                 address=address,
             )
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from mzplan.connectors.api.connector import Ddl
 from mzplan.connectors.unresolved import ddl_of
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, usage_error
 from mzplan.model.words import did_you_mean
 from mzplan.operations.project import Project, Reporter
 from mzplan.operations.static_validation import validate
@@ -33,12 +33,10 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
     configuration = validate(project, reporter)
     resources = {a: wanted_state(r, None) for a, r in configuration.resources.items()}
     if address is not None and address not in resources:
-        raise error(
-            "MZ070",
+        raise usage_error(
             f"There is no {address}",
             "No file of this project declares it.",
             did_you_mean(str(address), sorted(map(str, resources))) or "`mzplan graph` shows every resource.",
-            exit_code=ExitCode.USAGE,
         )
     chosen = (
         [address] if address is not None else sorted(resources, key=lambda a: (a.writes_target, natural(a)))
@@ -64,11 +62,9 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
 
 def _nothing(address: Address, type_: str) -> MzplanError:
     """MZ070, for one that was asked for by name."""
-    return error(
-        "MZ070",
+    return usage_error(
         f"{address} has no table and no grant on a server",
         f"A {address.kind} of type {type_} needs none: SQL has nothing to make for it.",
         "name a source or a sink on a postgres connection; without an address, all of them are printed.",
         address=address,
-        exit_code=ExitCode.USAGE,
     )

@@ -17,7 +17,7 @@ from mzplan.cli.streams import write_bytes
 from mzplan.host.files import read_bounded
 from mzplan.model.address import ID, Address, natural, natural_item
 from mzplan.model.codec import encode
-from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.diagnostics import ExitCode, error, usage_error
 from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
 from mzplan.model.words import count
@@ -241,7 +241,7 @@ def state_unlock(invocation: Invocation, lock_id: str) -> None:
     if held is None:
         current = store.holder()
         detail = f"The lock that is held has id {current.id}." if current else "No lock is held."
-        raise error("MZ070", f"There is no lock {safe(lock_id)!r}", detail, exit_code=ExitCode.USAGE)
+        raise usage_error(f"There is no lock {safe(lock_id)!r}", detail)
     invocation.result(
         {"released": encode(held), "by": getpass.getuser()},
         f"Released the lock of {safe(held.user)} on {safe(held.host)} ({safe(held.command)}).",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mzplan.model.address import Address, natural, natural_item
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.diagnostics import MzplanError, refusal, usage_error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, Plan
 from mzplan.model.resources import Configuration
@@ -58,13 +58,12 @@ def plan_forget(state: State, addresses: list[Address]) -> Plan:
     for address in addresses:
         users = [user for user in graph.dependents(address) if user not in doomed]
         if users:
-            raise error(
+            raise refusal(
                 "MZ042",
                 f"{address} is still in use",
                 f"{', '.join(map(str, users[:5]))} use{'s' if len(users) == 1 else ''} it.",
                 "name them too, or give them another one first.",
                 address=address,
-                exit_code=ExitCode.REFUSED,
             )
     changes = [
         Change(
@@ -214,8 +213,8 @@ def forgotten_by(plan: Plan) -> Mapping[str, Forgotten]:
 
 
 def _usage(summary: str, detail: str) -> MzplanError:
-    return error("MZ070", summary, detail, "`mzplan state list` shows them.", exit_code=ExitCode.USAGE)
+    return usage_error(summary, detail, "`mzplan state list` shows them.")
 
 
 def _refused(summary: str, detail: str, hint: str) -> MzplanError:
-    return error("MZ038", summary, detail, hint, exit_code=ExitCode.REFUSED)
+    return refusal("MZ038", summary, detail, hint)

@@ -22,7 +22,7 @@ from mzplan.features.state.state_edits import wake
 from mzplan.host.local_folder import journal_path
 from mzplan.model.address import natural
 from mzplan.model.codec import decode, encode, parse_json
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.diagnostics import MzplanError, error, refusal
 from mzplan.model.state import State
 from mzplan.operations.commits import no_serial, record_of, record_outcome
 from mzplan.operations.project import Project, Reporter, Workbench, committing, locked, read_state
@@ -137,14 +137,13 @@ def refuse_open_edit(project: Project) -> None:
     """Raise MZ038 while such an edit is open: only the store it began in shows whether it was committed."""
     path = journal_path(project.settings.directory)
     if os.path.lexists(path):
-        raise error(
+        raise refusal(
             "MZ038",
             "An edit of `mzplan alter` is still open in this folder",
             f"{path} says so. Only the store that it began in tells whether it was committed. Nothing was "
             "changed.",
             "with `state:` as it was, run `mzplan apply` here, which finishes or forgets it; pull, and push "
             "again.",
-            exit_code=ExitCode.REFUSED,
         )
 
 
@@ -196,12 +195,11 @@ def push(
     given = decode_state(data, name)
     refuse_open_edit(work.project)
     if given.project != work.project.settings.project:
-        raise error(
+        raise refusal(
             "MZ034",
             "The state belongs to another project",
             f"{name} is of project {given.project!r}, and this is {work.project.settings.project!r}.",
             "push it in its own folder.",
-            exit_code=ExitCode.REFUSED,
         )
     store = work.store
     store.ensure_own(given, name)
@@ -278,19 +276,17 @@ def _over_what_is_damaged(store: Store, given: State, reporter: Reporter) -> Sta
 
 def _check_push(given: State, state: State, name: str) -> None:
     if given.lineage != state.lineage:
-        raise error(
+        raise refusal(
             "MZ034",
             "The state belongs to another history",
             f"{name} has lineage {given.lineage}, and the store has {state.lineage}. Nothing was changed.",
             "push it into an empty store; or, if it is to replace what is there, with --force.",
-            exit_code=ExitCode.REFUSED,
         )
     if given.serial <= state.serial:
-        raise error(
+        raise refusal(
             "MZ038",
             "The store is ahead of what is pushed",
             f"{name} has serial {given.serial}, and the store has {state.serial}: commits would be lost. "
             "Nothing was changed.",
             "pull anew and make the change again; or give them up: --force.",
-            exit_code=ExitCode.REFUSED,
         )

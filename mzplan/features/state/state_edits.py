@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mzplan.features.state.edit_plans import forgotten_by, plan_adopt, plan_forget, plan_move, plan_rollback
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.diagnostics import MzplanError, refusal
 from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
@@ -65,12 +65,11 @@ def roll_back(
         then = work.store.read_serial(wanted) if wanted is not None else None
         if then is None or then.lineage != state.lineage:
             shown = f"{serials[0]} to {serials[-1]}" if serials else "none"
-            raise error(
+            raise refusal(
                 "MZ038",
                 f"There is no serial {wanted} to go back to" if wanted is not None else "There is no history",
                 f"The state is at serial {state.serial}; its history has: {shown}.",
                 "name one of these; `mzplan history` lists them.",
-                exit_code=ExitCode.REFUSED,
             )
         undone.extend(e for e in work.store.read_history() if e.serial > then.serial)
         return plan_rollback(state, then)
@@ -98,14 +97,13 @@ def plan_import(
     if id_ is None:
         known = {i: g for i, (a, g) in state.forgotten.items() if a == address}
         if len(known) != 1:
-            raise error(
+            raise refusal(
                 "MZ165",
                 f"What {address} is to adopt is not known",
                 f"The state remembers {len(known)} forgotten checkpoints of this name"
                 + (f": {', '.join(sorted(known, key=natural))}." if known else "."),
                 "name it: mzplan import ADDRESS --id ID, the folder's name under checkpoints/.",
                 address=address,
-                exit_code=ExitCode.REFUSED,
             )
         ((id_, remembered),) = known.items()
         generation = generation or remembered
@@ -167,11 +165,10 @@ def _check_storage(project: Project, warehouse: str, address: Address, id_: str,
 
 
 def _not_there(address: Address, missing: list[str]) -> MzplanError:
-    return error(
+    return refusal(
         "MZ165",
         f"There is nothing for {address} to adopt",
         f"Not there: {', '.join(missing)}.",
         "look below checkpoints/ and collections/ of the warehouse, and give --id and --generation.",
         address=address,
-        exit_code=ExitCode.REFUSED,
     )

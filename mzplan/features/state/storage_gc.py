@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from mzplan.connectors.admission import GuardedSecrets, committed_guard
 from mzplan.connectors.releases import leave, remove
 from mzplan.model.address import Address, Place, natural
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error, refusal
 from mzplan.model.state import State
 from mzplan.model.words import count, size
 from mzplan.operations.project import Project, Reporter, locked, read_state
@@ -181,7 +181,7 @@ def _ensure_quiet(store: Store, state: State) -> None:
 
 
 def _refused(summary: str, detail: str, hint: str) -> MzplanError:
-    return error("MZ038", summary, f"{detail} Nothing was removed.", hint, exit_code=ExitCode.REFUSED)
+    return refusal("MZ038", summary, f"{detail} Nothing was removed.", hint)
 
 
 def _warehouse(project: Project, state: State) -> str:

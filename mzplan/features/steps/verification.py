@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from mzplan.endpoints.interface import Written
 from mzplan.features.steps.steps import Range, history_of, history_read, in_range, readable
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, ExitCode, error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, error, notice
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
 from mzplan.operations.project import (
@@ -141,11 +141,9 @@ def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
         ),
         "They were read from the collection of a former generation of its source.": address.reads_collections,
     }
-    return Diagnostic(
-        severity="notice",
-        code="MZ045",
-        summary=f"{address}: {steps} ({first if first == last else listed}) can't be compared",
-        detail=" ".join(why for why, holds in whys.items() if holds),
+    return notice(
+        f"{address}: {steps} ({first if first == last else listed}) can't be compared",
+        " ".join(why for why, holds in whys.items() if holds),
         address=address,
     )
 

@@ -20,7 +20,7 @@ from mzplan.features.ui.connections import PLACES, Connection
 from mzplan.features.ui.environments import Environments
 from mzplan.features.ui.follower import Follower
 from mzplan.features.ui.overview import OverviewReader
-from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.diagnostics import error, refusal, usage_error
 from mzplan.operations.project import Project
 
 TOKEN_VARIABLE = "MZPLAN_UI_TOKEN"
@@ -52,21 +52,18 @@ def access_for(host: str, token: str, url: str | None) -> Access:
     """What is asked of those who reach `host`. Raises MzplanError MZ186 for an address that others reach, and
     no token; a usage error for a `url` that is none."""
     if not token and not _is_loopback(host):
-        raise error(
+        raise refusal(
             "MZ186",
             f"Others reach {host}, and mzplan ui asks them for no token",
             "The pages show every name, address of a server and error of the project.",
             "leave --host out (this machine alone), or put a token into a file that only you can read, and "
             "name it: (umask 077; openssl rand -hex 24 > ui.token), then --token-file ui.token.",
-            exit_code=ExitCode.REFUSED,
         )
     parts = urlsplit(url or "")
     if url and (parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/")):
-        raise error(
-            "MZ070",
+        raise usage_error(
             f"--url {url} is not the address of a server",
             hint="write https://mzplan.example.com, without a path: the pages are at the root.",
-            exit_code=ExitCode.USAGE,
         )
     return Access(token=token, host=parts.hostname or "", is_secure=parts.scheme == "https")
 
