@@ -198,7 +198,6 @@ def _unfit(address: Address, fault: str) -> MzplanError:
         "MZ108",
         f"{address} is not described as files can describe it",
         f"{fault}. It comes from the store or the warehouse, and mzplan commits no such thing.",
-        "if another version of mzplan has written it, upgrade this one; else find out who did, and commit "
-        "what the files say: mzplan apply.",
+        "if a newer mzplan wrote it, upgrade this one; else find out who did, and run mzplan apply.",
         address=address,
     )

@@ -10,7 +10,7 @@ from mzplan.host.author import author
 from mzplan.host.git import find_revision
 from mzplan.host.local_folder import FOLDER
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError, refusal
+from mzplan.model.diagnostics import MzplanError, error, refusal
 from mzplan.model.history import CommitOutcome, CommitRecord, CommitStatus, HistoryEntry, QueryOutcome
 from mzplan.model.plan import Plan
 from mzplan.model.resources import ProjectSettings

@@ -165,7 +165,7 @@ class QueryStart:
 
     @contextmanager
     def _failing(self, word: str) -> Iterator[None]:
-        """While an task of this word is done: what of Spark's fails is its failure."""
+        """While a task of this word is done: what of Spark's fails is its failure."""
         try:
             yield
         except (MzplanError, OSError):

@@ -5,7 +5,7 @@
     <warehouse>/checkpoints/<id>/g<n>/upstream.json
     <warehouse>/checkpoints/<id>/g<n>/collection.json
     <warehouse>/checkpoints/<id>/g<n>/steps        what a durable endpoint remembers of its steps
-    <warehouse>/checkpoints/<id>/g<n>/backfills    which step of a source is an task, and of what
+    <warehouse>/checkpoints/<id>/g<n>/backfills    which step of a source is a task, and of what
     <warehouse>/checkpoints/<id>/g<n>/delivery.json
     <warehouse>/checkpoints/<id>/g<n>/begun.json
     <warehouse>/checkpoints/<id>/g<n>/replays.json

@@ -1,9 +1,9 @@
-"""A sink moves from the collection of a former generation to that of the next one, which begins with its rows.
+"""A sink moves from the collection of a former generation to that of the next, which begins with its rows.
 
 First the sink reads the rest of the former collection, up to the version whose rows were migrated, in one
 step. Then both that step and the one before are recorded as ending behind these rows in the new collection:
-Spark asks for the data of the last finished step from the end of the one before, and both must be of one table.
-No step is added, because targets count steps without a gap. The index of steps knows what these have read.
+Spark asks for the data of the last finished step from the end of the one before, and both must be of one
+table. No step is added, because targets count steps without a gap. The index of steps knows what these read.
 """
 
 from __future__ import annotations

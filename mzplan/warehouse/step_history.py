@@ -162,7 +162,7 @@ def source_tail(
         if upto is not None and commit.step > upto:
             break
         start, end, _ = _range_of(log, commit.step, last)
-        # An task leaves the checkpoint where it was, once it is behind it: no other step is looked up.
+        # A task leaves the checkpoint where it was, once it is behind it: no other step is looked up.
         own = task_steps.at(commit.step) if end is None or start == end else None
         backfill = own if isinstance(own, BackfillStep) else None
         last = StepRecord(

@@ -95,8 +95,7 @@ def explained(problem: BaseException, subject: str, secrets: Sequence[str]) -> M
             "MZ081",
             f"The steps of {subject} are not what its checkpoint needs",
             f"{text}.",
-            "if its storage was restored or removed, bring it back; else let it begin anew: mzplan apply "
-            f"--replace {subject} --allow-replace.",
+            f"bring its storage back; or begin anew: mzplan apply --replace {subject} --allow-replace.",
         )
     if isinstance(problem, DiffersError):
         return refused(Address.parse(subject), text)

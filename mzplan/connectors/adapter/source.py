@@ -180,8 +180,8 @@ def _steps_missing(query: ResolvedQuery, step: Step, there: range) -> Diagnostic
     return Diagnostic(
         code="MZ081",
         summary=f"The steps of {query.address} are not what its checkpoint needs",
-        detail=f"Its checkpoint goes on with step {step}, and steps {there.start} to {there.stop} "
-        f"(excluded) are there: {storage} was restored, or removed.",
+        detail=f"Its checkpoint continues with step {step}, but {storage} has steps {there.start} to "
+        f"{there.stop - 1}.",
         hint=f"bring it back; or {begin_anew(query)}",
         address=query.address,
         exit_code=ExitCode.REFUSED,

@@ -40,8 +40,7 @@ def _beyond(query: ResolvedQuery, step: int, done: int) -> Diagnostic:
         code="MZ273",
         summary=f"Steps of {query.address} can't be replayed",
         detail=f"Step {step} is not there yet. {last_step}",
-        hint=f"mzplan steps {query.address} lists them. To give up what was asked for: mzplan replay "
-        f"{query.address} --cancel",
+        hint=f"mzplan steps {query.address} lists them; mzplan replay {query.address} --cancel gives it up.",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

@@ -187,10 +187,8 @@ def later_steps(run: SinkRun, text: str) -> Diagnostic:
         severity="warning",
         code="MZ069",
         summary=f"The target of {run.query.address} is ahead of its checkpoint",
-        detail=f"{_sentence(text)}. It is discarded, and nothing is appended behind later steps. The "
-        "checkpoint was restored from a backup: where its steps end elsewhere than those that are written, "
-        "rows are lost or duplicated.",
-        hint="compare the target with the collection; to be sure, begin anew: "
+        detail=f"{_sentence(text)}. It is discarded. The checkpoint was restored, so rows may be missing.",
+        hint="compare the target with the collection, or begin anew: "
         f"mzplan apply --replace {run.query.address} --allow-replace",
         address=run.query.address,
     )
@@ -217,11 +215,9 @@ def another_target(query: ResolvedQuery, what: str) -> Diagnostic:
         code="MZ043",
         kind="another-upstream",
         summary=f"{query.address} would write to another target",
-        detail=f"{what}. The rows that were written so far are in the former one, and the checkpoint would "
-        "only add what comes now.",
-        hint="point the connection back to the former target; or, where it holds all rows that were written "
-        "(a copy, a move), say on_target_change: accept in the sink; or let it write all rows again: "
-        f"mzplan apply --replace {query.address} --allow-replace",
+        detail=f"{what}. The former target has the rows that were written so far.",
+        hint="point the connection back; or, if the new target has them, set on_target_change: accept in the "
+        f"sink; or write all rows again: mzplan apply --replace {query.address} --allow-replace",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )
@@ -235,12 +231,10 @@ def lacking_steps(query: ResolvedQuery, target: str, first: int, last: int) -> D
         code="MZ069",
         kind="target-restored",
         summary=f"The target of {query.address} lacks {steps}, which its checkpoint knows to be written",
-        detail=f"{target} does not hold {steps}: it was restored to an older copy. The sink would go on "
-        "behind them, so their rows would be missing",
-        hint="put back the copy that holds them; or, to go on without their rows, say on_target_change: "
-        f"accept in the sink (mzplan replay {query.address} --missing writes them then); or let it write all "
-        f"rows again: mzplan apply --replace {query.address} --allow-replace (with append, say on_replace: "
-        "truncate).",
+        detail=f"{target} does not hold {steps}: it was restored to an older copy",
+        hint="put back the copy that holds them; or set on_target_change: accept in the sink and run mzplan "
+        f"replay {query.address} --missing; or write all rows again: mzplan apply --replace {query.address} "
+        "--allow-replace (with append, set on_replace: truncate).",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

@@ -211,13 +211,12 @@ def check_tasks(
 
 
 def not_begun(query: ResolvedQuery, task: Task) -> MzplanError:
-    """MZ278: there is no step yet that an task could come after."""
+    """MZ278: there is no step yet that a task could come after."""
     return error(
         "MZ278",
         f"{query.address} has read nothing yet, so nothing can be {task.word}ed",
         f"A {task.word} is a step after others, and its checkpoint has none.",
-        "wait for its first step (mzplan status); where a new source begins, its `start_offsets` says. "
-        f"If it can't start for this: mzplan {task.word} {query.address} --cancel.",
+        f"wait for its first step, or give it up: mzplan {task.word} {query.address} --cancel.",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

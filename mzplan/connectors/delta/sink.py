@@ -178,8 +178,7 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
                 code="MZ053",
                 kind="target-behind",
                 summary=f"Table {folder} lacks the key of {query.address}",
-                detail=f"{query.link.address}: it has {', '.join(named)}, and not "
-                f"{', '.join(missing)}: rows are found by the key. Does another sink write this table?",
+                detail=f"{query.link.address}: it has {', '.join(named)}, and not {', '.join(missing)}.",
                 hint="name a path of its own for the sink, or correct `key`.",
                 address=query.address,
             )
@@ -214,7 +213,7 @@ def _of_other_partitions(query: ResolvedQuery, folder: str, partitions: Sequence
         kind="target-behind",
         summary=f"Table {folder} has other partition columns than {query.address} names",
         detail=f"{query.link.address}: {current}, and the sink says partition_by: "
-        f"[{', '.join(query.body['partition_by'])}]. A table that has rows keeps its own.",
+        f"[{', '.join(query.body['partition_by'])}].",
         hint=f"{as_it_is}; {_anew(query, 'partition columns')}",
         address=query.address,
     )

@@ -289,8 +289,7 @@ def _differing(query: ResolvedQuery, folder: str, types: Mapping[str, str]) -> D
         code="MZ230",
         summary=f"Table {folder} does not have the columns of {query.address}",
         detail=f"{query.link.address}: {'; '.join(problems)}. It has {column_list}.",
-        hint="declare in `schema` columns that it has, with types that hold its values; the fields of a "
-        "STRUCT by the same names in the same order.",
+        hint="declare in `schema` columns that it has, with types that hold its values.",
         address=query.address,
     )
 

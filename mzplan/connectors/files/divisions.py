@@ -79,8 +79,7 @@ def _of_other_divisions(
         code="MZ053",
         kind="target-behind",
         summary=f"Folder {folder} is divided by other columns than {query.address} names",
-        detail=f"{query.link.address}: files there lie {lie}, and the sink says {says}. Readers refuse a "
-        "folder with both.",
+        detail=f"{query.link.address}: files there lie {lie}, and the sink says {says}.",
         hint=f"{as_it_is}; {anew}or name a path of its own for the sink.",
         address=query.address,
     )

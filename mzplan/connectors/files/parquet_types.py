@@ -50,9 +50,8 @@ def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) ->
             kind="target-behind",
             summary=f"The files in {folder} have other types than {query.address} writes",
             detail=f"{query.link.address}: {'; '.join(retyped)}. Readers refuse a folder with both.",
-            hint="cast the column in `select`, or give it another name; or have all files written anew: "
-            f"on_replace: truncate in the sink, and mzplan apply --replace {query.address} --allow-replace; "
-            "or name a path of its own for the sink.",
+            hint="cast or rename the column in `select`, or name another path; or with on_replace: truncate, "
+            f"write all files anew: mzplan apply --replace {query.address} --allow-replace.",
             address=query.address,
         )
     ]

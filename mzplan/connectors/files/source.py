@@ -124,8 +124,7 @@ def _skipped(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
             severity="warning",
             code="MZ214",
             summary=f"{query.address} skips files of {folder}",
-            detail=f"{route(query)}: {which}. Spark takes a file whose name begins with _ or . for a hidden "
-            "one.",
+            detail=f"{route(query)}: {which}. Spark never reads a file whose name begins with _ or .",
             hint="rename them, if their rows are to be read.",
             address=query.address,
         )

@@ -90,8 +90,7 @@ def _require_token(query: ResolvedQuery, options: Mapping[str, Any]) -> None:
             "MZ051",
             "AWS gives no credentials for Kafka",
             f"{message.rstrip('.')}.",
-            "check the aws connection: its key and role; without a key, where the query runs must have one "
-            "(AWS_ACCESS_KEY_ID, an instance profile, …).",
+            "check key and role of the aws connection, or the credentials where the query runs.",
             kind="refused-login",
         ) from None
 
@@ -143,8 +142,7 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
                 "MZ051",
                 "Kafka and the connection don't agree on encryption",
                 f"{where}: {_message(by_name[name])}.",
-                "check security.protocol, ssl.ca and ssl.certificate of the connection: is this listener "
-                "PLAINTEXT or TLS, who signed its certificate, and does it ask for the client's?",
+                "check security.protocol, ssl.ca and ssl.certificate of the connection.",
                 kind="refused-login",
             )
     topic = query.body.get("topic", "")
@@ -228,8 +226,7 @@ def _unusable(query: ResolvedQuery, problem: Exception) -> ClusterError:
         "It takes a file of certificates, or a key, only in PEM, and whole."
         if where.startswith(" ssl.")
         else "It was refused before anything was sent.",
-        "correct the connection: ssl.ca and ssl.certificate are PEM files where the query runs, ssl.key "
-        "a private key in PEM without a passphrase.",
+        "name PEM files where the query runs: ssl.ca, ssl.certificate, and ssl.key without a passphrase.",
     )
 
 

@@ -17,6 +17,7 @@ from mzplan.connectors.api.connector import LastTimes
 from mzplan.connectors.api.losses import listed
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
 from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.upstreams import begin_anew
 from mzplan.connectors.kafka.client import Client, ClusterError, answer
 from mzplan.connectors.kafka.options import route
 from mzplan.connectors.kafka.probe import KafkaProbe, how_it_differs, identify
@@ -251,11 +252,9 @@ def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
         code="MZ067",
         kind="offsets-gone",
         summary=f"{query.address} can't go on where it stopped",
-        detail=f"{route(query)}, topic {query.body['topic']}: {'; '.join(gone)}. Records were deleted (by "
-        "retention, or by somebody) before they were read.",
-        hint="bring them back if you can; or say in the source where it is to go on: on_upstream_change: "
-        "reset-earliest | reset-latest | translate-timestamp; or let it begin anew, with its sinks: "
-        f"mzplan apply --replace {query.address} --allow-replace",
+        detail=f"{route(query)}, topic {query.body['topic']}: {'; '.join(gone)}. They were deleted.",
+        hint="set on_upstream_change: reset-earliest | reset-latest | translate-timestamp in the source; or "
+        f"{begin_anew(query)}",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )
@@ -271,8 +270,7 @@ def _not_in_range(query: ResolvedQuery, start: int, end: int, gone: Mapping[int,
             code="MZ277",
             summary=f"{query.address} has no records {wanted}",
             detail=f"{where}: no record has a timestamp of that range.",
-            hint="look at the timestamps of the records; they are the producer's, or the broker's, as the "
-            "topic's message.timestamp.type says.",
+            hint="look at the timestamps of the records, and at the topic's message.timestamp.type.",
             address=query.address,
             exit_code=ExitCode.REFUSED,
         )
@@ -280,8 +278,7 @@ def _not_in_range(query: ResolvedQuery, start: int, end: int, gone: Mapping[int,
     return Diagnostic(
         code="MZ277",
         summary=f"Records of {query.address} {wanted} may be gone",
-        detail=f"{where}: {oldest}. Older ones were deleted (by retention, or by somebody), and some of them "
-        "may have been of that range.",
+        detail=f"{where}: {oldest}. Older records were deleted, and some of them may be of that range.",
         hint=f"take the range that is whole: --from {instant_text(max(gone.values()) + 1)} or later.",
         address=query.address,
         exit_code=ExitCode.REFUSED,
@@ -293,8 +290,7 @@ def _not_read_yet(query: ResolvedQuery, start: int, end: int) -> Diagnostic:
     return Diagnostic(
         code="MZ278",
         summary=f"{query.address} has not read the records {wanted} yet",
-        detail=f"{route(query)}, topic {query.body['topic']}: they are behind its position, so that it reads "
-        "them by itself.",
+        detail=f"{route(query)}, topic {query.body['topic']}: it will still read them by itself.",
         hint="wait until it has caught up (mzplan status), if they are to be there twice.",
         address=query.address,
         exit_code=ExitCode.REFUSED,

@@ -14,6 +14,7 @@ from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S, Memo, fingerprint
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
+from mzplan.connectors.api.upstreams import begin_anew
 from mzplan.connectors.kafka.client import Client, ClusterError, answer, new_client, not_allowed, options_of
 from mzplan.connectors.kafka.options import route
 from mzplan.model.diagnostics import Diagnostic, ExitCode
@@ -155,11 +156,9 @@ def compare_upstreams(
         code="MZ043",
         kind="another-upstream",
         summary=f"{query.address} would read another upstream",
-        detail=f"{route(query)}: {difference}. The checkpoint's offsets belong to the former one, and "
-        "Spark's offsets carry no cluster identity: rows would be skipped or read twice, in silence.",
-        hint="point the connection back to the former upstream; or say in the source where it is to go on: "
-        "on_upstream_change: accept | reset-earliest | reset-latest | translate-timestamp; or let it begin "
-        f"anew, with its sinks: mzplan apply --replace {query.address} --allow-replace",
+        detail=f"{route(query)}: {difference}. The checkpoint's offsets belong to the former one.",
+        hint="point the connection back; or set on_upstream_change: accept | reset-earliest | reset-latest | "
+        f"translate-timestamp in the source; or {begin_anew(query)}",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

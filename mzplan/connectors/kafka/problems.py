@@ -125,8 +125,7 @@ class KafkaProblems:
         return self._error(
             "MZ068",
             f"Somebody else writes as {self._query.address}",
-            f"Other producers keep taking the transactional id {id_}, or committing offsets of the group of "
-            "that name, without being a newer runner of this sink.",
+            f"Other producers keep taking the transactional id {id_}, or committing offsets of its group.",
             "find and stop them: a second project with the same state, or a copy of this one.",
         )
 
@@ -149,8 +148,7 @@ class KafkaProblems:
         return self._error(
             "MZ069",
             f"{self._query.address} and its target disagree about what was written",
-            f"{what[0].upper()}{what[1:]}. The topic, the consumer group or the checkpoint was restored from "
-            "a backup, or removed; going on would lose rows or write them twice.",
+            f"{what[0].upper()}{what[1:]}. The topic, the group or the checkpoint was restored or removed.",
             self._anew(),
             kind="target-restored",
         )
@@ -168,11 +166,10 @@ class KafkaProblems:
         return self._error(
             "MZ087",
             f"Whether step {step} of {self._query.address} was written can't be known any more",
-            "It was under way when the query ended, and Kafka has forgotten which steps are written: it "
-            "drops the offsets of a group that commits nothing for offsets.retention.minutes (a week, if "
-            "nobody changed it).",
-            "look for the step's rows at the end of the topic. Are they there, or may they be there twice: "
-            "apply delivery: at-least-once, let it run a step, then take it back. Else: " + self._anew(),
+            "It was under way when the query ended, and Kafka has dropped the offsets of its group "
+            "(offsets.retention.minutes).",
+            "look for the step's rows at the end of the topic. If duplicates are acceptable, apply "
+            "delivery: at-least-once for one step. Else: " + self._anew(),
         )
 
     def expired(self, step: int) -> Diagnostic:
@@ -180,9 +177,8 @@ class KafkaProblems:
             severity="warning",
             code="MZ087",
             summary=f"Kafka has forgotten which steps of {self._query.address} are written",
-            detail=f"{self._where}: nothing was written for longer than the brokers keep a group's offsets "
-            f"(offsets.retention.minutes), or somebody deleted the group. No step was under way, so it goes "
-            f"on with step {step}, and nothing is lost or there twice.",
+            detail=f"{self._where}: the brokers dropped the group's offsets (offsets.retention.minutes). No "
+            f"step was under way, so the sink continues with step {step}, and loses nothing.",
             address=self._query.address,
         )
 

@@ -97,8 +97,7 @@ class KafkaSink(SinkConnector):
             Diagnostic(
                 code="MZ055",
                 summary=f"Topic {topic} takes no record without a key",
-                detail=f"{route(query)}: the topic is compacted, and {what}. Its brokers refuse such a "
-                "record, and the sink would stop at it.",
+                detail=f"{route(query)}: the topic is compacted, and {what}. The brokers refuse that.",
                 hint=f"{how}{declare}; or write to a topic that isn't compacted.",
                 address=query.address,
             ),

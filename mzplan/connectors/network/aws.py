@@ -187,9 +187,8 @@ def _key_alone(aws: ResolvedConnection) -> MzplanError:
     return error(
         "MZ130",
         f"{aws.address} can't be used for Kafka as it is",
-        "Java's Kafka client takes an access key only to assume a role with it; else it takes the "
-        "credentials of the machine where it runs.",
-        f"name the role: role_arn of {aws.address}; or take the key out, and give it to the runner and the "
-        "executors (AWS_ACCESS_KEY_ID, an instance profile, …).",
+        "Java's Kafka client uses an access key only to assume a role.",
+        f"set role_arn of {aws.address}; or remove the key, and give it to the runner and the executors "
+        "(AWS_ACCESS_KEY_ID, an instance profile, …).",
         address=aws.address,
     )

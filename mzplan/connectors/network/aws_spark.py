@@ -88,7 +88,7 @@ def _missing_packages(query: ResolvedQuery) -> MzplanError:
         "MZ129",
         f"Spark runs without the jars that {link.address} needs",
         f"They are {', '.join(wanted)}; Spark takes jars only when it starts.",
-        "start the runner anew: mzplan down, then mzplan apply; one that spark-submit starts needs "
+        "restart the runner: mzplan down, then mzplan apply; for spark-submit, add "
         f"--packages {','.join(wanted)}{leave_out}",
         address=query.address,
         kind="unfit",

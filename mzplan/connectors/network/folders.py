@@ -110,8 +110,7 @@ def unfit_partitions(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Di
             kind="target-behind",
             summary=f"The rows of {query.address} can't lie in folders by their values",
             detail=f"{', '.join(wrong)}: the name of a folder holds one simple value, as text.",
-            hint="make a column of it in `select` that can be one (hex(…) AS name), or name another one in "
-            "`partition_by`.",
+            hint="convert it in `select` (hex(…) AS name), or name another column in `partition_by`.",
             address=query.address,
         )
     ]

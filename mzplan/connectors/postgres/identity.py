@@ -169,12 +169,10 @@ def _behind(query: ResolvedQuery, missing: str, done: int, since: str) -> Diagno
         query,
         "MZ069",
         f"The target of {query.address} lacks steps that its checkpoint knows to be written",
-        f"{missing} (schema {query.body['staging_schema']}), and the checkpoint goes on after step {done}: "
-        f"rows would be missing.{since}",
-        "bring back a newer backup, or that of the checkpoint; or, to go on without the rows of the missing "
-        f"steps, say on_target_change: accept in the sink (mzplan replay {query.address} --missing writes "
-        f"them then); or let it write all rows again: mzplan apply --replace {query.address} --allow-replace "
-        "(with append, empty the table first).",
+        f"{missing} (schema {query.body['staging_schema']}); its checkpoint is at step {done}.{since}",
+        "bring back a newer backup, or that of the checkpoint; or set on_target_change: accept in the sink, "
+        f"and run mzplan replay {query.address} --missing; or write all rows again: mzplan apply --replace "
+        f"{query.address} --allow-replace (with append, empty the table first).",
         kind="target-restored",
         refused=True,
     )

@@ -89,8 +89,7 @@ def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
         "MZ050",
         "PostgreSQL can't be reached",
         f"{text}.",
-        f"check host, port and tls of {link.address}, and that the server runs and is reachable from where "
-        "the query runs.",
+        f"check host, port and tls of {link.address}, and the network from where the query runs.",
         kind="unreachable",
     )
 

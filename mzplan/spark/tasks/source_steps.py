@@ -22,7 +22,7 @@ from mzplan.warehouse.collection_log import CollectionLog
 
 
 def settle_steps(checkpoint: Checkpoint, collection: str, clear: Callable[[LettersStep], None]) -> None:
-    """What a killed runner has left: an task whose rows are in the table is done, also one that was passed
+    """What a killed runner has left: a task whose rows are in the table is done, also one that was passed
     over before they came (of a runner that was frozen, say). One whose rows are not has changed nothing.
     Before anything else of the source is looked at. `clear` takes letters that are rows out of their table.
     Raises OSError, and what `clear` raises."""
@@ -41,7 +41,7 @@ def settle_steps(checkpoint: Checkpoint, collection: str, clear: Callable[[Lette
 
 
 def pass_over_begun(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
-    """An task that has written nothing is not wanted now. Its step stays its own: a runner that was frozen
+    """A task that has written nothing is not wanted now. Its step stays its own: a runner that was frozen
     may write it yet, and then the table takes that step from nobody else. Raises OSError."""
     begun = _begun(checkpoint)
     if begun is not None and begun.task not in query.description.tasks:
@@ -49,7 +49,7 @@ def pass_over_begun(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
 
 
 def next_step(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> tuple[int, TaskStep | None]:
-    """The step that an task is to be, and what a killed runner has written down of it. Raises MzplanError
+    """The step that a task is to be, and what a killed runner has written down of it. Raises MzplanError
     MZ278, OSError."""
     begun = _begun(checkpoint)
     if begun is not None and begun.task != task:  # it was asked for later than one that is not done

@@ -96,8 +96,7 @@ _NOT_MADE = Problem(
     "MZ059",
     "{address} could not make what its table lacks",
     "{why}. Nothing was changed.",
-    "nothing, once the cause is gone: the runner tries again. Or make it by hand: mzplan ddl {address}, "
-    "without create: true.",
+    "remove the cause, and the runner tries again; or create it by hand: mzplan ddl {address}.",
     at=", table {table}",
 )
 _KEPT = Problem(
@@ -109,8 +108,7 @@ _KEPT = Problem(
 _EMPTIED = Problem(
     "MZ059",
     "Staged rows of {address} are gone",
-    "fewer rows are in {stage} than were staged: the server crashed meanwhile (the table is unlogged), or "
-    "somebody emptied it. Nothing was written.",
+    "fewer rows are in {stage} than were staged: the server crashed, or somebody emptied it.",
     "nothing to do: the batch is tried again.",
 )
 

@@ -61,8 +61,7 @@ def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
             "MZ301",
             f"The table of {query.address} can't be written down: a type is known to Spark alone",
             f"select computes {', '.join(unknown)}, and there is no Spark here.",
-            "write the type into select, as CAST(… AS DECIMAL(12,2)) AS name; or let a runner's validation "
-            "print the table: mzplan apply.",
+            "write CAST(… AS DECIMAL(12,2)) AS name in select; or let mzplan apply print the table.",
             address=query.address,
         )
     role, staging = role_of(query.link.body), query.body["staging_schema"]

@@ -112,8 +112,7 @@ class _TargetCheck(Check):
             yield self._problem(
                 "MZ045",
                 f"{self._query.address} makes what table {self._query.body['table']} lacks",
-                "it says create: true. That is done once the change is committed, by the runner, before it "
-                "stops or starts the query.",
+                "it says create: true, so the runner makes it after the commit, before it starts the query.",
                 "nothing to do; it will run:\n" + "\n".join(statements),
                 severity="notice",
             )
@@ -128,8 +127,7 @@ class _TargetCheck(Check):
             yield self._problem(
                 "MZ158",
                 f"Table {table.name} lies among mzplan's own tables",
-                f"it is in {table.schema}, the staging schema. PostgreSQL puts what a user creates without a "
-                "schema into the one that is called like the user.",
+                f"it is in {table.schema}, the staging schema, because that is called like the user.",
                 f"ALTER TABLE {shown(table.schema)}.{shown(table.name)} SET SCHEMA public;  -- with its rows",
                 severity="warning",
             )
@@ -172,8 +170,7 @@ class _KeyCheck(Check):
             yield self._problem(
                 "MZ055",
                 f"Table {self._query.body['table']} has no unique index on the key",
-                f"upsert by ({', '.join(keys)}) needs a unique index or primary key on exactly these columns "
-                "(not partial, not deferrable).",
+                f"upsert by ({', '.join(keys)}) needs a unique index on exactly these columns.",
                 "\n".join([f"CREATE UNIQUE INDEX ON {sql} ({listed});", *mended]),
             )
             return
@@ -188,8 +185,8 @@ class _KeyCheck(Check):
         return self._problem(
             "MZ055",
             f"Table {self._query.body['table']} allows NULL in the key",
-            f"{', '.join(nullable)} may be NULL there, and in what {self._query.address} writes. No row is "
-            f"found by a key with NULL in it: an update would add another row{deleted}",
+            f"{', '.join(nullable)} may be NULL there and in {self._query.address}. NULL equals no key: an "
+            f"update would add another row{deleted}",
             "\n".join([*mended, f"-- and let `where` leave such rows out: {left_out}"]),
             severity="error" if self._query.keys else "warning",
         )

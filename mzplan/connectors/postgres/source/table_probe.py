@@ -81,8 +81,7 @@ class TableCheck(Check):
             yield self._problem(
                 "MZ233",
                 f"Rows of the tables that inherit from {name} are not read",
-                f"{', '.join(children)}. SELECT FROM {name} shows their rows, too; the server's log has them "
-                "as rows of their own tables.",
+                f"{', '.join(children)}. SELECT FROM {name} shows their rows, too, but the log does not.",
                 "name those tables in the source, too, if their rows are wanted.",
                 severity="warning",
             )

@@ -97,9 +97,8 @@ class _ServerCheck(Check):
                     "MZ220",
                     "The PostgreSQL server has no replication slot left",
                     f"all {most} are taken.",
-                    "raise max_replication_slots (the server must be restarted), or drop those that nobody "
-                    "uses: SELECT slot_name, active FROM pg_replication_slots; While a snapshot is read, a "
-                    "source may need two.",
+                    "raise max_replication_slots and restart the server, or drop an unused slot: SELECT "
+                    "slot_name, active FROM pg_replication_slots;",
                 )
             return
         database = self._query.link.body["database"]
@@ -217,8 +216,7 @@ class _PublicationCheck(Check):
             yield self._problem(
                 "MZ227",
                 f"Publication {name} does not publish all that {self._query.address} reads",
-                f"it publishes {'; '.join(wrong)}. The snapshot has the others too, and no "
-                "change of them would come.",
+                f"it publishes {'; '.join(wrong)}. The snapshot would also have the others.",
                 f"BEGIN; ALTER PUBLICATION {publication} DROP TABLE {listed}; "
                 f"ALTER PUBLICATION {publication} ADD TABLE {listed}; COMMIT;",
             )
