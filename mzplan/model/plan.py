@@ -116,7 +116,7 @@ class Plan:
     was asked for. `resuming` are queries that a canary of an earlier serial held back when it failed, and
     that canary: applying the plan lets them go. `environment`: of which of the project's environments it is,
     and no other takes it; "" in a project without any. `settings`: how runners are to work, None where the
-    state says so already; `settings_changes`: what of mzplan.yaml changes for them, declared instances included.
+    state says so already; `settings_changes`: what of mzplan.yaml changes for them, with declared instances.
     `started`: why that runs which its changes stop, where a runner has said so.
     `targets`, `replacing`: the addresses of `--target` and `--replace`, to make the same plan again.
     `losing`: queries whose replace can't read all their rows again, as far as the runners' statuses say.
