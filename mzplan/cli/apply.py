@@ -64,14 +64,24 @@ def apply_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @auto_option
 @live_option
 @policy_option
-@click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
-@click.option("--allow-loss", is_flag=True, help="Allow those that can't read again all that was read.")
-@click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
-@click.option("--replace", "replacing", type=QUERY, multiple=True, help="Begin a new generation of it.")
+@click.option("--allow-replace", is_flag=True, help="Allow new generations, which read everything again.")
+@click.option(
+    "--allow-loss", is_flag=True, help="Allow new generations that can't read all their rows again."
+)
+@click.option(
+    "--target", type=ADDRESS, multiple=True, help="Only plan this resource and its dependents; repeatable."
+)
+@click.option(
+    "--replace",
+    "replacing",
+    type=QUERY,
+    multiple=True,
+    help="Begin a new generation of this resource; repeatable.",
+)
 @click.option(
     "--parallelism",
     type=click.IntRange(min=1),
-    help="Stop and start at most so many queries at once (default: 8).",
+    help="Stop and start at most this many queries at once (default: 8).",
 )
 @click.option("--digest", type=DIGEST, metavar="sha256:…", help="Apply only the plan that has this digest.")
 @canary_options
@@ -87,9 +97,9 @@ def command_apply(
     replacing: tuple[Address, ...],
     options: ApplyOptions,
 ) -> int:
-    """Commit the changes, and restart only what they reach.
+    """Commit the changes and restart only the affected queries.
 
-    With PLANFILE (of `mzplan plan --out`) exactly that plan is applied, without asking.
+    With PLANFILE (from `mzplan plan --out`), apply exactly that plan without asking.
     """
     options = dataclasses.replace(options, chosen=invocation.guard(policy))
     if planfile is not None:
@@ -136,14 +146,16 @@ def carry_out_plan(
 
 
 @command("destroy", changing=True)
-@click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
+@click.option(
+    "--target", type=ADDRESS, multiple=True, help="Only plan this resource and its dependents; repeatable."
+)
 @auto_option
 @message_option
 @wait_option
 def command_destroy(
     invocation: Invocation, target: tuple[Address, ...], auto_approve: bool, message: str | None, wait: float
 ) -> int:
-    """Stop the queries, and remove the resources from the state."""
+    """Stop the queries and remove the resources from the state."""
 
     def planned(project: Project, state: State) -> Plan:
         plan = plan_destroy(state, targets=target)
@@ -157,7 +169,7 @@ def command_destroy(
 def _override(name: str, text: str) -> click.Command:
     @command(name, help=text, changing=True)
     @selecting(required=True)
-    @click.option("--auto-approve", is_flag=True, help="For scripts: never ask.")
+    @click.option("--auto-approve", is_flag=True, help="Never ask for confirmation, for scripts.")
     @message_option
     @wait_option
     def called(
@@ -186,8 +198,8 @@ def _override(name: str, text: str) -> click.Command:
     return called if name == "pause" else live_option(called)  # a pause starts nothing
 
 
-command_pause = _override("pause", "Stop queries and keep their checkpoints, until they are resumed.")
-command_resume = _override("resume", "Let paused queries go on from their checkpoints.")
+command_pause = _override("pause", "Stop queries and keep their checkpoints until you resume.")
+command_resume = _override("resume", "Resume paused queries from their checkpoints.")
 command_restart = _override("restart", "Restart queries from their checkpoints.")
 
 

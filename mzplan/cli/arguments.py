@@ -165,7 +165,7 @@ def selecting(*, required: bool = False) -> Callable[[F], F]:
             metavar="NAME",
             multiple=True,
             type=CONNECTION,
-            help="Those that use this connection, also through others; repeatable.",
+            help="Only queries that use this connection, directly or through others; repeatable.",
         )
         @click.option(
             "--label",
@@ -173,7 +173,7 @@ def selecting(*, required: bool = False) -> Callable[[F], F]:
             metavar="K=V",
             multiple=True,
             type=LABEL,
-            help="Those with this label; repeated: with all of them.",
+            help="Only queries with this label; repeat to require several.",
         )
         @click.option(
             "--condition",

@@ -190,16 +190,16 @@ def global_options(command: F) -> F:
         "environment",
         metavar="NAME",
         type=ENVIRONMENT,
-        help="The environment, of those that mzplan.yaml declares ($MZPLAN_ENV).",
+        help="One of the environments in mzplan.yaml ($MZPLAN_ENV).",
     )
     @click.option(
         "--state-config",
         metavar="FILE",
         help="Take `state:` from this file, outside the project ($MZPLAN_STATE_CONFIG).",
     )
-    @click.option("--json", "json_", is_flag=True, help="One JSON document on stdout.")
-    @click.option("--no-color", is_flag=True, help="No colours.")
-    @click.option("-v", "verbose", count=True, help="Say more.")
+    @click.option("--json", "json_", is_flag=True, help="Print one JSON document on stdout.")
+    @click.option("--no-color", is_flag=True, help="Print without colours.")
+    @click.option("-v", "verbose", count=True, help="Print more detail.")
     @functools.wraps(command)
     def wrapped(**arguments: Any) -> Any:
         invocation = click.get_current_context().ensure_object(Invocation)

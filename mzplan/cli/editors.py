@@ -74,13 +74,13 @@ def _modeline(file: Path, schemas: Path) -> str:
 @click.option(
     "--editor",
     is_flag=True,
-    help="Write the schemas that editors complete and check files by (into .mzplan/schemas).",
+    help="Write schemas for completion and checks in editors, into .mzplan/schemas.",
 )
 @click.option(
     "--out", metavar="FOLDER", type=click.Path(file_okay=False), help="With --editor: the folder to write to."
 )
 def command_schema(invocation: Invocation, kind: str | None, editor: bool, out: str | None) -> int:
-    """Print a JSON Schema, or list them all, or write those of whole files for editors.
+    """Print a JSON Schema, list all, or write them for editors.
 
     KIND is connection.kafka, sink.postgres, …, or project (mzplan.yaml).
     """
@@ -119,9 +119,9 @@ def _write_for_editors(invocation: Invocation, out: str | None) -> int:
 @command("completion")
 @click.argument("shell", type=click.Choice(list(_INSTALL)), required=False)
 def command_completion(invocation: Invocation, shell: str | None) -> None:
-    """Print the completion script of a shell, and how to install it.
+    """Print a shell's completion script and how to install it.
 
-    Without SHELL, of the one that you log in with ($SHELL).
+    Without SHELL, for your login shell ($SHELL).
     """
     shell = shell or Path(os.environ.get("SHELL", "")).name
     if shell not in _INSTALL:

@@ -40,9 +40,9 @@ _LEFT = ("state", "warehouse", "lake", "__pycache__")
 
 
 @command("init")
-@click.option("--from", "example", metavar="EXAMPLE", type=EXAMPLE, help="Begin with a copy of an example.")
+@click.option("--from", "example", metavar="EXAMPLE", type=EXAMPLE, help="Start from a copy of an example.")
 def command_init(invocation: Invocation, example: str | None) -> None:
-    """Begin a new project here, empty or from an example."""
+    """Create a project here, empty or from an example."""
     folder = Path(invocation.directory)
     refuse_editor_schemas(folder)
     if example is not None:
@@ -146,13 +146,13 @@ def _belongs(file: Path, folder: Path) -> bool:
 
 
 @command("validate")
-@click.option("--live", is_flag=True, help="Also reach every connection, through what uses it.")
+@click.option("--live", is_flag=True, help="Also contact every connection, through the queries that use it.")
 @policy_option
 @send_secrets_option
 def command_validate(invocation: Invocation, live: bool, policy: str | None, send_secrets: bool) -> int:
-    """Check every file; with --live also the servers behind them.
+    """Check every file; with --live, also contact the servers.
 
-    Without --env, each environment is checked, if the project has any; with --live, the default one.
+    Without --env, every environment is checked. With --live, only the default one is.
     """
     if send_secrets and not live:
         raise click.UsageError("--send-secrets goes with --live.")

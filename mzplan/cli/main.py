@@ -18,75 +18,39 @@ from mzplan.model.words import nearest
 # By command: its module, whose function is `command_<name>` with - as _; and the first sentence of its help.
 # A list of all commands imports none of them.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("cli.init", "Begin a new project here, empty or from an example."),
-    "validate": ("cli.init", "Check every file; with --live also the servers behind them."),
-    "schema": (
-        "cli.editors",
-        "Print a JSON Schema, or list them all, or write those of whole files for editors.",
-    ),
-    "plan": ("cli.plan", "Show what apply would change, what that restarts, and why."),
-    "ddl": ("features.ddl.command", "Print tables, keys and grants for PostgreSQL, as a script for psql."),
-    "graph": ("cli.show", "Draw what depends on what, or what a change would reach."),
-    "show": ("cli.show", "Show a committed resource, a saved plan, or the whole state."),
-    "drift": ("cli.status", "Say where reality has left the state."),
-    "apply": ("cli.apply", "Commit the changes, and restart only what they reach."),
-    "alter": (
-        "features.alter.command",
-        "Change a connection, or which one a query uses: ALTER CONNECTION, ALTER SOURCE, "
-        "VALIDATE CONNECTION.",
-    ),
-    "destroy": ("cli.apply", "Stop the queries, and remove the resources from the state."),
-    "pause": ("cli.apply", "Stop queries and keep their checkpoints, until they are resumed."),
-    "resume": ("cli.apply", "Let paused queries go on from their checkpoints."),
+    "init": ("cli.init", "Create a project here, empty or from an example."),
+    "validate": ("cli.init", "Check every file; with --live, also contact the servers."),
+    "schema": ("cli.editors", "Print a JSON Schema, list all, or write them for editors."),
+    "plan": ("cli.plan", "Show what apply would change and restart, and why."),
+    "ddl": ("features.ddl.command", "Print PostgreSQL tables, keys and grants as a psql script."),
+    "graph": ("cli.show", "Draw the dependencies, or what a change would reach."),
+    "show": ("cli.show", "Show a committed resource, a saved plan, or the state."),
+    "drift": ("cli.status", "Report where reality has left the state."),
+    "apply": ("cli.apply", "Commit the changes and restart only the affected queries."),
+    "alter": ("features.alter.command", "Change a connection, or which connection a query uses."),
+    "destroy": ("cli.apply", "Stop the queries and remove the resources from the state."),
+    "pause": ("cli.apply", "Stop queries and keep their checkpoints until you resume."),
+    "resume": ("cli.apply", "Resume paused queries from their checkpoints."),
     "restart": ("cli.apply", "Restart queries from their checkpoints."),
-    "backfill": (
-        "features.backfill.command",
-        "Write what a source's upstream holds of a range of times into its collection once "
-        "more, as a step of its own.",
-    ),
-    "replay": (
-        "features.replay.command",
-        "Write steps of a sink into its target once more, from the collection of its source; "
-        "or read dead letters of a source once more.",
-    ),
-    "status": ("cli.status", "Show how each query does: condition, rows, lag, last error and next attempt."),
-    "history": (
-        "features.history.command",
-        "Show who committed what, when, from which git commit, why, and how it ended; the newest first.",
-    ),
-    "ui": (
-        "features.ui.command",
-        "Serve pages about the project to a browser: graph, queries, history, drift.",
-    ),
-    "logs": (
-        "features.logs.command",
-        "Show what the runners of this machine have logged: all of it, or of some queries.",
-    ),
+    "backfill": ("features.backfill.command", "Read a time range of a source's upstream once more."),
+    "replay": ("features.replay.command", "Write steps to a target again, or reread dead letters."),
+    "status": ("cli.status", "Show each query: condition, rows, lag, last error."),
+    "history": ("features.history.command", "Show the commits: who, what, when, why, and the outcome."),
+    "ui": ("features.ui.command", "Serve read-only pages about the project."),
+    "logs": ("features.logs.command", "Show the logs of the runners on this machine."),
     "why": ("features.events.command", "Show why a query last started or stopped."),
-    "events": (
-        "features.events.command",
-        "Show what has happened to queries, with causes, the oldest first.",
-    ),
+    "events": ("features.events.command", "Show past events of queries with causes, oldest first."),
     "append": ("features.append.command", "Append rows to a local source, as one durable step."),
-    "snapshot": ("features.snapshot.command", "Print a source's collection as it was after a step."),
+    "snapshot": ("features.snapshot.command", "Print the rows of a collection as of a step."),
     "steps": ("features.steps.command", "List the durable steps of queries."),
-    "verify": (
-        "features.steps.command",
-        "Replay steps, and compare them with what was recorded: rows and content hash.",
-    ),
-    "expire": ("features.steps.command", "Record that the steps below STEP aren't needed any more."),
-    "run": ("cli.run", "Be the runner: follow the state, run its queries on Spark."),
-    "up": ("cli.run", "Start the runner of this machine, detached."),
-    "down": ("cli.run", "Stop the runner of this machine; checkpoints stay."),
-    "state": (
-        "features.state.command",
-        "Look at the state, and work on it: list, show, mv, rm, pull, push, rollback, lock, unlock, gc.",
-    ),
-    "import": (
-        "features.state.command",
-        "Adopt a stopped query's checkpoint and table: it goes on where it stopped.",
-    ),
-    "completion": ("cli.editors", "Print the completion script of a shell, and how to install it."),
+    "verify": ("features.steps.command", "Read steps again and compare them with their records."),
+    "expire": ("features.steps.command", "Declare that nobody needs the steps below STEP."),
+    "run": ("cli.run", "Run an instance: follow the state, host its queries."),
+    "up": ("cli.run", "Start the runner of this machine in the background."),
+    "down": ("cli.run", "Stop the runner of this machine. Checkpoints stay."),
+    "state": ("features.state.command", "Inspect and edit the state."),
+    "import": ("features.state.command", "Adopt a stopped query's checkpoint and table."),
+    "completion": ("cli.editors", "Print a shell's completion script and how to install it."),
 }
 
 
@@ -144,7 +108,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     invoke_without_command=True,
 )
 @click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="The version."
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Print the version."
 )
 @global_options
 def cli() -> int | None:

@@ -12,18 +12,20 @@ from mzplan.cli.arguments import DURATION
 from mzplan.model.state import DEFAULT_WAIT
 
 wait_option = click.option(
-    "--wait", type=DURATION, default="5m", show_default=True, help="How long to follow what was committed."
+    "--wait",
+    type=DURATION,
+    default="5m",
+    show_default=True,
+    help="How long to wait for the committed change to converge.",
 )
-auto_option = click.option("--auto-approve", is_flag=True, help="Don't ask.")
+auto_option = click.option("--auto-approve", is_flag=True, help="Don't ask for confirmation.")
 message_option = click.option(
     "-m",
     "--message",
     metavar="TEXT",
-    help="Why, for `mzplan history` (default: what git says of its commit).",
+    help="The reason, for `mzplan history` (default: the subject of the git commit).",
 )
-live_option = click.option(
-    "--live/--no-live", default=None, help="Reach out in validation (default: where a runner can)."
-)
+live_option = click.option("--live/--no-live", default=None, help="Validate live (default: if a runner can).")
 
 
 def canary_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,7 +34,7 @@ def canary_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--canary",
         is_flag=True,
-        help="Restart one query of each connection first; the rest when it has made progress.",
+        help="Restart one query of each connection first, and the others once it makes progress.",
     )
     @click.option(
         "--canary-wait",

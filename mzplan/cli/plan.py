@@ -26,34 +26,42 @@ from mzplan.render.plan_page import render_plan_page
 
 
 @command("plan")
-@click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Save the plan, for apply.")
+@click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Save the plan for apply.")
 @click.option(
     "--markdown",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Write a review comment (-: to stdout, instead of the plan).",
+    help="Write a review comment in Markdown (- for stdout, instead of the plan).",
 )
 @click.option(
     "--html",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Write the plan as a picture, with its changes: one HTML file that loads nothing.",
+    help="Write the plan and its graph as one self-contained HTML file.",
 )
 @click.option(
     "--html-url",
     metavar="URL",
     type=WEB_ADDRESS,
-    help="Where readers of the comment will find that file: the comment links to it.",
+    help="The public address of that file, for the link in the comment.",
 )
-@click.option("--explain", is_flag=True, help="Also show the stages that apply will walk.")
-@click.option("--live/--no-live", default=False, help="Validate the queries of the plan live (default: no).")
+@click.option("--explain", is_flag=True, help="Also show the stages of the apply.")
+@click.option("--live/--no-live", default=False, help="Validate the plan's queries live (default: no).")
 @policy_option
 @send_secrets_option
-@click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
-@click.option("--replace", "replacing", type=ADDRESS, multiple=True, help="Plan a new generation of it.")
+@click.option(
+    "--target", type=ADDRESS, multiple=True, help="Only plan this resource and its dependents; repeatable."
+)
+@click.option(
+    "--replace",
+    "replacing",
+    type=ADDRESS,
+    multiple=True,
+    help="Plan a new generation of this resource; repeatable.",
+)
 @canary_options
-@click.option("--full", is_flag=True, help="Show each change and each notice by itself: no groups.")
-@click.option("--detailed-exitcode", is_flag=True, help="2: changes, 3: drift, 4: both.")
+@click.option("--full", is_flag=True, help="Show each change and notice, without groups.")
+@click.option("--detailed-exitcode", is_flag=True, help="Exit with 2 for changes, 3 for drift, 4 for both.")
 def command_plan(
     invocation: Invocation,
     out: str | None,
@@ -70,7 +78,7 @@ def command_plan(
     full: bool,
     detailed_exitcode: bool,
 ) -> int:
-    """Show what apply would change, what that restarts, and why."""
+    """Show what apply would change and restart, and why."""
     if send_secrets and not live:
         raise click.UsageError("--send-secrets goes with --live.")
     if html_url is not None and markdown is None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @command("run")
 @click.option("--instance", required=True, metavar="NAME", type=INSTANCE, help="The instance to lead.")
 @click.option(
-    "--standby/--no-standby", default=True, help="Wait while another runner leads (default), or leave."
+    "--standby/--no-standby", default=True, help="Wait while another runner leads (default), or exit."
 )
 @click.option(
     "--log-format",
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     type=click.Choice(["text", "json"]),
     default="text",
     envvar=LOG_FORMAT_VARIABLE,
-    help="text (default), or json: an object a line, with time, level, logger, message, address.",
+    help="text (default), or json: one object per line with time, level, logger, message, address.",
 )
 @click.option(
     "--metrics-port",
     "port",
     metavar="PORT",
     type=click.IntRange(1, 65535),
-    help="Serve /metrics (Prometheus) and /healthz there (else: as is committed of mzplan.yaml).",
+    help="Serve /metrics (Prometheus) and /healthz at this port (default: as committed).",
 )
 @click.option(
     "--metrics-host",
@@ -58,7 +58,7 @@ def command_run(
     host: str | None,
     policy: str | None,
 ) -> int:
-    """Be the runner: follow the state, run its queries on Spark."""
+    """Run an instance: follow the state, host its queries."""
     from mzplan.runner.main import run
 
     settings = invocation.project().settings
@@ -86,7 +86,7 @@ def command_run(
 )
 @policy_option
 def command_up(invocation: Invocation, instance: str | None, policy: str | None) -> None:
-    """Start the runner of this machine, detached."""
+    """Start the runner of this machine in the background."""
     work = invocation.work(policy=policy)
     project = work.project
     if policy:
@@ -120,7 +120,7 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
     "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
 )
 def command_down(invocation: Invocation, instance: str | None) -> None:
-    """Stop the runner of this machine; checkpoints stay."""
+    """Stop the runner of this machine. Checkpoints stay."""
     project = invocation.project()
     shown = []
     unknown: list[Diagnostic] = []

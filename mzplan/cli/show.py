@@ -39,10 +39,10 @@ def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False, full
 
 
 @command("graph")
-@click.option("--impact", type=ADDRESS, help="What a change of this resource reaches.")
+@click.option("--impact", type=ADDRESS, help="Show what a change of this resource reaches.")
 @click.option("--format", "format_", type=click.Choice(["mermaid", "dot", "json"]), default="mermaid")
 def command_graph(invocation: Invocation, impact: Address | None, format_: str) -> None:
-    """Draw what depends on what, or what a change would reach."""
+    """Draw the dependencies, or what a change would reach."""
     configuration = invocation.project(whole=True).configuration()
     if impact is not None and impact not in configuration.resources:
         raise error(
@@ -58,9 +58,9 @@ def command_graph(invocation: Invocation, impact: Address | None, format_: str) 
 
 @command("show")
 @click.argument("what", required=False, metavar="[ADDRESS|PLANFILE]", type=ADDRESS_OR_FILE)
-@click.option("--explain", is_flag=True, help="Of a saved plan: also the stages that apply will walk.")
+@click.option("--explain", is_flag=True, help="For a saved plan: also show the stages of its apply.")
 def command_show(invocation: Invocation, what: str | None, explain: bool) -> None:
-    """Show a committed resource, a saved plan, or the whole state."""
+    """Show a committed resource, a saved plan, or the state."""
     if what is not None and Path(what).is_file():
         show_plan(invocation, read_plan(what), explain=explain)
         return

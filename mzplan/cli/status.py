@@ -24,15 +24,15 @@ WATCH_EVERY = 1.0  # seconds
 
 
 @command("drift")
-@click.option("--detailed-exitcode", is_flag=True, help="3 when there is drift.")
+@click.option("--detailed-exitcode", is_flag=True, help="Exit with 3 if there is drift.")
 @click.option(
     "--markdown",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Write a comment or issue (-: to stdout).",
+    help="Write a Markdown comment or issue (- for stdout).",
 )
 def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str | None) -> int:
-    """Say where reality has left the state."""
+    """Report where reality has left the state."""
     project = invocation.project()
     serial, drift = find_all_drift(project)
     if markdown is not None:
@@ -53,20 +53,20 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
 @command("status")
 @selecting()
 @click.option(
-    "--sort", type=click.Choice(["lag", "rows", "name"]), help="Most lag or rows first, or by name."
+    "--sort", type=click.Choice(["lag", "rows", "name"]), help="Sort by most lag or rows first, or by name."
 )
-@click.option("--watch", is_flag=True, help="Again each second, until interrupted.")
+@click.option("--watch", is_flag=True, help="Refresh every second until interrupted.")
 @click.option(
     "--exit-code",
     is_flag=True,
-    help="Exit 8 where a query has failed, was rejected, is degraded, or is to run and does not yet.",
+    help="Exit with 8 if a query is failed, rejected, degraded or not yet running.",
 )
 def command_status(
     invocation: Invocation, selection: Selection, sort: str | None, watch: bool, exit_code: bool
 ) -> int:
-    """Show how each query does: condition, rows, lag, last error and next attempt.
+    """Show each query: condition, rows, lag, last error.
 
-    Of all queries, or of those that are named (a glob: 'sink.pg_*'), narrowed by the options.
+    Shows all queries, or the named ones (also globs such as 'sink.pg_*'), narrowed by the options.
     """
     if watch and invocation.json:
         raise click.UsageError("--watch and --json don't go together: --json is one document.")

@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 @command("alter", changing=True)
 @click.argument("statement", required=False)
-@click.option("-f", "--file", "file", metavar="FILE", help="Read the statements from a file (-: stdin).")
-@click.option("--dry-run", is_flag=True, help="Only show the edit, and what it would restart.")
-@click.option("--no-apply", is_flag=True, help="Only edit the file: for a pull request.")
+@click.option("-f", "--file", "file", metavar="FILE", help="Read the statements from a file (- for stdin).")
+@click.option("--dry-run", is_flag=True, help="Only show the edit and the queries that it would restart.")
+@click.option("--no-apply", is_flag=True, help="Only edit the file, for a pull request.")
 @auto_option
-@click.option(
-    "--live/--no-live", default=None, help="Reach out in validation (default: by the connection's type)."
-)
+@click.option("--live/--no-live", default=None, help="Validate live (default: by the connection's type).")
 @policy_option
 @send_secrets_option
-@click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
-@click.option("--allow-loss", is_flag=True, help="Allow those that can't read again all that was read.")
+@click.option("--allow-replace", is_flag=True, help="Allow new generations, which read everything again.")
+@click.option(
+    "--allow-loss", is_flag=True, help="Allow new generations that can't read all their rows again."
+)
 @canary_options
 @message_option
 @wait_option
@@ -59,10 +59,11 @@ def command_alter(
     send_secrets: bool,
     options: ApplyOptions,
 ) -> int:
-    """Change a connection, or which one a query uses: ALTER CONNECTION, ALTER SOURCE, VALIDATE CONNECTION.
+    """Change a connection, or which connection a query uses.
 
-    STATEMENT edits the YAML file in place, then exactly that edit is planned and applied: both, or neither.
-    Several statements, with ; between them, are one transaction.
+    Statements: ALTER CONNECTION, ALTER SOURCE, ALTER SINK, VALIDATE CONNECTION. mzplan edits the YAML file in
+    place, then plans and applies exactly that edit: both, or neither. Several statements, separated by ;, are
+    one transaction.
 
     \b
       mzplan alter "ALTER CONNECTION shop_kafka SET BROKERS = ('b1:9092', 'b2:9092')"

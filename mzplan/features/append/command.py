@@ -24,20 +24,23 @@ if TYPE_CHECKING:
 
 @command("append")
 @click.argument("address", metavar="ADDRESS", type=QUERY)
-@click.option("--file", "file", metavar="FILE", required=True, help="The rows; - is stdin.")
+@click.option("--file", "file", metavar="FILE", required=True, help="The file with the rows (- for stdin).")
 @click.option(
     "--format",
     "format_",
     type=click.Choice(["jsonl", "csv", "parquet"]),
-    help="How they are written (default: by the file's name).",
+    help="The format of the rows (default: by the file's name).",
 )
 @click.option(
-    "--id", "id_", metavar="ID", help="Names this append: repeated under the same id, it writes nothing."
+    "--id",
+    "id_",
+    metavar="ID",
+    help="An id for this append; a repeated append with the same id writes nothing.",
 )
 @click.option(
     "--expect-step", metavar="N", type=click.IntRange(min=0), help="Refuse unless this is the next step."
 )
-@click.option("--delete", "deletes", is_flag=True, help="The file has keys: of the rows that are to go.")
+@click.option("--delete", "deletes", is_flag=True, help="The file holds the keys of rows to delete.")
 def command_append(
     invocation: Invocation,
     address: Address,

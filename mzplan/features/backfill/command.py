@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @command("backfill", changing=True)
 @click.argument("address", type=QUERY)
-@click.option("--from", "start", type=TIME, metavar="T", help="The first time: 2026-11-01T08:00:00Z.")
-@click.option("--to", "end", type=TIME, metavar="T", help="The time before which it ends.")
-@click.option("--cancel", is_flag=True, help="Give up what was asked for and is not done.")
+@click.option("--from", "start", type=TIME, metavar="T", help="The start of the range: 2026-11-01T08:00:00Z.")
+@click.option("--to", "end", type=TIME, metavar="T", help="The end of the range, exclusive.")
+@click.option("--cancel", is_flag=True, help="Cancel the tasks that aren't done.")
 @auto_option
 @live_option
 @message_option
@@ -41,8 +41,10 @@ def command_backfill(
     message: str | None,
     wait: float,
 ) -> int:
-    """Write what a source's upstream holds of a range of times into its collection once more, as a step of
-    its own. Its sinks get those rows again."""
+    """Read a time range of a source's upstream once more.
+
+    The rows are added to the collection as one step, and sinks get them again.
+    """
     if cancel and (start is not None or end is not None):
         raise click.UsageError("--cancel takes no range.")
     if not cancel and (start is None or end is None):

@@ -15,10 +15,10 @@ from mzplan.model.diagnostics import ExitCode
 @command("ddl")
 @click.argument("address", required=False, type=QUERY)
 def command_ddl(invocation: Invocation, address: Address | None) -> int:
-    """Print tables, keys and grants for PostgreSQL, as a script for psql.
+    """Print PostgreSQL tables, keys and grants as a psql script.
 
-    From the files alone, of all sources and sinks or of one; it may be run again. Roles, and tables that a
-    source reads, must be there.
+    Uses the files only, for all sources and sinks or for one. You can run the script again. Roles and the
+    tables that a source reads must already exist.
     """
     queries = make_ddl(invocation.project(whole=True), invocation.progress, address)
     if invocation.json:

@@ -29,7 +29,9 @@ FOLLOW_EVERY = 0.5  # seconds; an object store is asked less often
 
 @command("why")
 @click.argument("address", type=QUERY)
-@click.option("--at", "at", metavar="T", type=SINCE, help="As of then: 10m ago, or 2026-01-31T10:00.")
+@click.option(
+    "--at", "at", metavar="T", type=SINCE, help="Answer as of this time: 10m (ago), or 2026-01-31T10:00."
+)
 def command_why(invocation: Invocation, address: Address, at: float | None) -> None:
     """Show why a query last started or stopped."""
     store = invocation.project().store
@@ -48,7 +50,9 @@ def _note_left_out(invocation: Invocation, keys: tuple[str, ...]) -> None:
 
 @command("events")
 @selecting()
-@click.option("--since", metavar="T", type=SINCE, help="Not before: 10m ago, or 2026-01-31T10:00.")
+@click.option(
+    "--since", metavar="T", type=SINCE, help="Only entries since this time: 10m (ago), or 2026-01-31T10:00."
+)
 @click.option(
     "--kind",
     "kinds",
@@ -57,7 +61,7 @@ def _note_left_out(invocation: Invocation, keys: tuple[str, ...]) -> None:
     type=click.Choice(KINDS),
     help=f"Of this kind; repeatable: {', '.join(KINDS)}.",
 )
-@click.option("--follow", is_flag=True, help="Go on with what comes, until interrupted.")
+@click.option("--follow", is_flag=True, help="Keep printing new entries until interrupted.")
 def command_events(
     invocation: Invocation,
     selection: Selection,
@@ -65,7 +69,7 @@ def command_events(
     kinds: tuple[EventKind, ...],
     follow: bool,
 ) -> None:
-    """Show what has happened to queries, with causes, the oldest first."""
+    """Show past events of queries with causes, oldest first."""
     if follow and invocation.json:
         raise click.UsageError("--follow and --json don't go together: --json is one document.")
     project = invocation.project()

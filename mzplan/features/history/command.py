@@ -25,11 +25,17 @@ _SERIAL = click.IntRange(min=1)
 
 @click.group("history", invoke_without_command=True)
 @click.option(
-    "-n", "most", metavar="N", type=click.IntRange(min=1), default=SHOWN, show_default=True, help="At most."
+    "-n",
+    "most",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=SHOWN,
+    show_default=True,
+    help="Show at most this many.",
 )
 @global_options
 def command_history(most: int) -> int | None:
-    """Show who committed what, when, from which git commit, why, and how it ended; the newest first."""
+    """Show the commits: who, what, when, why, and the outcome."""
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
         return None

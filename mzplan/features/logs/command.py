@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 @command("logs")
 @selecting()
-@click.option("--since", metavar="T", type=SINCE, help="Not before: 10m ago, or 2026-01-31T10:00.")
+@click.option(
+    "--since", metavar="T", type=SINCE, help="Only entries since this time: 10m (ago), or 2026-01-31T10:00."
+)
 def command_logs(invocation: Invocation, selection: Selection, since: float | None) -> None:
-    """Show what the runners of this machine have logged: all of it, or of some queries."""
+    """Show the logs of the runners on this machine."""
     project = invocation.project()
     state = project.store.read_state()
     chosen = None if selection.is_everything else select(project, state, selection)

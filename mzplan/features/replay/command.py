@@ -23,14 +23,20 @@ if TYPE_CHECKING:
 @command("replay", changing=True)
 @click.argument("address", type=QUERY)
 @click.option(
-    "--steps", type=STEPS, metavar="RANGE", help="Steps of the sink: N, N..M or N.. (mzplan steps)."
+    "--steps", type=STEPS, metavar="RANGE", help="Steps of the sink: N, N..M or N.. (see `mzplan steps`)."
 )
 @click.option(
-    "--missing", is_flag=True, help="Only rows that the target lacks, as `verify --content` finds them."
+    "--missing",
+    is_flag=True,
+    help="Only write rows that the target is missing, as found by `verify --content`.",
 )
-@click.option("--dead-letters", is_flag=True, help="The malformed records that the source has kept aside.")
-@click.option("--where", metavar="EXPR", help="Only those: a condition over the columns of their table.")
-@click.option("--cancel", is_flag=True, help="Give up what was asked for and is not done.")
+@click.option("--dead-letters", is_flag=True, help="Read the source's dead letters again.")
+@click.option(
+    "--where",
+    metavar="EXPR",
+    help="Only read dead letters that meet this SQL condition over their table's columns.",
+)
+@click.option("--cancel", is_flag=True, help="Cancel the tasks that aren't done.")
 @auto_option
 @live_option
 @message_option
@@ -48,15 +54,14 @@ def command_replay(
     message: str | None,
     wait: float,
 ) -> int:
-    """Write steps of a sink into its target once more, from the collection of its source; or read dead
-    letters of a source once more.
+    """Write steps to a target again, or reread dead letters.
 
-    With mode: upsert each row that these steps have left in the target is written again. A sink that appends
-    needs --missing, which writes exactly what `mzplan verify SINK --content` finds missing; without --steps,
-    of all steps.
+    For a sink with mode: upsert, each row of the steps is written again. A sink that appends needs --missing,
+    which writes exactly the rows that `mzplan verify SINK --content` reports as missing. Without --steps,
+    --missing covers all steps.
 
-    With --dead-letters each record that fits the columns of the source by now becomes a row, once, and is
-    taken out of the table of letters; the others stay there.
+    With --dead-letters, each record that now fits the source's columns becomes a row, once, and leaves the
+    table of dead letters. The others stay there.
     """
     of_sink = missing or steps is not None
     if cancel and (of_sink or dead_letters or where is not None):

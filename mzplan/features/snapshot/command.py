@@ -42,20 +42,18 @@ class _NobodyReads(Exception):  # noqa: N818 - no error: `| head` has what it wa
     "as_of",
     metavar="STEP",
     type=click.IntRange(0, _MAX_STEP),
-    help="With all steps up to this one (default: the newest).",
+    help="Include all steps up to this one (default: the newest).",
 )
 @click.option(
     "--format",
     "format_",
     type=click.Choice(["table", "json", "csv", "parquet", "arrow"]),
-    help="How rows are written (default: by --out's name, else a table). json: one object a line.",
+    help="The format of the rows (default: by the name of --out, else a table). json: one object per line.",
 )
-@click.option("--out", metavar="FILE", help="Write them into a file (default: stdout).")
-@click.option("--count", "only_count", is_flag=True, help="Only how many there are.")
-@click.option(
-    "--where", metavar="SQL", help="Only those for which this holds: a condition of DataFusion's SQL."
-)
-@click.option("--position", is_flag=True, help="With _position: where in its upstream each row was.")
+@click.option("--out", metavar="FILE", help="Write the rows to this file (default: stdout).")
+@click.option("--count", "only_count", is_flag=True, help="Only print the number of rows.")
+@click.option("--where", metavar="SQL", help="Only print rows that meet this condition (DataFusion SQL).")
+@click.option("--position", is_flag=True, help="Include `_position`: each row's place in the upstream.")
 def command_snapshot(
     invocation: Invocation,
     address: Address,
@@ -66,9 +64,9 @@ def command_snapshot(
     where: str | None,
     position: bool,
 ) -> int:
-    """Print a source's collection as it was after a step.
+    """Print the rows of a collection as of a step.
 
-    Read from the warehouse, without Spark and without a runner. The rows come in no particular order.
+    Reads the warehouse, without Spark and without a runner. Rows are in no particular order.
     """
     chosen = _format(invocation, format_, out, only_count)
     snapshot = open_snapshot(invocation.project(), address, as_of, invocation.progress)

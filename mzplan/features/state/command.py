@@ -36,7 +36,7 @@ class _InOrder(click.Group):
 @click.group("state", cls=_InOrder)
 @global_options
 def command_state() -> None:
-    """Look at the state, and work on it: list, show, mv, rm, pull, push, rollback, lock, unlock, gc."""
+    """Inspect and edit the state."""
 
 
 def _sub(name: str, *, changing: bool = False) -> Callable[[Callable[..., Any]], click.Command]:
@@ -112,7 +112,7 @@ def state_rm(invocation: Invocation, addresses: tuple[Address, ...], message: st
 
 @_sub("rollback", changing=True)
 @click.argument("serial", required=False, type=click.IntRange(min=0))
-@click.option("--auto-approve", is_flag=True, help="Don't ask.")
+@click.option("--auto-approve", is_flag=True, help="Don't ask for confirmation.")
 @live_option
 @message_option
 @wait_option
@@ -160,9 +160,9 @@ def _show_commit(invocation: Invocation, plan: Plan, text: str) -> None:
 
 @_sub("pull")
 @click.option(
-    "--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there, not on stdout (-)."
+    "--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write to this file (default: -, stdout)."
 )
-@click.option("--serial", type=click.IntRange(min=1), help="This one: of the history, or the current one.")
+@click.option("--serial", type=click.IntRange(min=1), help="The serial to print: current or historical.")
 def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> None:
     """Write the state file, byte for byte; with --out also what its runners have noted down, to move it."""
     from mzplan.features.state.migration import beside, pull
@@ -186,7 +186,7 @@ def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> N
 
 @_sub("push", changing=True)
 @click.argument("file", type=click.Path())
-@click.option("--force", is_flag=True, help="Also over another history, later commits, or what is damaged.")
+@click.option("--force", is_flag=True, help="Overwrite another lineage, later commits, or a damaged state.")
 @live_option
 @message_option
 def state_push(
@@ -223,7 +223,7 @@ def _read(file: str) -> tuple[bytes, str]:
 
 
 @_sub("lock", changing=True)
-@click.option("--reason", default="", help="The reason, for those who are refused.")
+@click.option("--reason", default="", help="The reason to show to people who are locked out.")
 def state_lock(invocation: Invocation, reason: str) -> None:
     """Keep everybody from changing the state until `state unlock`."""
     store = invocation.project().store
@@ -250,12 +250,12 @@ def state_unlock(invocation: Invocation, lock_id: str) -> None:
 
 @_sub("gc")
 @click.option(
-    "--apply", "apply", is_flag=True, help="Remove it, where nothing has written to it for retain_dropped."
+    "--apply", "apply", is_flag=True, help="Remove storage that nothing has written to for `retain_dropped`."
 )
 @click.option(
     "--foreign",
     is_flag=True,
-    help="Also ids that this state never had: of an import that failed, or of another project.",
+    help="Include ids that this state never had: of a failed import, or of another project.",
 )
 def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
     """List the checkpoints and collections in the warehouse that nothing claims.
@@ -285,16 +285,18 @@ def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
 @command("import", changing=True)
 @click.argument("address", type=QUERY)
 @click.option(
-    "--id", "id_", metavar="ID", help="A folder below checkpoints/ (default: what `state rm` left)."
+    "--id", "id_", metavar="ID", help="A folder below checkpoints/ (default: the one that `state rm` left)."
 )
-@click.option("--generation", type=click.IntRange(min=1), help="Which generation of it.")
+@click.option("--generation", type=click.IntRange(min=1), help="The generation to adopt.")
 @click.option(
     "--checkpoint",
     metavar="PATH",
-    help="Of a source: the checkpoint of a query that was written by hand, path or URI; it is copied.",
+    help="For a source: the path or URI of a hand-written query's checkpoint; mzplan copies it.",
 )
-@click.option("--table", metavar="PATH", help="And the Delta table that this query has written; copied too.")
-@click.option("--auto-approve", is_flag=True, help="Don't ask.")
+@click.option(
+    "--table", metavar="PATH", help="The Delta table that this query has written; mzplan copies it."
+)
+@click.option("--auto-approve", is_flag=True, help="Don't ask for confirmation.")
 @live_option
 @message_option
 @wait_option
@@ -310,10 +312,10 @@ def command_import(
     message: str | None,
     wait: float,
 ) -> int:
-    """Adopt a stopped query's checkpoint and table: it goes on where it stopped.
+    """Adopt a stopped query's checkpoint and table.
 
-    What mzplan has written itself is adopted where it is (--id); what a query has left that was written by
-    hand is copied into the warehouse (--checkpoint and --table).
+    Storage that mzplan wrote is adopted in place (--id). The checkpoint and table of a hand-written query are
+    copied into the warehouse (--checkpoint and --table).
     """
     from mzplan.cli.apply import approval, finish
     from mzplan.features.state.state_edits import plan_import

@@ -33,12 +33,14 @@ _MAX_STEP = 2**64 - 1
 
 @command("steps")
 @selecting(required=True)
-@click.option("--last", "count", type=click.IntRange(min=1), metavar="N", help="Only the newest N steps.")
+@click.option(
+    "--last", "count", type=click.IntRange(min=1), metavar="N", help="Only show the newest N steps."
+)
 def command_steps(invocation: Invocation, selection: Selection, count: int | None) -> None:
     """List the durable steps of queries.
 
-    Of each: what it read of its upstream (a sink: which steps of its source), rows, bytes, when, and whether
-    it is committed.
+    For each step: what it read of its upstream (for a sink, which steps of its source), rows, bytes, time,
+    and whether it is committed.
     """
     histories = read_steps(invocation.project(), selection, count, invocation.progress)
     if not histories:
@@ -60,15 +62,15 @@ def command_steps(invocation: Invocation, selection: Selection, count: int | Non
     "wanted",
     type=STEPS,
     metavar="RANGE",
-    help="N, N..M or N.. (default: all).",
+    help="The steps: N, N..M or N.. (default: all).",
 )
 @click.option(
     "--from-upstream",
     is_flag=True,
-    help="Read them again from where they came from (Kafka and files: with Spark).",
+    help="Read the steps again from their upstream (Kafka and files need Spark).",
 )
-@click.option("--content", is_flag=True, help="Of a sink: compare what its target holds (with Spark).")
-@click.option("--shared", is_flag=True, help="With --content: others write the target, too.")
+@click.option("--content", is_flag=True, help="For a sink: compare the rows in its target (needs Spark).")
+@click.option("--shared", is_flag=True, help="With --content: other writers also write to the target.")
 def command_verify(
     invocation: Invocation,
     address: Address,
@@ -77,17 +79,15 @@ def command_verify(
     content: bool,
     shared: bool,
 ) -> int:
-    """Replay steps, and compare them with what was recorded: rows and content hash.
+    """Read steps again and compare them with their records.
 
-    A source's steps are read from its collection, exactly the files that each step has added; no Spark is
-    needed for that. With --from-upstream they are read from Kafka or the files again, or from the steps that
-    a local source or a connector keeps. A sink's steps are made again from its source's collection, through
-    its select and where (with Spark, if it has them), and compared with what the target has recorded of them.
-    The first difference ends it, with exit code 1.
+    For a source, mzplan reads each step's files in the collection, without Spark. With --from-upstream, it
+    reads Kafka or the files again, or the steps that a local source or a connector keeps. For a sink, it
+    computes the rows again from the collection, through select and where, and compares them with the target's
+    record. The command stops at the first difference, with exit code 1.
 
-    With --content, the rows that the target of a sink holds are read, and compared with what the collection
-    makes of the steps that it has written: rows that are missing, there more than once, or more than those
-    are exit code 1 (more rows not with --shared).
+    With --content, it reads the rows in a sink's target and compares them with the rows that the collection
+    gives. Missing and duplicate rows exit with 1, and so do extra rows without --shared.
     """
     if content:
         if wanted is not None or from_upstream:
@@ -135,12 +135,12 @@ def _verify_content(invocation: Invocation, address: Address, shared: bool) -> i
     required=True,
     type=click.IntRange(0, _MAX_STEP),
     metavar="STEP",
-    help="The oldest to keep.",
+    help="The oldest step to keep.",
 )
 def command_expire(invocation: Invocation, address: Address, before: int) -> None:
-    """Record that the steps below STEP aren't needed any more.
+    """Declare that nobody needs the steps below STEP.
 
-    Refused (exit code 7) while a sink has still to read one of them, whether it runs or is paused.
+    Refused (exit code 7) while a query still has to read one of them, even if it is paused.
     """
     steps = expire(invocation.project(), address, before, invocation.progress)
     invocation.result(

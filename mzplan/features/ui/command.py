@@ -20,7 +20,7 @@ PORT = 8470
 
 @command("ui")
 @click.option(
-    "--host", default="127.0.0.1", metavar="H", help="The address to serve at (default: this machine)."
+    "--host", default="127.0.0.1", metavar="H", help="The address to serve at (default: this machine only)."
 )
 @click.option(
     "--port",
@@ -33,11 +33,13 @@ PORT = 8470
     "--token-file",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Demand the token in this file (or in $MZPLAN_UI_TOKEN); for any address that others reach.",
+    help="Require the token in this file (or $MZPLAN_UI_TOKEN); needed if other machines reach the address.",
 )
-@click.option("--url", metavar="URL", help="Where a proxy serves the pages: https://mzplan.example.com.")
+@click.option(
+    "--url", metavar="URL", help="The public address if a proxy serves the pages: https://mzplan.example.com."
+)
 def command_ui(invocation: Invocation, host: str, port: int, token_file: str | None, url: str | None) -> int:
-    """Serve pages about the project to a browser: graph, queries, history, drift. They change nothing."""
+    """Serve read-only pages about the project."""
     require_extra("ui")
 
     project = invocation.project()
