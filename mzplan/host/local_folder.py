@@ -55,8 +55,7 @@ def refuse_unused(directory: str) -> None:
         raise refusal(
             "MZ076",
             f"{FOLDER} can't be used: {why}",
-            "mzplan keeps in it what is of this machine alone; what somebody else has put there could "
-            "overwrite files. Nothing was changed.",
+            "Somebody else's files in it could overwrite yours. Nothing was changed.",
             f"look at what is in it, then delete it (`git rm -r --cached {FOLDER}` if git tracks it).",
         )
 

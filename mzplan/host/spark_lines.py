@@ -256,8 +256,7 @@ def _unsupported(spark: str) -> MzplanError:
     return error(
         "MZ240",
         f"Spark {spark} is none that mzplan runs on",
-        f"It runs on {', '.join(names[:-1])} and {names[-1]}: for each, Delta and Spark's connector for "
-        "Kafka are pinned. Nothing was started, and no checkpoint was touched.",
-        f"pip install 'pyspark=={newest}'; with a Spark of its own (SPARK_HOME, spark-submit), use a cluster "
-        "of one of these lines.",
+        f"It runs on {', '.join(names[:-1])} and {names[-1]}. Nothing was started.",
+        f"pip install 'pyspark=={newest}'; for SPARK_HOME or spark-submit, use a cluster of one of these "
+        "lines.",
     )

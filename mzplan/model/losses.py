@@ -30,11 +30,10 @@ def as_warning(address: Address, loss: Loss) -> Diagnostic:
         code="MZ292",
         kind="data-loss",
         summary=f"{counted} of {address} can't be read again",
-        detail=f"{loss.where}.\nA new generation reads anew: its collection would lack them, and so would "
-        "each target that is emptied for it.",
-        hint=f"take back what replaces {address}; or bring back what is gone; or, if columns are only "
-        "dropped or widened, or the key changes, say lifecycle: {replace: from-collection} in the source; "
-        "or, to begin without it, apply with --allow-loss.",
+        detail=f"{loss.where}.\nThe new collection would lack them, and so would each target that is "
+        "emptied.",
+        hint=f"undo what replaces {address}; or bring back what is gone; or migrate the rows with lifecycle: "
+        "{replace: from-collection} in the source; or accept the loss: apply with --allow-loss.",
         address=address,
     )
 

@@ -286,8 +286,8 @@ def _changed(journal: Journal, file: EditedFile, path: Path) -> MzplanError:
     return error(
         "MZ076",
         f"{file.path} lacks an edit that is committed",
-        f"Serial {journal.serial} was committed by `{journal.statement}`, which was then interrupted; "
-        "since then somebody has changed the file, so it was left alone.",
+        f"`{journal.statement}` committed serial {journal.serial} and was interrupted; since then the file "
+        "was changed.",
         f"make the edit in the file (the statement says which), then delete {path}.",
     )
 

@@ -203,8 +203,7 @@ def refuse(plan: Plan, allow_replace: bool, allow_loss: bool = False) -> None:
             Diagnostic(
                 code="MZ040",
                 summary=f"{change.address} would be replaced",
-                detail=f"{change.reason}. A replacement begins a new generation with a new checkpoint: "
-                "everything is read again.",
+                detail=f"{change.reason}. A new generation has a new checkpoint, and reads everything again.",
                 hint="run apply with --allow-replace if that is what you want.",
                 address=change.address,
                 exit_code=ExitCode.REFUSED,

@@ -167,7 +167,7 @@ def _elsewhere(names: list[str], leases: Mapping[str, Lease]) -> MzplanError:
     return error(
         "MZ155",
         f"There is no log of instance {', '.join(names)} on this machine",
-        "A runner that `mzplan up` or `apply` has started here logs to .mzplan/<instance>.log; any other to "
-        f"its standard error. Known: {hosts}.",
+        "A runner of this folder logs to .mzplan/<instance>.log; any other to its standard error. Known: "
+        f"{hosts}.",
         "look where that process's output goes (kubectl logs, journalctl), or run the command there.",
     )

@@ -165,8 +165,7 @@ def _replaced(instance: str, status: Status) -> Diagnostic:
         severity="warning",
         code="MZ243",
         summary=f"PySpark was replaced under the runner of instance {instance} (now: {status.replaced})",
-        detail=f"It runs {status.versions or 'another one'}. What starts a process of Python for its tasks "
-        "has the other one in it, and fails.",
+        detail=f"It runs {status.versions or 'another one'}, so queries with Python tasks fail.",
         hint="restart the runner: mzplan down, then mzplan up. " + _UPGRADE,
     )
 
@@ -206,8 +205,7 @@ def stored_data_notices(plan: Plan, project: Project, state: State) -> Iterator[
         code="MZ152",
         summary=f"What {number} stored is removed {wait} after it stops (retain_dropped)",
         detail="\n".join(detail),
-        hint=f"to keep it for good: mzplan state rm {named}, instead. "
-        f"To have it back until then: mzplan state rollback {plan.serial}."
+        hint=f"to keep it: mzplan state rm {named}. To undo until then: mzplan state rollback {plan.serial}."
         if deleted
         else "",
     )

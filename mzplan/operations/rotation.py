@@ -33,9 +33,9 @@ class Rotations:
             severity="notice",
             code="MZ078",
             summary="Secrets that can't be compared here are taken for unchanged",
-            detail=f"{listed}: whether a value was rotated is known only where it can be resolved, and the "
-            f"key of its digest is that of the runner ({VARIABLE}, or the file of one user on one machine), "
-            "or where its runner has seen that by itself.",
+            detail=f"{listed}: a rotation shows only where the value can be resolved with the runner's "
+            "digest key "
+            f"({VARIABLE}), or after the runner has seen it.",
             hint="",
         )
 

@@ -99,7 +99,7 @@ def _unvalidated(instance: Instance, connections: Sequence[Reach], environment: 
         summary=f"No runner of instance {instance.name} is alive to validate this before it is committed",
         detail="\n".join(["Nothing was changed. What is not validated:", *_with_queries(connections)]),
         hint=f"start the runner ({start_command(instance, environment)}) and run this again; --live "
-        "validates from here; with --no-live the runner does once it is there, before it stops anything.",
+        "validates from here; --no-live commits unvalidated.",
         exit_code=ExitCode.REFUSED,
     )
 
@@ -223,8 +223,7 @@ def request_validation(
     raise error(
         "MZ060",
         f"The runner of instance {instance} does not answer",
-        f"It was asked to validate {len(descriptions)} queries and has not answered in {ANSWER_WAIT:.0f} s. "
-        "Nothing was committed.",
+        f"It has not validated {len(descriptions)} queries in {ANSWER_WAIT:.0f} s. Nothing was committed.",
         "look at its log; or apply with --no-live, then the runner validates before it stops anything.",
     )
 

@@ -49,8 +49,8 @@ def _project_changed(name: str, before: str, after: str) -> Diagnostic:
     return Diagnostic(
         code="MZ044",
         summary=f"The {name} can't change while resources exist",
-        detail=f"It is {before!r} in the state and {after!r} in the configuration. The checkpoints and "
-        "collections of all queries lie there; the queries would lose them.",
+        detail=f"It is {before!r} in the state and {after!r} in the configuration: all queries would lose "
+        "their checkpoints and collections.",
         hint=f"put {name}: {before} back, or destroy everything first.",
         exit_code=ExitCode.REFUSED,
     )
@@ -137,8 +137,8 @@ def _prevented(change: Change) -> Iterator[Diagnostic]:
             code="MZ041",
             kind="destroy-prevented",
             summary=f"{change.address} must not be {'replaced' if change.after else 'deleted'}",
-            detail="It says lifecycle: {prevent_destroy: true}, and this plan would "
-            f"{change.action} it: {change.reason}.",
+            detail=f"It says lifecycle: {{prevent_destroy: true}}. Why it would {change.action}: "
+            f"{change.reason}.",
             hint="apply lifecycle: {prevent_destroy: false} first, if you mean it.",
             address=change.address,
             exit_code=ExitCode.REFUSED,
@@ -168,7 +168,7 @@ def _doubling(change: Change, renames: Mapping[Address, Address]) -> Iterator[Di
         code="MZ047",
         summary=f"Replacing {change.address} would write its rows again",
         detail=f"{change.reason}. A new generation reads its collection from the start, and this sink "
-        "appends: what the target holds already would be there twice.",
+        "appends.",
         hint=f"{renamed and renamed + 'and nothing is replaced; else '}"
         f"say {rule['property']}: {' | '.join(choices)} in the sink.",
         address=change.address,
@@ -252,8 +252,8 @@ def _other_upstream(change: Change) -> Iterator[Diagnostic]:
                 severity="notice",
                 code="MZ045",
                 summary=f"{change.address}: if the connection leads to another {role} now, {text}",
-                detail=f"It says {name}: {change.after.body[name]}. Whether it is another one is decided in "
-                "validation, before the commit, and once more before the query stops.",
+                detail=f"It says {name}: {change.after.body[name]}. Validation decides whether it is "
+                "another one.",
                 address=change.address,
             )
 
@@ -272,7 +272,7 @@ def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
             code="MZ045",
             summary=f"{subject} {override} by hand, and {'stays' if len(named) == 1 else 'stay'} so",
             detail=(f"{', '.join(shown)}{more}. " if len(named) > 1 else "")
-            + "What is done by hand holds until it is undone by hand, whatever the configuration says.",
+            + "That holds until it is undone by hand, whatever the configuration says.",
             hint=f"mzplan {undo} {' '.join(shown)}",
             address=Address.parse(named[0]) if len(named) == 1 else None,
         )

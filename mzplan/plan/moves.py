@@ -78,10 +78,9 @@ def check_undeclared(moves: Mapping[Address, Address]) -> Iterator[Diagnostic]:
             severity="warning",
             code="MZ289",
             summary=f"{new} looks like {old}, which this plan deletes: it has the same body",
-            detail="It is a new query that begins from the start, and what the other one has stored is "
-            "removed.",
-            hint=f"if it is {old} under another name, write lifecycle: {{moved_from: {old.name}}} into it: "
-            "then it goes on from its checkpoint.",
+            detail="It begins from the start, and the storage of the other one is removed.",
+            hint=f"if you renamed it, write lifecycle: {{moved_from: {old.name}}} into it: it keeps its "
+            "checkpoint.",
             address=new,
         )
 

@@ -76,8 +76,7 @@ def check_migrations(
                 continue
             yield notice(
                 f"{change.address}: continues after the rows that {source} begins with",
-                "It has written these rows, or still writes them from the former collection. No row "
-                "is written twice, and what its target holds stays as it is.",
+                "It writes no row twice, and its target stays as it is.",
                 f"to write the target again from the collection: --replace {change.address}",
                 address=change.address,
             )
@@ -129,8 +128,8 @@ def _migration(change: Change, after: ResourceState) -> Diagnostic:
     others = "" if sinks_go_on(change) else " Its key is another one, so its sinks read all of these rows."
     return notice(
         f"{change.address}: its new generation begins with the rows of generation {former}, as one step",
-        "It then continues at the same place of its upstream: no record is read twice, and none is "
-        f"lost. If a row has no value for a new key, generation {former} keeps running.{others}",
+        "It then continues at the same place of its upstream, and reads no record twice. If a row has no "
+        f"value for a new key, generation {former} keeps running.{others}",
         address=change.address,
     )
 
@@ -140,10 +139,11 @@ def _second_migration(change: Change, before: ResourceState, former: Predecessor
     return Diagnostic(
         code="MZ275",
         summary=f"{change.address} hasn't begun with the rows of generation {base} yet",
-        detail=f"Generation {before.generation} is to begin with them, and hasn't run. One migration runs at "
-        "a time: another generation would leave these rows behind.",
-        hint=f"wait until generation {before.generation} runs (mzplan status says what it waits for); or put "
-        f"the columns and the key of generation {base} back.",
+        detail=f"Generation {before.generation} is to begin with them, and hasn't run; one migration runs "
+        "at a time.",
+        hint=f"wait until generation {before.generation} runs (mzplan status); or put the columns and the "
+        "key "
+        f"of generation {base} back.",
         address=change.address,
         exit_code=ExitCode.REFUSED,
     )
@@ -163,8 +163,7 @@ def _impossible(change: Change, why: str) -> Diagnostic:
 def _proposal(change: Change) -> Diagnostic:
     return notice(
         f"{change.address}: would read everything again, and can begin with its own rows instead",
-        "Columns are dropped or widened, or the key changes. The new generation can begin with the "
-        "rows of the collection, and continue at the same place of its upstream.",
+        "It can begin with the rows of its collection, and continue at the same place of its upstream.",
         f"say lifecycle: {{replace: {FROM_COLLECTION}}} in the source; or in-place, to read all again.",
         address=change.address,
     )

@@ -6,15 +6,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from mzplan.model.address import natural
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.address import Address, natural
+from mzplan.model.diagnostics import Diagnostic, refusal
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change, Plan
 from mzplan.model.state import Backfill, Replay, ResourceState, State, Task
 from mzplan.plan.causes import task_reason
-from mzplan.plan.manual_changes import plan_of
+from mzplan.plan.manual_changes import committed, plan_of
 from mzplan.schema.description import digest_of
+
+_NO_STATUS: Mapping[str, Status] = {}
 
 
 def left_of(record: ResourceState, statuses: Mapping[str, Status]) -> tuple[Task, ...]:
@@ -24,7 +26,45 @@ def left_of(record: ResourceState, statuses: Mapping[str, Status]) -> tuple[Task
     return tuple(task for task in record.tasks if not record.has_done(task, seen))
 
 
-def plan_tasks(
+def plan_task(
+    state: State,
+    before: ResourceState,
+    new: Task,
+    statuses: Mapping[str, Status],
+    notices: tuple[Diagnostic, ...] = (),
+) -> Plan:
+    """Plan one more task of a query. Raises MzplanError MZ275 if the same one is open."""
+    address, left = before.address, left_of(before, statuses)
+    if same := next((task for task in left if str(task) == str(new)), None):
+        raise refusal(
+            "MZ275",
+            f"The {new.word} of {address} {same} was already requested",
+            f"Serial {same.serial} has asked for it, and no runner has reported it done.",
+            f"wait for it (mzplan status), then ask again; mzplan {new.word} {address} --cancel gives it up.",
+            address=address,
+        )
+    return _plan_tasks(state, before, (*left, new), statuses, notices)
+
+
+def plan_without_tasks(
+    state: State, address: Address, word: str, statuses: Mapping[str, Status] = _NO_STATUS
+) -> Plan:
+    """Give up the open tasks of a kind, by its word. Raises MzplanError MZ275 if there are none."""
+    before = committed(state, address)
+    left = left_of(before, statuses)
+    others = [task for task in left if task.word != word]
+    if len(others) == len(left):
+        raise refusal(
+            "MZ275",
+            f"{address} has no {word} that could be given up",
+            "None was asked for, or its runner has reported it done.",
+            f"`mzplan status {address} --json` lists those that are done.",
+            address=address,
+        )
+    return _plan_tasks(state, before, others, statuses)
+
+
+def _plan_tasks(
     state: State,
     before: ResourceState,
     tasks: Sequence[Task],

@@ -105,10 +105,8 @@ class Answering:
         late = error(
             "MZ290",
             f"The check of {description.address} has not ended within {LIMIT:.0f} s",
-            "Each server is asked with a time limit, so it is Spark that reads select or where, or that is "
-            "busy with earlier checks.",
-            "make its expressions simpler: Spark computes what has no column while it reads them. "
-            "If no check ends any more, restart the runner.",
+            "Spark still reads its select or where, or is busy with earlier checks.",
+            "make its constant expressions simpler; if no check ends any more, restart the runner.",
             address=description.address,
         )
         return CheckResult(diagnostics=late.diagnostics)

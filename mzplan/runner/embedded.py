@@ -293,10 +293,10 @@ def _unknown(settings: ProjectSettings, lease: Lease) -> MzplanError:
     return error(
         "MZ111",
         f"Process {lease.pid} is not known to be the runner of instance {lease.instance}",
-        f"The lease in the state names it, and it lives on this machine, but it does not listen at {path}"
-        f"{unused}: it was started from another folder, or the lease is not true. It was not stopped.",
-        f"run mzplan down in the folder that it was started in. If it was this one, look at the process "
-        f"(ps -fp {lease.pid}), and end it: kill -TERM {lease.pid}",
+        f"The lease names it, and it lives on this machine, but it does not listen at {path}{unused}. It was "
+        "not stopped.",
+        f"run mzplan down in the folder that started it; if it was this one, inspect the process (ps -fp "
+        f"{lease.pid}), and end it: kill -TERM {lease.pid}",
     )
 
 

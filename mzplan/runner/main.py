@@ -253,8 +253,7 @@ def _ensure_warehouse(settings: ProjectSettings, state: State) -> None:
     raise error(
         "MZ044",
         f"Serial {state.serial} has another warehouse than this runner",
-        f"It is {state.warehouse!r}; this runner was started with {settings.warehouse!r}, and stays with "
-        "what it has.",
+        f"It is {state.warehouse!r}; this runner was started with {settings.warehouse!r}.",
         "restart the runner: it takes the warehouse from the state then.",
     )
 

@@ -72,10 +72,9 @@ def _changed(jar: Path, found: str, wanted: str) -> MzplanError:
     return error(
         "MZ114",
         f"{jar.name} is not the jar that mzplan was tested with",
-        f"{jar} has SHA-256 {found}; expected is {wanted}. It was changed on this machine or by the server "
-        "that it came from, or its download broke off. Nothing of it has run.",
-        f"{_remove(jar)}, and start again; if the new one differs, too, the repository "
-        "that Spark downloads from (spark.jars.repositories, spark.jars.ivySettings) serves another jar.",
+        f"{jar} has SHA-256 {found}; expected is {wanted}. Nothing of it has run.",
+        f"{_remove(jar)}, and start again; if the new one differs, too, check spark.jars.repositories and "
+        "spark.jars.ivySettings.",
     )
 
 
@@ -83,10 +82,9 @@ def _unexpected(jar: Path) -> MzplanError:
     return error(
         "MZ114",
         f"{jar.name} came along, and mzplan does not need it",
-        f"Ivy resolved {jar} for mzplan's own packages: the repository that it downloads from describes them "
-        "otherwise than the public one. Nothing of it has run.",
-        "look at spark.jars.repositories and spark.jars.ivySettings; if you want that jar, say so: "
-        "name its package in spark.jars.packages.",
+        f"Ivy resolved {jar} for mzplan's own packages. Nothing of it has run.",
+        "check spark.jars.repositories and spark.jars.ivySettings; if you want that jar, name its package in "
+        "spark.jars.packages.",
     )
 
 

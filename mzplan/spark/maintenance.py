@@ -38,8 +38,7 @@ def compact_target(
             "MZ280",
             f"The files of the target of {query.address} could not be merged now",
             failures.of_exception(problem).text,
-            "nothing to do: the query goes on, and it is tried again in some minutes. Where somebody "
-            "else rewrites the table all the time, remove `compaction`, and let them run OPTIMIZE.",
+            "nothing to do: it is tried again. If somebody else rewrites the table, remove `compaction`.",
             address=query.address,
         ) from None
 

@@ -130,8 +130,8 @@ def _not_finished(address: Address, step: int, why: str) -> Diagnostic:
         code="MZ131",
         summary=f"Step {step} of {address} could not be finished as it began",
         detail="It began before select or where were changed. As the sink was then: "
-        f"{why or 'it ended early.'} It is pushed as the sink is now: all of it, if the target has none of "
-        "it; else what the target has stays, and nothing is added to it where the rows are others (MZ088).",
+        f"{why or 'it ended early.'} It is written as the sink is now; rows that the target has stay "
+        "(MZ088).",
         hint=f"nothing, unless MZ088 follows; mzplan verify {address} --steps {step} looks at it.",
         address=address,
     )

@@ -46,9 +46,8 @@ def _unreadable(address: Address, before: Versions) -> MzplanError:
         "MZ031",
         f"The checkpoint of {address} was written with Spark {before.spark}",
         f"mzplan {before.mzplan} has written it, with {before}; this mzplan knows Spark up to "
-        f"{NEWEST.spark}, and not whether that can go on from it. The checkpoint was not touched.",
-        f"let a runner of mzplan {before.mzplan} or newer run it; or start it anew: "
-        f"mzplan apply --replace {address}",
+        f"{NEWEST.spark}.",
+        f"run it with mzplan {before.mzplan} or newer; or start it anew: mzplan apply --replace {address}",
         address=address,
         kind="unfit",
     )
@@ -94,8 +93,7 @@ def _unsupported(table: str, address: Address, lacking: list[str], able: SparkLi
     return error(
         "MZ281",
         f"{address} needs another Delta than that of its runner",
-        f"{table} has {count(len(lacking), 'feature')} that this runner's Delta lacks: {listed(lacking)}. "
-        "Neither the table nor the checkpoint was touched.",
+        f"{table} has {count(len(lacking), 'feature')} that this runner's Delta lacks: {listed(lacking)}.",
         f"Delta {able.delta} has {features}: run it on Spark {able.spark} (pip install "
         f"'pyspark=={able.tested[-1]}'; where spark-submit starts it, with the --packages of docs/deploy.md)"
         if able is not None

@@ -146,8 +146,8 @@ class Store:
                 "MZ034",
                 f"The state is that of environment {theirs!r}",
                 f"{place} was committed for it, and this is {self.environment!r}. Nothing was changed.",
-                "give each environment a `state:` of its own under `environments:` in mzplan.yaml; look at "
-                "what --state-config (MZPLAN_STATE_CONFIG) names, too.",
+                "give each environment its own `state:` in mzplan.yaml; check --state-config "
+                "(MZPLAN_STATE_CONFIG).",
             )
 
     def _status_files(self) -> Iterator[bytes]:
@@ -431,8 +431,7 @@ def _unknown(serial: int, problem: MzplanError) -> UnknownWriteError:
             code="MZ175",
             summary=f"Serial {serial} was being committed, and it is not known whether it is",
             detail=f"{why.summary}: {why.detail}",
-            hint="when the store can be reached again, `mzplan plan` shows whether it is; if not, run the "
-            "command again.",
+            hint="when the store answers, `mzplan plan` shows whether it is; if not, run the command again.",
             exit_code=ExitCode.NOT_CONVERGED,
         )
     )

@@ -133,7 +133,7 @@ def _elsewhere(description: Description, source: CollectionRead) -> MzplanError:
         "MZ069",
         f"{description.address} has read another generation of {source.address}",
         f"It is to read generation {source.generation}, which has not begun with the rows that the sink has "
-        "read: so where it would go on there is not known.",
+        "read.",
         f"let it begin anew: mzplan apply --replace {description.address} --allow-replace.",
         address=description.address,
     )

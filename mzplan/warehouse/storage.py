@@ -78,10 +78,11 @@ def _left_behind(address: Address, owner: Address, needed: int, since: int) -> D
         code="MZ194",
         kind="steps-given-up",
         summary=f"{address} has waited too long: its next steps are gone",
-        detail=f"It goes on with step {needed} of {owner}, whose collection begins with step {since} "
-        "now: a query that does not read holds it for so long as its `max_hold` says.",
-        hint=f"let it begin anew, with all rows that are there: mzplan apply --replace {address} "
-        f"--allow-replace; and give {owner} a longer max_hold.",
+        detail=f"It needs step {needed} of {owner}, whose collection begins with step {since}: `max_hold` "
+        "is over.",
+        hint=f"begin anew with all rows: mzplan apply --replace {address} --allow-replace; and give {owner} "
+        "a "
+        "longer max_hold.",
         address=address,
     )
 
@@ -145,8 +146,7 @@ def _not_begun(warehouse: str, address: Address, owner: Address, place: Place) -
         code="MZ166",
         summary=f"{address} waits for generation {generation} of {owner} to begin",
         detail=f"{owner} has a new generation, which has written nothing yet. Nothing is lost.",
-        hint=f"let {owner} begin: resume it if it is paused, or correct what keeps it from starting "
-        f"(mzplan status {owner}).",
+        hint=f"resume {owner}, or correct what keeps it from starting (mzplan status {owner}).",
         address=address,
     )
 
@@ -157,10 +157,8 @@ def _collection_restored(address: Address, table: str, first: int, last: int) ->
         code="MZ161",
         kind="steps-missing",
         summary=f"The collection of {address} lacks {steps}",
-        detail=f"The checkpoint knows {steps} to be written, and {table} does not hold that: the table was "
-        "restored to an older copy. The source goes on behind, so rows would be missing.",
-        hint=f"put back the copy that holds {steps}; or begin anew: mzplan apply --replace {address} "
-        "--allow-replace.",
+        detail=f"Its checkpoint has written {steps}, but {table} was restored to an older copy.",
+        hint=f"put back the newer copy; or begin anew: mzplan apply --replace {address} --allow-replace.",
         address=address,
         exit_code=ExitCode.REFUSED,
     )

@@ -130,6 +130,6 @@ def _unwritable(path: Path, problem: OSError) -> MzplanError:
         "MZ035",
         f"A new key can't be written: {problem.strerror or problem}",
         f"{path}: nothing was changed.",
-        "let mzplan write to the project's folder keys/ (mode 0700), or set the keys by hand: "
+        "let mzplan write to keys/ (mode 0700), or set them by hand: "
         "ALTER CONNECTION … SET (PRIVATE KEY = SECRET '…', SECONDARY KEY = SECRET '…').",
     )

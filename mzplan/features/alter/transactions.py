@@ -321,7 +321,6 @@ def _mistaken(found: Sequence[Diagnostic]) -> Diagnostic:
         severity="notice",
         code="MZ146",
         summary=f"The files have {count(len(found), 'mistake')}, and the statement is applied without them",
-        detail="What is committed is planned with this edit alone. The first mistake: "
-        f"{first.summary} ({first.range}).",
+        detail=f"The statement doesn't need them. The first mistake: {first.summary} ({first.range}).",
         hint="`mzplan validate` shows them all; `mzplan apply` waits until they are corrected.",
     )

@@ -127,8 +127,7 @@ def of_defaults(address: Address, path: Sequence[str]) -> Diagnostic:
     return Diagnostic(
         code="MZ075",
         summary=f"{name} of {address} is one of the project's defaults",
-        detail="Taken out of the resource, it would come back by `defaults`; an edit of these would change "
-        "every resource that has it by them.",
+        detail="If the resource loses it, `defaults` bring it back; other resources have it from there, too.",
         hint="edit the files by hand, then run `mzplan apply`; or SET the option to another value.",
         address=address,
     )

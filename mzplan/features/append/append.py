@@ -134,10 +134,9 @@ def _write(
         raise refusal(
             "MZ081",
             f"Steps of {resource.address} are lost",
-            f"{Checkpoint.of(warehouse, *resource.place).steps}: {lost}. What is appended now would never be "
-            "read. Nothing was written.",
-            "bring back its newest files; or let the source begin anew, with its sinks: mzplan apply "
-            f"--replace {resource.address} --allow-replace.",
+            f"{Checkpoint.of(warehouse, *resource.place).steps}: {lost}. Nothing was written.",
+            f"bring back its newest files; or begin anew: mzplan apply --replace {resource.address} "
+            "--allow-replace.",
             address=resource.address,
         ) from None
     except OSError as problem:
@@ -170,7 +169,7 @@ def _other_rows(
         "MZ133",
         f"The append of id {rows.id} to {address} had other rows than {rows.name}",
         f"It is step {made.step}, of {count(made.rows, 'row')} with the digest {recorded}; the digest of "
-        f"these is {given}. The step stays as it was, and nothing was written.",
+        f"these is {given}. Nothing was written.",
         "repeat it with the file that it had; or append these rows under an id of their own.",
         address=address,
     )

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from mzplan.connectors.catalogue import find_connector
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error, notice
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error, notice, refusal
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
-from mzplan.model.state import Backfill, ResourceState, State, Task
+from mzplan.model.state import Backfill, ResourceState, State
 from mzplan.model.times import instant_text
 from mzplan.model.words import count
 from mzplan.plan.manual_changes import committed
-from mzplan.plan.tasks import left_of, plan_tasks
+from mzplan.plan.tasks import plan_task
 from mzplan.schema.source_columns import keys_of
 
 SHOWN = 5  # sinks that a notice lists
@@ -43,46 +43,11 @@ def plan_backfill(
         end=instant_text(end),
         generation=before.generation,
     )
-    left = left_of(before, statuses)
-    if same := next((task for task in left if str(task) == str(new)), None):
-        raise _refused(
-            "MZ275",
-            address,
-            f"The backfill of {address} {same} was already requested",
-            f"Serial {same.serial} has asked for it, and no runner has reported it done.",
-            f"wait for it (mzplan status); to have it once more, ask again then. mzplan backfill {address} "
-            "--cancel gives it up.",
-        )
-    return _plan(state, before, (*left, new), statuses)
-
-
-def plan_without_backfills(
-    state: State, address: Address, statuses: Mapping[str, Status] = _NO_STATUS
-) -> Plan:
-    """Give up the backfills of a source that are not done. Raises MzplanError MZ275 where there are none."""
-    before = committed(state, address)
-    left = left_of(before, statuses)
-    others = [task for task in left if not isinstance(task, Backfill)]
-    if len(others) == len(left):
-        raise _refused(
-            "MZ275",
-            address,
-            f"{address} has no backfill that could be given up",
-            "None was asked for, or its runner has reported it done.",
-            f"`mzplan steps {address}` shows those that are done.",
-        )
-    return plan_tasks(state, before, others, statuses)
-
-
-def _plan(
-    state: State, before: ResourceState, tasks: tuple[Task, ...], statuses: Mapping[str, Status]
-) -> Plan:
-    downstream = DependencyGraph.of(state.resources).reach([before.address]) - {before.address}
+    downstream = DependencyGraph.of(state.resources).reach([address]) - {address}
     appends: dict[bool, list[Address]] = {True: [], False: []}
-    for address in sorted(downstream, key=natural):
-        appends[state.resources[address].body.get("mode", "append") == "append"].append(address)
-    notices = _rows_again(before.address, appends[True], appends[False])
-    return plan_tasks(state, before, tasks, statuses, notices)
+    for reached in sorted(downstream, key=natural):
+        appends[state.resources[reached].body.get("mode", "append") == "append"].append(reached)
+    return plan_task(state, before, new, statuses, _rows_again(address, appends[True], appends[False]))
 
 
 def _rows_again(
@@ -106,8 +71,7 @@ def _rows_again(
                 severity="warning",
                 code="MZ045",
                 summary=f"{subject} what {address} is backfilled with for the newest of its keys",
-                detail=f"{_listed(upserting)}: with mode: upsert the row that comes last stays, and of a key "
-                "with a row after the range that is now an older one.",
+                detail=f"{_listed(upserting)}: with mode: upsert, an older row replaces a newer one.",
                 hint="where keys have come again since, let the range reach up to now.",
                 address=address,
             )
@@ -163,8 +127,4 @@ def _ensure_range(address: Address, start: int, end: int, now: int) -> None:
 
 
 def _unable(address: Address, why: str, hint: str) -> MzplanError:
-    return _refused("MZ273", address, f"{address} can't be backfilled", why, hint)
-
-
-def _refused(code: str, address: Address, summary: str, detail: str, hint: str) -> MzplanError:
-    return error(code, summary, detail, hint, address=address, exit_code=ExitCode.REFUSED)
+    return refusal("MZ273", f"{address} can't be backfilled", why, hint, address=address)

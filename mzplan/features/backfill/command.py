@@ -11,9 +11,10 @@ from mzplan.cli.apply import carry_out_plan
 from mzplan.cli.arguments import QUERY, TIME
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.options import auto_option, live_option, message_option, wait_option
-from mzplan.features.backfill.backfill_plans import plan_backfill, plan_without_backfills
+from mzplan.features.backfill.backfill_plans import plan_backfill
 from mzplan.model.address import Address
 from mzplan.model.times import instant_text
+from mzplan.plan.tasks import plan_without_tasks
 
 if TYPE_CHECKING:
     from mzplan.model.plan import Plan
@@ -53,7 +54,7 @@ def command_backfill(
     def planned(project: Project, state: State) -> Plan:
         statuses = project.store.read_statuses()
         if start is None or end is None:
-            return plan_without_backfills(state, address, statuses)
+            return plan_without_tasks(state, address, "backfill", statuses)
         return plan_backfill(state, address, start, end, int(time.time() * 1000), statuses)
 
     why = message

@@ -10,9 +10,10 @@ from mzplan.cli.apply import carry_out_plan
 from mzplan.cli.arguments import QUERY, STEPS
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.options import auto_option, live_option, message_option, wait_option
-from mzplan.features.replay.replay_plans import plan_letters, plan_replay, plan_without_replays
+from mzplan.features.replay.replay_plans import plan_letters, plan_replay
 from mzplan.model.address import Address
 from mzplan.model.stored import MOST
+from mzplan.plan.tasks import plan_without_tasks
 
 if TYPE_CHECKING:
     from mzplan.model.plan import Plan
@@ -78,7 +79,7 @@ def command_replay(
     def planned(project: Project, state: State) -> Plan:
         statuses = project.store.read_statuses()
         if cancel:
-            return plan_without_replays(state, address, statuses)
+            return plan_without_tasks(state, address, "replay", statuses)
         if dead_letters:
             return plan_letters(state, address, where, statuses)
         return plan_replay(state, address, steps, missing=missing, statuses=statuses)

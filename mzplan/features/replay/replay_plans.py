@@ -9,14 +9,14 @@ from mzplan.connectors.api.repairs import ensure_letters, letters_refused
 from mzplan.connectors.catalogue import find_connector
 from mzplan.connectors.formats.dead_letters import COLUMNS
 from mzplan.model.address import Address, natural
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, refusal
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
 from mzplan.model.state import Replay, ResourceState, State
 from mzplan.model.words import count
 from mzplan.plan.manual_changes import committed
-from mzplan.plan.tasks import left_of, plan_tasks
+from mzplan.plan.tasks import plan_task
 from mzplan.schema.columns import parse_columns
 from mzplan.schema.expressions import parse_where
 
@@ -45,7 +45,7 @@ def plan_replay(
     new = Replay(
         serial=state.serial + 1, first=first, last=last, missing=missing, generation=before.generation
     )
-    return _plan(state, before, new, statuses)
+    return plan_task(state, before, new, statuses)
 
 
 def plan_letters(
@@ -67,43 +67,7 @@ def plan_letters(
     if where is not None:
         _ensure_condition(address, where)
     new = Replay(serial=state.serial + 1, dead_letters=True, where=where or "", generation=before.generation)
-    return _plan(state, before, new, statuses, _late_rows(state, address))
-
-
-def _plan(
-    state: State,
-    before: ResourceState,
-    new: Replay,
-    statuses: Mapping[str, Status],
-    notices: tuple[Diagnostic, ...] = (),
-) -> Plan:
-    address, left = before.address, left_of(before, statuses)
-    if same := next((task for task in left if str(task) == str(new)), None):
-        raise _refused(
-            "MZ275",
-            address,
-            f"The replay of {address} {same} was already requested",
-            f"Serial {same.serial} has asked for it, and no runner has reported it done.",
-            f"wait for it (mzplan status); to have it once more, ask again then. mzplan replay {address} "
-            "--cancel gives it up.",
-        )
-    return plan_tasks(state, before, (*left, new), statuses, notices)
-
-
-def plan_without_replays(state: State, address: Address, statuses: Mapping[str, Status] = _NO_STATUS) -> Plan:
-    """Give up the replays of a query that are not done. Raises MzplanError MZ275 where there are none."""
-    before = committed(state, address)
-    left = left_of(before, statuses)
-    others = [task for task in left if not isinstance(task, Replay)]
-    if len(others) == len(left):
-        raise _refused(
-            "MZ275",
-            address,
-            f"{address} has no replay that could be given up",
-            "None was asked for, or its runner has reported it done.",
-            f"`mzplan status {address} --json` lists those that are done.",
-        )
-    return plan_tasks(state, before, others, statuses)
+    return plan_task(state, before, new, statuses, _late_rows(state, address))
 
 
 def _ensure_condition(address: Address, where: str) -> None:
@@ -134,8 +98,8 @@ def _late_rows(state: State, address: Address) -> tuple[Diagnostic, ...]:
             code="MZ045",
             summary=f"{count(len(listed), 'sink takes', 'sinks take')} what were dead letters of {address} "
             "for the newest of its keys",
-            detail=f"{', '.join(map(str, listed[:SHOWN]))}{more}: with mode: upsert the row that comes last "
-            "stays, and of a key with a row since that is now an older one.",
+            detail=f"{', '.join(map(str, listed[:SHOWN]))}{more}: with mode: upsert, the row that comes "
+            "last stays.",
             hint="where keys have come again since, leave such letters out by --where.",
             address=address,
         ),
@@ -165,8 +129,4 @@ def _ensure_able(record: ResourceState, *, missing: bool) -> None:
 
 
 def _unable(address: Address, why: str, hint: str) -> MzplanError:
-    return _refused("MZ273", address, f"Steps of {address} can't be replayed", why, hint)
-
-
-def _refused(code: str, address: Address, summary: str, detail: str, hint: str) -> MzplanError:
-    return error(code, summary, detail, hint, address=address, exit_code=ExitCode.REFUSED)
+    return refusal("MZ273", f"Steps of {address} can't be replayed", why, hint, address=address)

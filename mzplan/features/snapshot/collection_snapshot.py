@@ -144,8 +144,7 @@ def _readable(address: Address) -> Iterator[None]:
             "MZ019",
             "The condition of --where can't be evaluated",
             f"{problem}.",
-            "it is SQL as DataFusion has it: columns as they were declared, text in '…', "
-            "operators and functions of one row.",
+            "write a condition in DataFusion's SQL: columns as declared, text in '…'.",
             address=address,
             exit_code=ExitCode.USAGE,
         ) from None

@@ -98,8 +98,7 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
             "MZ038",
             f"{place} can't be taken along",
             f"{problem}. Nothing was changed.",
-            "pull anew. Without it, storage that is still to be removed is left where it is, and targets "
-            "take the next runner for an older one (MZ068).",
+            "pull anew; without it, targets take the next runner for an older one (MZ068).",
         ) from None
     return RunnerRecords(keys=records, epoch=content.epoch)
 
@@ -140,10 +139,8 @@ def refuse_open_edit(project: Project) -> None:
         raise refusal(
             "MZ038",
             "An edit of `mzplan alter` is still open in this folder",
-            f"{path} says so. Only the store that it began in tells whether it was committed. Nothing was "
-            "changed.",
-            "with `state:` as it was, run `mzplan apply` here, which finishes or forgets it; pull, and push "
-            "again.",
+            f"{path} says so. Only its store knows whether it was committed. Nothing was changed.",
+            "with the former `state:`, run `mzplan apply`, which finishes it; then pull and push again.",
         )
 
 
@@ -286,7 +283,6 @@ def _check_push(given: State, state: State, name: str) -> None:
         raise refusal(
             "MZ038",
             "The store is ahead of what is pushed",
-            f"{name} has serial {given.serial}, and the store has {state.serial}: commits would be lost. "
-            "Nothing was changed.",
+            f"{name} has serial {given.serial}, and the store has {state.serial}: commits would be lost.",
             "pull anew and make the change again; or give them up: --force.",
         )

@@ -156,10 +156,8 @@ def _never_there(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagnost
             severity="warning",
             code="MZ267",
             summary=f"Column {name} of {resource.address} is NULL in every row",
-            detail=f"All {rows} rows of the steps that were verified and have the column: no record has had "
-            "a value for it.",
-            hint="if the field is called otherwise in the records (its case counts), correct the schema of "
-            "the source; a column that is removed replaces the source.",
+            detail=f"None of the {rows} verified rows has a value for it.",
+            hint="if the records spell the field differently (its case counts), correct the source's schema.",
             address=resource.address,
         )
 
@@ -275,7 +273,6 @@ def _damaged(address: Address, record: StepRecord, why: str) -> Diagnostic:
         kind="damaged",
         summary=f"Step {record.step} of {address} is damaged",
         detail=f"{why}.",
-        hint="restore that file from a backup of the warehouse. Without one, `mzplan apply --replace` of the "
-        "source reads everything again, as far as its upstream still has it.",
+        hint="restore that file from a backup; or read everything again: mzplan apply --replace.",
         address=address,
     )

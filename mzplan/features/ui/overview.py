@@ -95,8 +95,7 @@ class OverviewReader:
                 "MZ030",
                 f"The state in {self.place} is gone",
                 f"It had serial {before.serial} when it was last read.",
-                "look at where it is kept: a disk that is not mounted, a folder that was moved? `mzplan "
-                "state list` reads it as well.",
+                "check where it is kept; `mzplan state list` reads it as well.",
             )
         return state
 

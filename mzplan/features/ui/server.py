@@ -56,8 +56,8 @@ def access_for(host: str, token: str, url: str | None) -> Access:
             "MZ186",
             f"Others reach {host}, and mzplan ui asks them for no token",
             "The pages show every name, address of a server and error of the project.",
-            "leave --host out (this machine alone), or put a token into a file that only you can read, and "
-            "name it: (umask 077; openssl rand -hex 24 > ui.token), then --token-file ui.token.",
+            "leave --host out, or create a token: (umask 077; openssl rand -hex 24 > ui.token), then "
+            "--token-file ui.token.",
         )
     parts = urlsplit(url or "")
     if url and (parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/")):

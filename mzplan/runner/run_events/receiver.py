@@ -90,10 +90,10 @@ def _permit(wanted: RunEventSettings, directory: str, policy: Policy | None) -> 
         raise error(
             "MZ107",
             f"The key for run events, {wanted.api_key}, is not sent to {server_of_url(wanted.url)}",
-            "mzplan.yaml is in a checkout, or this is a CI job: whoever wrote it could get at the key. No "
-            "run events are sent.",
-            f"set {URL_VARIABLE} and {KEY_VARIABLE} where the runner is started; or give the runner a policy "
-            "that lets this key go there (mzplan run --policy FILE).",
+            "mzplan.yaml is in a checkout, or this is a CI job: its author could get at the key.",
+            f"set {URL_VARIABLE} and {KEY_VARIABLE} where the runner is started; or allow it in a policy "
+            "(mzplan "
+            "run --policy FILE).",
         )
 
 

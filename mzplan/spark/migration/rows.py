@@ -244,6 +244,6 @@ def _not_all_seen(query: ResolvedQuery) -> Diagnostic:
         code="MZ290",
         summary=f"{query.address}: whether each row has a value for the new key is not known yet",
         detail=f"The rows were looked at for {_LOOKED:.0f} s. The runner looks at all of them before it "
-        "writes one; if one has no value, the former generation keeps running.",
+        "writes one.",
         address=query.address,
     )

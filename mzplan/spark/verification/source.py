@@ -57,9 +57,7 @@ def open_upstream(description: Description, secrets: Secrets, directory: str, wa
         raise _not_again(
             "MZ092",
             query,
-            "Its collection keeps of each key what a step has changed, and no record that changed "
-            "nothing (an older one of the same key, the deletion of a row that was not there): so the "
-            "records of a step can't be compared with it.",
+            "A keyed collection keeps no record that changed nothing, so a step's records can't be compared.",
         )
     return upstream or SparkUpstream.open(connector, query)
 

@@ -248,8 +248,7 @@ class ObjectStoreBackend:
                 "MZ005",
                 f"The state's url {self.url} can't be used",
                 f"{_said(problem)}.",
-                "write s3://bucket/prefix, gs://bucket/prefix or abfss://container@account…/prefix, and "
-                "under `options` only names that the store knows.",
+                "write s3://bucket/prefix, gs://bucket/prefix or abfss://container@account…/prefix.",
             ) from None
 
     def _failed(self, access: Access, key: str, text: str) -> MzplanError:

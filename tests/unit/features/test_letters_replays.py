@@ -15,8 +15,8 @@ from mzplan.cli.apply import applied_to_json
 from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.api.upstreams import check_tasks, tasks_to_do
 from mzplan.connectors.kafka.source import KafkaSource
-from mzplan.features.backfill.backfill_plans import plan_backfill, plan_without_backfills
-from mzplan.features.replay.replay_plans import plan_letters, plan_without_replays
+from mzplan.features.backfill.backfill_plans import plan_backfill
+from mzplan.features.replay.replay_plans import plan_letters
 from mzplan.features.steps.steps_text import render_steps
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.observed import LettersReplayed
@@ -26,6 +26,7 @@ from mzplan.operations.apply import Applied
 from mzplan.operations.project import Outcome
 from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause
+from mzplan.plan.tasks import plan_without_errands
 from mzplan.render.resumption import render_letters
 from mzplan.schema.description import describe
 from mzplan.secrets.references import Secrets
@@ -92,13 +93,15 @@ def test_the_same_again_only_when_it_is_done_and_giving_it_up() -> None:
     # Of a source that is to do both, each command gives up its own.
     hour = 3_600_000
     both = commit_plan(plan_backfill(after, ORDERS, hour, 2 * hour, 3 * hour, observe(state)), after)
-    record = commit_plan(plan_without_backfills(both, ORDERS, observe(state)), both).resources[ORDERS]
+    record = commit_plan(plan_without_errands(both, ORDERS, "backfill", observe(state)), both).resources[
+        ORDERS
+    ]
     assert (record.backfills, record.replays) == ((), (ASKED,))
-    record = commit_plan(plan_without_replays(both, ORDERS, observe(state)), both).resources[ORDERS]
+    record = commit_plan(plan_without_errands(both, ORDERS, "replay", observe(state)), both).resources[ORDERS]
     assert (len(record.backfills), record.replays) == (1, ())
-    for give_up in (plan_without_replays, plan_without_backfills):
+    for word in ("replay", "backfill"):
         with pytest.raises(MzplanError, match="that could be given up"):
-            give_up(state, ORDERS)
+            plan_without_errands(state, ORDERS, word)
 
 
 @pytest.mark.parametrize(

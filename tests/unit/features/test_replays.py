@@ -12,7 +12,7 @@ import pytest
 from mzplan.cli.apply import applied_to_json
 from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.api.repairs import check_replays, replays_to_do
-from mzplan.features.replay.replay_plans import plan_replay, plan_without_replays
+from mzplan.features.replay.replay_plans import plan_replay
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.observed import RowsReplayed
 from mzplan.model.plan import Plan
@@ -21,6 +21,7 @@ from mzplan.operations.apply import Applied
 from mzplan.operations.project import Outcome
 from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause
+from mzplan.plan.tasks import plan_without_errands
 from mzplan.schema.description import describe
 from mzplan.secrets.references import Secrets
 from mzplan.store.formats import decode_state, encode_state
@@ -94,11 +95,11 @@ def test_the_same_again_only_when_it_is_done_and_giving_it_up(state: State) -> N
         assert caught.value.diagnostics[0].code == "MZ275" and caught.value.exit_code == ExitCode.REFUSED
     _, again = replayed(after, observe(after))
     assert [one.serial for one in again.resources[SINK].replays] == [3]
-    plan = plan_without_replays(after, SINK, observe(state))
+    plan = plan_without_errands(after, SINK, "replay", observe(state))
     assert change_of(plan, "sink.orders_pg").reason.endswith("is given up")
     assert commit_plan(plan, after).resources[SINK].replays == ()
     with pytest.raises(MzplanError, match="no replay that could be given up"):
-        plan_without_replays(after, SINK, observe(after))
+        plan_without_errands(after, SINK, "replay", observe(after))
 
 
 def test_what_can_not_be_replayed() -> None:
