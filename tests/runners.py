@@ -10,7 +10,7 @@ from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemory
 from mzplan.model.observed import Lease
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
-from mzplan.runner.wake import HandedValues
+from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.secrets.references import Secrets
 from mzplan.store.store import Store
 
@@ -23,7 +23,7 @@ def runner_in_memory(
     clock: Callable[[], float] = time.monotonic,
     storage: InMemoryStorage | None = None,
     secrets: Secrets | None = None,
-    values: HandedValues | None = None,
+    secret_values: ReceivedSecretValues | None = None,
 ) -> Runner:
     """A runner that leads under this lease, which nobody renews."""
     gates = gates_of(store, lease.instance, clock)
@@ -31,4 +31,4 @@ def runner_in_memory(
     controller = InMemoryStorageController(store, secrets, pool, executor, storage, clock, gates=gates)
     controller.create_instance(lease.instance)
     controller.attach(lease.instance, lease)
-    return Runner(store, controller, gates, pool, clock, values=values)
+    return Runner(store, controller, gates, pool, clock, secret_values=secret_values)

@@ -17,7 +17,7 @@ from mzplan.store.store import Store
 
 if TYPE_CHECKING:
     from mzplan.operations.project import Reporter
-    from mzplan.secrets.policy import Handed
+    from mzplan.secrets.policy import SecretValues
 
 
 _NOTHING: Mapping[str, tuple[str, ...]] = {}
@@ -76,12 +76,12 @@ class LocalRunners:
         with self.reporter.working("the runner ends"):
             stop(self.settings, self.store, instance.name)
 
-    def wake(self, instance: Instance, handed: Handed) -> int | None:
+    def wake(self, instance: Instance, secret_values: SecretValues) -> int | None:
         if instance.type != "embedded":
             return None
 
-        number = send_wake(self.settings, instance.name, handed)
-        with_values = f", with values of {', '.join(handed.values)}" if handed.values else ""
+        number = send_wake(self.settings, instance.name, secret_values)
+        with_values = f", with values of {', '.join(secret_values.values)}" if secret_values.values else ""
         self.reporter.detail(
             f"woke the runner of instance {instance.name}{with_values}"
             if number is not None

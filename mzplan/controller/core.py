@@ -253,7 +253,7 @@ class Controller(Hosting):
         secrets.permit(description)
         return self.executor.check(description, secrets)
 
-    def renew_values(self, values: Mapping[str, str]) -> None:
+    def update_secret_values(self, values: Mapping[str, str]) -> None:
         """Use these values of `${env:NAME}` references, by name, from now on. What has failed and refers to
         one that is another now is tried again at once."""
         environment = self.secrets.environment

@@ -252,7 +252,14 @@ def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
 
 def _beside(status: Status) -> tuple[Any, ...]:
     opening = (status.opening_since, status.opened_in, status.versions, status.replaced, status.cores)
-    return (status.secrets, status.rotated, status.canaries, status.foreign, status.handed, opening)
+    return (
+        status.secrets,
+        status.rotated,
+        status.canaries,
+        status.foreign,
+        status.secret_values_in_use,
+        opening,
+    )
 
 
 def _essential(o: Observation) -> tuple[Any, ...]:

@@ -29,7 +29,7 @@ _KEY = os.urandom(32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecretValues:
+class ReadValues:
     """What references had for values, `at` seconds of the clock."""
 
     at: float
@@ -69,7 +69,7 @@ class SecretsUsed:
         # In the order of the last start: the first that uses a reference may still have an old value.
         self._used: dict[Address, _Start] = {}
 
-    def read(self, description: Description, secrets: Secrets) -> SecretValues:
+    def read(self, description: Description, secrets: Secrets) -> ReadValues:
         """The values that a query that starts now will have, by reference; none that can't be resolved."""
         at, values = self._clock(), {}
         for reference in references_of(description):
@@ -77,9 +77,9 @@ class SecretsUsed:
                 values[reference] = secrets.resolve(reference)
             except MzplanError:
                 continue
-        return SecretValues(at=at, by_reference=values)
+        return ReadValues(at=at, by_reference=values)
 
-    def started(self, address: Address, values: SecretValues) -> None:
+    def started(self, address: Address, values: ReadValues) -> None:
         """The query runs, with these values."""
         read = values.by_reference
         start = _Start(

@@ -250,8 +250,8 @@ class Status:
     `heartbeat` is seconds since the Unix epoch, UTC; `secrets` are digests of the values that queries run
     with, by reference, and `rotated` the references that had another value at the runner's last look;
     `canaries` are verdicts on those that went first;
-    `foreign` are queries in its application that it has not started, by name. `handed` counts the values that
-    commands have handed to this runner, and that it uses. `opening_since`: since when its Spark starts
+    `foreign` are queries in its application that it has not started, by name. `secret_values_in_use` counts
+    the messages of commands whose secret values the runner uses. `opening_since`: since when its Spark starts
     (seconds since the epoch), None once it runs; `opened_in`: how many seconds that has taken. `versions`:
     of the runner, None until its Spark runs, and of one that has none. `replaced`: the release that was
     installed in the place of that while it runs; "" for none. `ended`: why this runner has ended, as a
@@ -267,7 +267,7 @@ class Status:
     rotated: tuple[str, ...] = field(default=(), metadata=SPARSE)
     canaries: Mapping[Address, Verdict] = field(default_factory=dict, metadata=SPARSE)
     foreign: tuple[str, ...] = field(default=(), metadata=SPARSE)
-    handed: int = field(default=0, metadata=SPARSE)
+    secret_values_in_use: int = field(default=0, metadata=SPARSE)
     opening_since: float | None = field(default=None, metadata=SPARSE)
     opened_in: float | None = field(default=None, metadata=SPARSE)
     versions: Versions | None = field(default=None, metadata=SPARSE)

@@ -32,9 +32,9 @@ from mzplan.operations.rotation import find_rotations, users_of_secrets
 from mzplan.operations.validation import (
     changed_alone,
     ensure_validated,
+    own_secret_values,
     queries_to_validate,
     reach_changed,
-    values_here,
 )
 from mzplan.plan import apply_changes
 from mzplan.plan.canaries import with_canaries, without_passed
@@ -43,7 +43,7 @@ from mzplan.plan.leads import losing
 from mzplan.plan.staleness import ensure_same
 from mzplan.schema.description import as_description, describe, packages_of, references_of
 from mzplan.secrets.command_guards import AsWritten
-from mzplan.secrets.policy import Guard, Handed
+from mzplan.secrets.policy import Guard, SecretValues
 from mzplan.store.backends.backend import CommittedError, UnknownWriteError
 from mzplan.store.limits import limiting
 from mzplan.store.store import digest_of_state
@@ -173,12 +173,14 @@ def carry_out(work: Workbench, request: CommitRequest) -> Applied:
             # Before anybody is asked: what is checked out then is what was planned.
             record = record_of(work.project, request.command, plan, request.options.message)
             request.approve(plan)
-            state, kept = _commit(work, request, plan, state, record)
+            state, for_runners = _commit(work, request, plan, state, record)
         else:
-            kept = _kept(request, plan, state, _handed(state))
-        taken = _hand_over(work, state, _touched(plan, state), replace(kept, again=request.redefines))
+            for_runners = _values_for_runners(request, plan, state, _secret_values(state))
+        in_use_from = _send_secret_values(
+            work, state, _touched(plan, state), replace(for_runners, again=request.redefines)
+        )
         failpoint(Failpoint.APPLY_WOKEN)
-    applied = _follow(work, request, plan, state, statuses, taken)
+    applied = _follow(work, request, plan, state, statuses, in_use_from)
     if committed:
         record_outcome(store, work.reporter, state, applied.outcomes)
     return applied
@@ -216,14 +218,14 @@ def refuse(plan: Plan, allow_replace: bool, allow_loss: bool = False) -> None:
 
 def _commit(
     work: Workbench, request: CommitRequest, plan: Plan, state: State, record: CommitRecord
-) -> tuple[State, Handed]:
+) -> tuple[State, SecretValues]:
     """Validate live, then commit. The caller holds the lock. Returns the new state, and what runners keep of
     this process's values."""
     store, options = work.store, request.options
     new = apply_changes(state, plan, record=record, allow_loss=options.allow_loss)
     if new.canaries:
         new = without_passed(new, store.read_statuses())
-    needed, touched, handed = _instances_used(new), _touched(plan, new), _handed(new)
+    needed, touched, secret_values = _instances_used(new), _touched(plan, new), _secret_values(new)
     for name in sorted(needed, key=natural):  # also those that `_follow` starts after the commit
         work.runners.require(_instance(new, name))
     if not options.live:
@@ -235,7 +237,7 @@ def _commit(
             # The plan was approved: where secrets go is its user's decision, unless a policy says otherwise.
             own = options.chosen or AsWritten()
             here, also = own if options.live else None, _rotated(work, plan, new, started)
-            findings = reach_changed(work, plan, new, handed, here=here, own=own, also=also)
+            findings = reach_changed(work, plan, new, secret_values, here=here, own=own, also=also)
             if any(d.severity == "error" for d in findings):
                 raise MzplanError(findings)
             for notice in findings:
@@ -245,8 +247,8 @@ def _commit(
         failpoint(Failpoint.APPLY_VALIDATED)
         # Before the commit, as a runner may see that before it hears of it; taken over only with this very
         # state.
-        kept = _kept(request, plan, new, handed)
-        waits = replace(kept, state=digest_of_state(new))
+        for_runners = _values_for_runners(request, plan, new, secret_values)
+        waits = replace(for_runners, state=digest_of_state(new))
         for name in sorted(needed | touched, key=natural):
             work.runners.wake(_instance(new, name), waits)
         with (
@@ -256,7 +258,7 @@ def _commit(
         ):
             store.commit(new, state)
     failpoint(Failpoint.APPLY_COMMITTED)
-    return new, kept
+    return new, for_runners
 
 
 @contextmanager
@@ -290,19 +292,19 @@ def _rotated(work: Workbench, plan: Plan, new: State, started: Sequence[Instance
     return [query for query in queries if query.instance in names]
 
 
-def _hand_over(
-    work: Workbench, state: State, touched: set[str], handed: Handed
+def _send_secret_values(
+    work: Workbench, state: State, touched: set[str], secret_values: SecretValues
 ) -> dict[str, tuple[int, int]]:
-    """Wake the runners of what is committed, with the values that it has here: also where nothing was to be
-    committed, as a query may have failed for want of one. Returns by instance the epoch, and the `handed` of
-    its Status, from which on they are in use."""
-    taken = {}
+    """Wake the runners of what is committed, and send them the secret values: also where nothing was to be
+    committed, as a query may have failed for want of one. Returns, by instance, the runner's epoch and the
+    `secret_values_in_use` of its Status from which on it uses them."""
+    in_use_from = {}
     for name in sorted(_instances_used(state) | touched, key=natural):
         lease = work.store.leases.leader(name)
-        number = work.runners.wake(_instance(state, name), handed)
+        number = work.runners.wake(_instance(state, name), secret_values)
         if lease is not None and number is not None:
-            taken[name] = (lease.epoch, number)
-    return taken
+            in_use_from[name] = (lease.epoch, number)
+    return in_use_from
 
 
 def _follow(
@@ -311,7 +313,7 @@ def _follow(
     plan: Plan,
     state: State,
     statuses: Mapping[str, Status],
-    taken: Mapping[str, tuple[int, int]],
+    in_use_from: Mapping[str, tuple[int, int]],
 ) -> Applied:
     """Wait for what the plan touched and, where the request redefines, for whatever else has not converged
     yet: the options' `wait` in all."""
@@ -334,7 +336,7 @@ def _follow(
             continue  # nothing runs there, and nothing is to run
         work.runners.settle(instance, until - time.monotonic())
         follower = OutcomeFollower(
-            work.store, state, name, touched, taken.get(name, (0, 0)), others=request.redefines
+            work.store, state, name, touched, in_use_from.get(name, (0, 0)), others=request.redefines
         )
         outcomes |= follower.follow(wait, work.reporter, partial(_ended, work, instance, until), began)
         lost += [instance] if follower.is_lost else []
@@ -382,10 +384,12 @@ def _touched(plan: Plan, new: State) -> set[str]:
     return instances | {new.resources[a].instance for a in plan.resuming if a in new.resources}
 
 
-def _kept(request: CommitRequest, plan: Plan, state: State, handed: Handed) -> Handed:
-    """Of the values that this process has, those that runners take over: those that were validated, and of a
-    command that may say something new also those of all that is to run. A value that only paused queries use
-    is validated when they are resumed."""
+def _values_for_runners(
+    request: CommitRequest, plan: Plan, state: State, secret_values: SecretValues
+) -> SecretValues:
+    """Return the secret values that runners take over: the validated ones, and those of all queries that are
+    to run if the command may say something new. A value that only paused queries use is validated when they
+    are resumed."""
     queries, alone = queries_to_validate(plan, state), changed_alone(plan, state)
     validated = [
         *(describe(query, state.resources) for query in queries),
@@ -398,11 +402,11 @@ def _kept(request: CommitRequest, plan: Plan, state: State, handed: Handed) -> H
             for reference, addresses in users_of_secrets(state).items()
             if not all(state.resources[address].paused for address in addresses)
         }
-    values = {name: value for name, value in handed.values.items() if f"${{env:{name}}}" in references}
-    return replace(handed, values=values)
+    values = {name: value for name, value in secret_values.values.items() if f"${{env:{name}}}" in references}
+    return replace(secret_values, values=values)
 
 
-def _handed(state: State) -> Handed:
-    """The values that this process has for a state, and where that sends secrets: who may commit decides
-    that."""
-    return replace(values_here(state), flows=flows_of_state(state))
+def _secret_values(state: State) -> SecretValues:
+    """Return the secret values that this process has for a state, and where the state sends secrets: who may
+    commit decides that."""
+    return replace(own_secret_values(state), flows=flows_of_state(state))

@@ -27,8 +27,8 @@ class OutcomeFollower:
 
     `touched`: the queries of the plan. Others that have not converged yet are awaited too (an earlier apply
     may have been killed), but their old failures are not this command's outcome; without `others` they are
-    neither awaited nor told. `taken`: an epoch of the runner, and the `handed` of its status from which on it
-    uses what was handed over.
+    neither awaited nor told. `in_use_from`: an epoch of the runner, and the `secret_values_in_use` of its
+    status from which on it uses the values that this command sent.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class OutcomeFollower:
         state: State,
         instance: str,
         touched: set[Address],
-        taken: tuple[int, int] = (0, 0),
+        in_use_from: tuple[int, int] = (0, 0),
         *,
         others: bool = True,
     ):
         self.store = store
-        self.taken = taken
+        self.in_use_from = in_use_from
         self.state = state
         self.instance = instance
         declared = state.instances.get(instance)
@@ -138,7 +138,8 @@ class OutcomeFollower:
             return None, False, problem
         if not self.is_dry and status is not None and (leader is None or status.epoch < leader.epoch):
             status = None
-        if status is not None and status.epoch == self.taken[0] and status.handed < self.taken[1]:
+        epoch, number = self.in_use_from
+        if status is not None and status.epoch == epoch and status.secret_values_in_use < number:
             status = None  # of before: what has failed for want of a value is tried again
         return status, leader is not None, None
 

@@ -22,7 +22,7 @@ from mzplan.store.store import Store, misplaced_state, open_store
 
 if TYPE_CHECKING:
     from mzplan.config import FilesRead
-    from mzplan.secrets.policy import Handed
+    from mzplan.secrets.policy import SecretValues
 
 
 LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
@@ -76,8 +76,8 @@ class Runners(Protocol):
     def stop(self, instance: Instance) -> None:
         """Stop the embedded runner of an instance, which `ensure` has started."""
 
-    def wake(self, instance: Instance, handed: Handed) -> int | None:
-        """Wake a local runner, and hand this to it. Returns what its Status will have as `handed` once values
+    def wake(self, instance: Instance, secret_values: SecretValues) -> int | None:
+        """Wake a local runner, and send it these. Returns what its `secret_values_in_use` will be once values
         that it is to use at once are in use; None where it does not hear."""
 
     def settle(self, instance: Instance, wait: float) -> None:

@@ -24,7 +24,7 @@ from mzplan.operations.reached import Reach, reached, resting, unused
 from mzplan.plan.stages import is_validated
 from mzplan.schema.description import Description, as_description, describe, references_of
 from mzplan.schema.kinds import resource_kind
-from mzplan.secrets.policy import NOTHING_HANDED, Guard, Handed
+from mzplan.secrets.policy import NO_SECRET_VALUES, Guard, SecretValues
 from mzplan.secrets.references import REFERENCE
 from mzplan.store.proposals import new_proposal_id
 from mzplan.store.store import Store
@@ -108,17 +108,17 @@ def reach(
     work: Workbench,
     state: State,
     queries: Iterable[ResourceState],
-    handed: Handed | None = None,
+    secret_values: SecretValues | None = None,
     *,
     here: Guard | None,
 ) -> list[Diagnostic]:
     """Have queries of a state validated by the runners of their instances. Returns all their findings.
 
     Where no runner is alive: by this process, if `here` says which secrets it may send, else not at all (see
-    ensure_validated). `handed`: to runners of this machine, for these questions; by
+    ensure_validated). `secret_values`: sent to runners of this machine, for these questions; by
     default the values that are known here.
     """
-    handed = handed or values_here(state)
+    secret_values = secret_values or own_secret_values(state)
     by_instance: dict[str, list[ResourceState]] = {}
     for query in queries:
         by_instance.setdefault(query.instance, []).append(query)
@@ -137,7 +137,7 @@ def reach(
             work.reporter.detail(f"its runner is process {lease.pid} on {lease.host}, epoch {lease.epoch}")
             with work.reporter.working(f"the runner of instance {name} validates {number}"):
                 asking = f"Validating {number} on instance {name}"
-                findings += _by_runner_first(work, asking, instance, descriptions, handed, state, here)
+                findings += _by_runner_first(work, asking, instance, descriptions, secret_values, state, here)
         elif here is not None:
             work.reporter.stage(f"Validating {number} from here: no runner of instance {name} is alive")
             with work.reporter.working(f"validating {number} from here"):
@@ -152,13 +152,13 @@ def _by_runner_first(
     asking: str,
     instance: Instance,
     descriptions: tuple[Description, ...],
-    handed: Handed,
+    secret_values: SecretValues,
     state: State,
     here: Guard | None,
 ) -> list[Diagnostic]:
     """The findings of a live runner; and, with `here`, of this process for what the runner would send no
     secret for."""
-    answers = _by_runner(work, asking, instance, descriptions, handed)
+    answers = _by_runner(work, asking, instance, descriptions, secret_values)
     left = [d for d in descriptions if here is not None and _is_left_out(d.address, answers)]
     if here is None or not left:
         return answers
@@ -173,14 +173,16 @@ def _by_runner(
     asking: str,
     instance: Instance,
     descriptions: tuple[Description, ...],
-    handed: Handed,
+    secret_values: SecretValues,
 ) -> list[Diagnostic]:
     announced: list[str] = []
 
     def wake(proposal: str) -> None:
-        heard = work.runners.wake(instance, replace(handed, proposal=proposal)) is not None
+        heard = work.runners.wake(instance, replace(secret_values, proposal=proposal)) is not None
         if not announced:
-            announced.append(asking + whose_values(descriptions, handed if heard else NOTHING_HANDED))
+            announced.append(
+                asking + whose_values(descriptions, secret_values if heard else NO_SECRET_VALUES)
+            )
             work.reporter.stage(announced[0])
 
     return request_validation(
@@ -237,7 +239,7 @@ def reach_changed(
     work: Workbench,
     plan: Plan,
     new: State,
-    handed: Handed | None = None,
+    secret_values: SecretValues | None = None,
     *,
     here: Guard | None,
     own: Guard | None = None,
@@ -252,11 +254,11 @@ def reach_changed(
         [_dry(name, new) for name in sorted({q.instance for q in queries}, key=natural)] if looks else []
     )
     findings = [notice for notice in unreached if notice is not None]
-    findings += reach(work, new, queries, handed, here=here)
+    findings += reach(work, new, queries, secret_values, here=here)
     alone = changed_alone(plan, new, looks)
     if here is None and _runs_here(new) and _live_runner(work.store, new) is None:
         here = own  # a runner of this machine has the same network and values: none is started for this
-    findings += reach_alone(work, new, alone, handed, here=here)
+    findings += reach_alone(work, new, alone, secret_values, here=here)
     return by_cause(findings)
 
 
@@ -295,7 +297,7 @@ def reach_alone(
     work: Workbench,
     state: State,
     connections: Sequence[Address],
-    handed: Handed | None = None,
+    secret_values: SecretValues | None = None,
     *,
     here: Guard | None,
 ) -> list[Diagnostic]:
@@ -314,7 +316,9 @@ def reach_alone(
     runner = _live_runner(work.store, state)
     if runner is not None:
         asking = f"{use} {names}: the runner of instance {runner.name} reaches it"
-        return _by_runner_first(work, asking, runner, asked, handed or values_here(state), state, here)
+        return _by_runner_first(
+            work, asking, runner, asked, secret_values or own_secret_values(state), state, here
+        )
     if here is not None:
         work.reporter.stage(f"{use} {names}: reaching it from here")
         return check_here(asked, work.directory, state.warehouse, here)
@@ -342,7 +346,7 @@ def _runs_here(state: State) -> bool:
     return not state.instances or any(instance.type == "embedded" for instance in state.instances.values())
 
 
-def values_here(state: State) -> Handed:
+def own_secret_values(state: State) -> SecretValues:
     """What this process knows of the environment variables that a state refers to."""
     names = {
         match["name"]
@@ -350,13 +354,13 @@ def values_here(state: State) -> Handed:
         for reference in resource_kind(address.kind, resource.type).secret_references(resource.body)
         if (match := REFERENCE.fullmatch(reference)) and match["provider"] == "env"
     }
-    return Handed(values={name: os.environ[name] for name in sorted(names) if name in os.environ})
+    return SecretValues(values={name: os.environ[name] for name in sorted(names) if name in os.environ})
 
 
-def whose_values(descriptions: Iterable[Description], handed: Handed) -> str:
-    """With whose values a runner validates that was handed these: `, with PG_PASSWORD from here`."""
+def whose_values(descriptions: Iterable[Description], secret_values: SecretValues) -> str:
+    """Say whose values a runner validates with that was sent these: `, with PG_PASSWORD from here`."""
     references = {reference for description in descriptions for reference in references_of(description)}
-    ours = [name for name in handed.values if f"${{env:{name}}}" in references]
+    ours = [name for name in secret_values.values if f"${{env:{name}}}" in references]
     parts = [f"{', '.join(ours)} from here"] if ours else []
     if len(ours) < len(references):
         parts.append("its runner's values of the others" if ours else "its runner's values of secrets")

@@ -14,7 +14,7 @@ from mzplan.controller.core import Controller
 from mzplan.controller.executor import CheckResult
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error, sentence
-from mzplan.runner.wake import HandedValues, Values
+from mzplan.runner.secret_values import ReceivedSecretValues, Values
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 from mzplan.store.proposals import Answer, Proposal
@@ -36,12 +36,12 @@ class Answering:
         store: Store,
         controller: Controller,
         instance: str,
-        values: HandedValues,
+        secret_values: ReceivedSecretValues,
     ):
         self.store = store
         self.controller = controller
         self.instance = instance
-        self.values = values
+        self.secret_values = secret_values
         self._checks = ThreadPoolExecutor(CHECKS, thread_name_prefix="check")
         # Answers wait for checks on the other pool, so they may not take its places. As many, so that one
         # whose checks don't end holds up no other.
@@ -65,14 +65,14 @@ class Answering:
 
     def _answer(self, proposal: Proposal, until: float) -> None:
         try:
-            self._check_all(proposal, self.values.proposed(proposal.id), until)
+            self._check_all(proposal, self.secret_values.proposed(proposal.id), until)
         except Exception:  # a defect: it would be asked again and again, and its values kept
             log.exception("proposal %s: unexpected", proposal.id)
             text = f"Proposal {proposal.id} could not be answered"
             unanswered = Answer(id=proposal.id, diagnostics=(Diagnostic(code="MZ064", summary=text),))
             self._write(unanswered)
         finally:
-            self.values.forget(proposal.id)
+            self.secret_values.forget(proposal.id)
             self.controller.wake()
 
     def _check_all(self, proposal: Proposal, values: Values, until: float) -> None:

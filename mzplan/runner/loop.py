@@ -27,8 +27,8 @@ from mzplan.model.words import one_line
 from mzplan.runner.answers import Answering
 from mzplan.runner.commands import carry_out, commands, parameters_of, wanted_of
 from mzplan.runner.gates import Gates
+from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.runner.status_writer import ProblemLog, StatusWriter, Watches
-from mzplan.runner.wake import HandedValues
 from mzplan.store.claims import places_of
 from mzplan.store.event_log import EventLog
 from mzplan.store.limits import limited
@@ -50,8 +50,8 @@ class RoundsFailedError(Exception):
 class Runner:
     """Drives the controller of one instance, which it leads. `gates` are those that the controller has;
     `committed` takes each state, and how the runner is to work, before anything is done of it; `own` is that
-    of states that do not say it; `values` are what commands hand over; `observe_runs` takes what each round
-    has found, and must not raise."""
+    of states that do not say it; `secret_values` are those that commands send; `observe_runs` takes what each
+    round has found, and must not raise."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Runner:
         clock: Callable[[], float] = time.monotonic,
         committed: Callable[[State, RunnerSettings], None] = lambda state, settings: None,
         own: RunnerSettings | None = None,
-        values: HandedValues | None = None,
+        secret_values: ReceivedSecretValues | None = None,
         observe_runs: Callable[[InstanceOverview], None] = lambda overview: None,
     ):
         attached = controller.attached()
@@ -75,9 +75,9 @@ class Runner:
         self.own = own or RunnerSettings()
         self.observe_runs = observe_runs
         self.gates = gates
-        self.values = values or HandedValues()
-        self.handed = 0  # hand-overs whose values are in use
-        self.answering = Answering(store, controller, self.instance, self.values)
+        self.secret_values = secret_values or ReceivedSecretValues()
+        self.secret_values_in_use = 0  # hand-overs whose values are in use
+        self.answering = Answering(store, controller, self.instance, self.secret_values)
         self.watches = Watches(controller, pool, clock)
         self._problems = ProblemLog()
         self.status = StatusWriter(
@@ -100,8 +100,8 @@ class Runner:
         attached = self.controller.attached()
         if attached is not None and attached.lost is not None:  # before the store, which may be the cause
             self.controller.process()
-        due, again, self.handed = self.values.take()
-        self.controller.renew_values(due)
+        due, again, self.secret_values_in_use = self.secret_values.take()
+        self.controller.update_secret_values(due)
         if again:
             self.controller.try_again()
         self._follow()
@@ -145,7 +145,7 @@ class Runner:
         return replace(event, cause=why)
 
     def _report(self, decided: Mapping[Address, Verdict] | None = None) -> None:
-        self.status.report(self.overview, self.serial, self.handed, decided)
+        self.status.report(self.overview, self.serial, self.secret_values_in_use, decided)
 
     def serve(self, stopping: threading.Event) -> None:
         """Rounds until it is stopped. A store that can't be reached is ridden out: the lease decides. Raises
@@ -203,7 +203,7 @@ class Runner:
             self.controller.update_configuration(wanted_now)
         # Before anything is started of it.
         digest = partial(self.store.serial_digest, state.serial)
-        self.controller.renew_values(self.values.take_committed(digest))
+        self.controller.update_secret_values(self.secret_values.take_committed(digest))
         wanted = wanted_of(state, self.instance)
         first = self.serial < 0
         if first:

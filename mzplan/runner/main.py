@@ -38,7 +38,8 @@ from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.logs import rotate
 from mzplan.runner.loop import RoundsFailedError, Runner
 from mzplan.runner.metrics import FindDrift, serve_metrics
-from mzplan.runner.wake import HandedValues, WakeListener, runtime_folder
+from mzplan.runner.secret_values import ReceivedSecretValues
+from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.runner.watchdog import Watchdog
 from mzplan.secrets.digests import own_key
 from mzplan.secrets.policy import Committed, Guard, Policy
@@ -154,9 +155,10 @@ def _serve(
 ) -> ExitCode:
     is_private = runtime_folder(settings.directory) is not None
     guard = policy or committed_guard(store)
-    values = HandedValues(guard.grant) if isinstance(guard, Committed) else HandedValues()
+    grants = (guard.grant,) if isinstance(guard, Committed) else ()
+    secret_values = ReceivedSecretValues(*grants)
     socket_file = runtime_file(settings, lease.instance, "sock")
-    listener = WakeListener(socket_file, values.receive, threading.Event())
+    listener = WakeListener(socket_file, secret_values.receive, threading.Event())
     if is_private:
         forget_failure(settings, lease.instance)
         listener.start()  # by it, `mzplan down` knows this process
@@ -192,7 +194,7 @@ def _serve(
         pool,
         committed=partial(_committed, settings, guard, beside),
         own=settings.runner,
-        values=values,
+        secret_values=secret_values,
         observe_runs=beside.look,
     )
     unwatch = store.backend.watch(controller.woken.set)

@@ -133,11 +133,11 @@ class StatusWriter:
         self,
         overview: InstanceOverview,
         serial: int,
-        handed: int,
+        secret_values_in_use: int,
         decided: Mapping[Address, Verdict] | None = None,
     ) -> None:
         """Write the Status where it has changed. `decided`: verdicts that are to be acted on next."""
-        status = self._status(overview, serial, handed)
+        status = self._status(overview, serial, secret_values_in_use)
         if decided is not None:
             status = replace(status, canaries=decided)
         now = self._clock()
@@ -181,7 +181,7 @@ class StatusWriter:
             "the samples of the last hour", lambda: self._store.write_recent(self._instance, recent), None
         )
 
-    def _status(self, overview: InstanceOverview, serial: int, handed: int) -> Status:
+    def _status(self, overview: InstanceOverview, serial: int, secret_values_in_use: int) -> Status:
         observations = {a: self._observation(a, query) for a, query in overview.queries.items()}
         for written in overview.maintained:
             if written not in observations and self._gates.handover.has_left(written):
@@ -200,7 +200,7 @@ class StatusWriter:
             rotated=overview.rotated,
             canaries=self._gates.canaries.verdicts,
             foreign=overview.foreign,
-            handed=handed,
+            secret_values_in_use=secret_values_in_use,
             opening_since=None if self._controller.is_open() else self._began_at,
             opened_in=self._opened(),
             versions=self._controller.versions(),

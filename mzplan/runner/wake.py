@@ -1,6 +1,6 @@
 """The wake-up socket of an embedded runner: `.mzplan/<instance>.sock`, mode 0600.
 
-It carries "look now", values of `${env:…}` references (see HandedValues), and where a command that is
+It carries "look now", values of `${env:…}` references (see ReceivedSecretValues), and where a command that is
 about to commit sends secrets: whoever may write to it is the runner's own user, who may read whatever the
 runner may. Correctness never depends on it: a runner that is not woken looks every half second, and one that
 lacks a value says so. Who listens there is the runner of this project: what `mzplan down` goes by.
@@ -16,21 +16,18 @@ import socket
 import stat
 import struct
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mzplan.host.files import make_private_folder
 from mzplan.host.local_folder import FOLDER, runtime_file, why_foreign, why_unused
 from mzplan.model.resources import ProjectSettings
-from mzplan.secrets.policy import Flow, Handed
+from mzplan.secrets.policy import Flow, SecretValues
 
 log = logging.getLogger("mzplan.wake")
 _LIMIT = 16 << 20  # bytes of one message
 _TIMEOUT = 2.0  # seconds
 _PEER = struct.Struct("3i")  # pid, user, group
-_KEPT = 8  # proposals, and commits, whose values are kept: a killed command does not come back for its own
-
-Values = Mapping[str, str]
 
 
 def runtime_folder(directory: str | Path) -> Path | None:
@@ -75,7 +72,7 @@ def _short_path(path: Path) -> Iterator[str]:
 class WakeListener:
     """Takes wake-up calls on a thread of its own. `receive` takes what comes with them, and numbers it."""
 
-    def __init__(self, path: Path, receive: Callable[[Handed], int], event: threading.Event):
+    def __init__(self, path: Path, receive: Callable[[SecretValues], int], event: threading.Event):
         self.path = path
         self.receive = receive
         self.event = event
@@ -123,7 +120,7 @@ class WakeListener:
                 with connection.makefile("rb") as file:
                     message = json.loads(file.readline(_LIMIT))
                 number = self.receive(
-                    Handed(
+                    SecretValues(
                         values={str(k): str(v) for k, v in message.get("env", {}).items()},
                         flows=[
                             Flow(str(name), tuple(map(str, way))) for name, way in message.get("flows", ())
@@ -137,16 +134,16 @@ class WakeListener:
                 connection.sendall(b"ok %d\n" % number)
 
 
-def send_wake(settings: ProjectSettings, instance: str, handed: Handed) -> int | None:
-    """Wake a runner of this machine. Returns the number of its hand-overs (`Status.handed`), None when nobody
-    listens: it will look by itself."""
+def send_wake(settings: ProjectSettings, instance: str, secret_values: SecretValues) -> int | None:
+    """Wake a runner of this machine. Returns what its Status will have as
+    `secret_values_in_use` once it uses the values, None when nobody listens: it will look by itself."""
     message = {
         "wake": True,
-        "env": dict(handed.values),
-        "flows": list(handed.flows),
-        "proposal": handed.proposal,
-        "state": handed.state,
-        "again": handed.again,
+        "env": dict(secret_values.values),
+        "flows": list(secret_values.flows),
+        "proposal": secret_values.proposal,
+        "state": secret_values.state,
+        "again": secret_values.again,
     }
     try:
         with _connected(settings, instance) as client:
@@ -179,70 +176,3 @@ def _connected(settings: ProjectSettings, instance: str) -> Iterator[socket.sock
         client.settimeout(_TIMEOUT)
         client.connect(address)
         yield client
-
-
-class HandedValues:
-    """Values of `${env:NAME}` references that commands have handed over, and when each is used.
-
-    What a command only proposes must leave no trace: its values serve the validation of that proposal. Those
-    of a commit are taken over with it; all others, which come from a command that has nothing to commit, at
-    once. Used from several threads: the socket's receives, the runner's takes. `grant` takes where secrets
-    may go, at once (mzplan.secrets.policy).
-    """
-
-    def __init__(self, grant: Callable[[Collection[Flow]], None] = lambda flows: None) -> None:
-        self._grant = grant
-        self._lock = threading.Lock()
-        self._proposed: dict[str, Values] = {}
-        self._committed: dict[str, Values] = {}
-        self._due: dict[str, str] = {}
-        self._again = False
-        self._received = 0
-
-    def receive(self, handed: Handed) -> int:
-        """The number of hand-overs so far. What is due at once is in use when `take` has given this number,
-        or a greater one."""
-        self._grant(handed.flows)
-        with self._lock:
-            if handed.proposal:
-                _keep(self._proposed, handed.proposal, handed.values)
-            elif handed.state:
-                _keep(self._committed, handed.state, handed.values)
-            elif handed.values or handed.again:
-                self._due.update(handed.values)
-                self._again |= handed.again
-                self._received += 1
-            return self._received
-
-    def proposed(self, proposal: str) -> Values:
-        """The values for the validation of a proposal."""
-        with self._lock:
-            return self._proposed.get(proposal, {})
-
-    def forget(self, proposal: str) -> None:
-        """The proposal is answered."""
-        with self._lock:
-            self._proposed.pop(proposal, None)
-
-    def take(self) -> tuple[Values, bool, int]:
-        """What is due at once, whether what has failed is, and the number of hand-overs that this makes."""
-        with self._lock:
-            due, again = self._due, self._again
-            self._due, self._again = {}, False
-            return due, again, self._received
-
-    def take_committed(self, digest: Callable[[], str | None]) -> Values:
-        """The values for the state that is committed, whose digest is asked for only if there are any
-        values."""
-        with self._lock:
-            waiting = bool(self._committed)
-        committed = digest() if waiting else None
-        with self._lock:
-            return self._committed.pop(committed, {}) if committed is not None else {}
-
-
-def _keep(kept: dict[str, Values], key: str, values: Values) -> None:
-    kept.pop(key, None)
-    kept[key] = values
-    if len(kept) > _KEPT:
-        del kept[next(iter(kept))]

@@ -291,7 +291,7 @@ def _quoted(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handed:
+class SecretValues:
     """`values` of `${env:NAME}` references, by name; `flows`: where a command that commits sends secrets.
     `proposal`: the id of the one for whose validation alone the values are. `state`: the digest of the state
     with whose commit they are taken over (Store.serial_digest). Neither: they are used from now on. `again`:
@@ -304,4 +304,4 @@ class Handed:
     again: bool = False
 
 
-NOTHING_HANDED = Handed()
+NO_SECRET_VALUES = SecretValues()

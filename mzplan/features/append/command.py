@@ -16,7 +16,7 @@ from mzplan.features.append.append import AppendedFile, append
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.words import count
-from mzplan.secrets.policy import NOTHING_HANDED
+from mzplan.secrets.policy import NO_SECRET_VALUES
 
 if TYPE_CHECKING:
     from mzplan.connectors.local.row_files import Format
@@ -60,7 +60,7 @@ def command_append(
     rows = AppendedFile(name=name, data=data, format=format_found, id=id_ or _new_id(), deletes=deletes)
     appended = append(work.project, address, rows, work.reporter, expect=expect_step)
     for instance in work.project.settings.instances.values():
-        work.runners.wake(instance, NOTHING_HANDED)
+        work.runners.wake(instance, NO_SECRET_VALUES)
     if invocation.json:
         invocation.document(
             {

@@ -19,7 +19,7 @@ from mzplan.operations.project import LOCK_WAIT, Project, Runners, Workbench, co
 from mzplan.operations.static_validation import validate
 from mzplan.operations.validation import reach_changed
 from mzplan.plan import apply_changes
-from mzplan.secrets.policy import NOTHING_HANDED
+from mzplan.secrets.policy import NO_SECRET_VALUES
 from mzplan.warehouse.paths import absolute, local_path
 
 
@@ -145,7 +145,7 @@ def _edit(
 def wake(runners: Runners, state: State) -> None:
     """Have the runners of this machine take in what was committed."""
     for instance in state.instances.values():
-        runners.wake(instance, NOTHING_HANDED)
+        runners.wake(instance, NO_SECRET_VALUES)
         runners.settle(instance, LOCK_WAIT)
 
 

@@ -33,7 +33,7 @@ from mzplan.runner.wake import WakeListener, runtime_folder
 settings = load_project(sys.argv[2])
 assert runtime_folder(settings.directory)
 path = runtime_file(settings, sys.argv[5], "sock")
-WakeListener(path, lambda handed: 0, threading.Event()).start()
+WakeListener(path, lambda secret_values: 0, threading.Event()).start()
 print("listens", flush=True)
 threading.Event().wait()
 """
@@ -149,7 +149,7 @@ def test_a_runner_that_ends_leaves_the_socket_of_its_successor(folder: Path) -> 
     settings = load_project(folder)
     path = runtime_file(settings, "local", "sock")
     path.parent.mkdir(mode=0o700)
-    listeners = [WakeListener(path, lambda handed: 0, threading.Event()) for _ in range(2)]
+    listeners = [WakeListener(path, lambda secret_values: 0, threading.Event()) for _ in range(2)]
     for listener in listeners:
         listener.start()
     listeners[0].close()

@@ -15,7 +15,7 @@ from mzplan.controller.executor import CheckResult
 from mzplan.model.diagnostics import MzplanError
 from mzplan.runner import answers
 from mzplan.schema.description import describe
-from mzplan.secrets.policy import Handed
+from mzplan.secrets.policy import SecretValues
 from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
 
 
@@ -61,11 +61,11 @@ def test_an_answer_that_can_not_be_written_is_still_one(
     monkeypatch.setattr(world.runner.controller, "validate", lambda *_: unfit)
     state = make_state(1)
     proposal = world.store.proposals.make("local", (describe(state.resources[SINK], state.resources),))
-    world.runner.values.receive(Handed(values={"PW": "secret"}, proposal=proposal.id))
+    world.runner.secret_values.receive(SecretValues(values={"PW": "secret"}, proposal=proposal.id))
     world.runner.answering._answer(proposal, time.monotonic() + 5.0)
     answer = world.store.proposals.read_answer(proposal)
     assert answer is not None and [d.code for d in answer.diagnostics] == ["MZ064"]
-    assert world.runner.values.proposed(proposal.id) == {}
+    assert world.runner.secret_values.proposed(proposal.id) == {}
 
 
 @pytest.mark.parametrize("upstream", [{"id": b"x"}, {"id": math.nan}, {"id": "x" * (1 << 20)}])

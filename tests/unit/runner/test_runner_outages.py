@@ -20,8 +20,9 @@ from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.runner import embedded, main
 from mzplan.runner.loop import RoundsFailedError
-from mzplan.runner.wake import HandedValues, WakeListener, send_wake
-from mzplan.secrets.policy import NOTHING_HANDED
+from mzplan.runner.secret_values import ReceivedSecretValues
+from mzplan.runner.wake import WakeListener, send_wake
+from mzplan.secrets.policy import NO_SECRET_VALUES
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store, open_store
 from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state
@@ -285,7 +286,7 @@ def test_nothing_that_is_sent_to_the_wake_socket_ends_it(tmp_path: Path) -> None
     (tmp_path / "mzplan.yaml").write_text("version: 1\nproject: shop\n")
     settings = load_project(tmp_path)
     woken = threading.Event()
-    listener = WakeListener(path, HandedValues().receive, woken)
+    listener = WakeListener(path, ReceivedSecretValues().receive, woken)
     listener.start()
     try:
         for data in (b"[" * 200_000, b"\xff", b"[]", json.dumps({"env": [1]}).encode()):
@@ -295,6 +296,6 @@ def test_nothing_that_is_sent_to_the_wake_socket_ends_it(tmp_path: Path) -> None
                 client.settimeout(5.0)
                 assert client.recv(16) == b""  # refused, and at once
         assert not woken.is_set()
-        assert send_wake(settings, "local", NOTHING_HANDED) == 0 and woken.is_set()
+        assert send_wake(settings, "local", NO_SECRET_VALUES) == 0 and woken.is_set()
     finally:
         listener.close()

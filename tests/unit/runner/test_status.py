@@ -32,7 +32,7 @@ from mzplan.plan.drift import drift_between
 from mzplan.render.resumption import render_resumed
 from mzplan.render.status import has_failed, render_status, status_to_json
 from mzplan.schema.description import Description, InlinedConnection, describe
-from mzplan.secrets.policy import Handed
+from mzplan.secrets.policy import SecretValues
 from mzplan.secrets.resolved import remember
 from mzplan.store.formats import decode_status, encode_status
 from mzplan.warehouse.step_history import unread
@@ -236,10 +236,10 @@ def test_what_has_failed_is_tried_at_once_when_an_apply_asks_for_it(world: World
     seen = until(world, lambda seen: seen.failures > 6)
     assert seen.condition == "failed" and seen.retry_at is not None
     world.executor.fail_start = lambda one: None
-    assert world.runner.values.receive(Handed(again=True)) == 1
+    assert world.runner.secret_values.receive(SecretValues(again=True)) == 1
     world.runner.tick()
     status = world.store.read_status("local")
-    assert status is not None and status.handed == 1
+    assert status is not None and status.secret_values_in_use == 1
     assert status.observations[ORDERS].condition != "failed"  # with this number comes the new attempt
     healed = world.settle().observations[ORDERS]
     assert healed.condition == "running" and healed.started_because is not None

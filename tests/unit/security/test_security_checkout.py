@@ -22,7 +22,7 @@ from mzplan.host import local_folder
 from mzplan.model.diagnostics import MzplanError
 from mzplan.operations import alter_journal
 from mzplan.runner import embedded, wake
-from mzplan.secrets.policy import Handed
+from mzplan.secrets.policy import SecretValues
 from mzplan.store.store import open_store
 from tests.unit.cli_runs import Ran, run, write
 
@@ -407,15 +407,15 @@ def test_values_of_secrets_are_sent_to_nobody_else(folder: Path, monkeypatch: py
         listener.setblocking(False)
         shutil.rmtree(folder / ".mzplan", ignore_errors=True)
         (folder / ".mzplan").symlink_to(theirs)
-        assert wake.send_wake(settings, "local", Handed(values={"A": "secret"})) is None
+        assert wake.send_wake(settings, "local", SecretValues(values={"A": "secret"})) is None
         (folder / ".mzplan").unlink()
         (folder / ".mzplan").mkdir()
         (folder / ".mzplan" / "local.sock").symlink_to(theirs / "local.sock")
-        assert wake.send_wake(settings, "local", Handed(values={"A": "secret"})) is None
+        assert wake.send_wake(settings, "local", SecretValues(values={"A": "secret"})) is None
         (folder / ".mzplan" / "local.sock").unlink()
         os.link(theirs / "local.sock", folder / ".mzplan" / "local.sock")
         monkeypatch.setattr(wake.os, "geteuid", lambda: os.getuid() + 1)
-        assert wake.send_wake(settings, "local", Handed(values={"A": "secret"})) is None
+        assert wake.send_wake(settings, "local", SecretValues(values={"A": "secret"})) is None
         with pytest.raises(BlockingIOError):
             listener.accept()
 

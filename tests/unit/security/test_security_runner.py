@@ -30,10 +30,11 @@ from mzplan.model.resources import ProjectSettings, Resource, RunnerSettings
 from mzplan.model.state import State
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
-from mzplan.runner.wake import HandedValues, WakeListener, send_wake
+from mzplan.runner.secret_values import ReceivedSecretValues
+from mzplan.runner.wake import WakeListener, send_wake
 from mzplan.schema.conformity import fault_of
 from mzplan.schema.description import Description, as_description, describe
-from mzplan.secrets.policy import NOTHING_HANDED, Committed, Flow, Guard, Handed, Policy, read_policy
+from mzplan.secrets.policy import NO_SECRET_VALUES, Committed, Flow, Guard, Policy, SecretValues, read_policy
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
@@ -476,8 +477,8 @@ class World:
             if isinstance(guard, Committed):
                 guard.take_in(flows_of_state(state))
 
-        values = HandedValues(guard.grant) if isinstance(guard, Committed) else HandedValues()
-        self.runner = Runner(store, controller, gates, self.pool, committed=take_in, values=values)
+        values = ReceivedSecretValues(guard.grant) if isinstance(guard, Committed) else ReceivedSecretValues()
+        self.runner = Runner(store, controller, gates, self.pool, committed=take_in, secret_values=values)
 
     def _check(self, description: Description, secrets: Secrets) -> CheckResult:
         found = resolve(description, secrets, ".")
@@ -605,21 +606,21 @@ def test_the_user_of_the_machine_may_allow_what_he_is_about_to_commit(world: Wor
     """What the first `apply` of a connection does, over the socket of the runner that it has started."""
     path = tmp_path / ".mzplan" / "local.sock"
     path.parent.mkdir()
-    listener = WakeListener(path, world.runner.values.receive, threading.Event())
+    listener = WakeListener(path, world.runner.secret_values.receive, threading.Event())
     listener.start()
     try:
         world.commit(commit(project(kafka(), source())))
         wanted = shop(state=world.committed)
         assert [d.code for d in world.ask(query(wanted))] == ["MZ107"]
         here = ProjectSettings(directory=str(tmp_path), project="p", warehouse="w", state={}, instances={})
-        handed = Handed(values={"P": "handed over"}, flows=flows_of_state(wanted))
-        assert send_wake(here, "local", handed) == 1
+        sent = SecretValues(values={"P": "handed over"}, flows=flows_of_state(wanted))
+        assert send_wake(here, "local", sent) == 1
         assert world.ask(query(wanted)) == () and world.sent[-1] == "handed over"
         assert [d.code for d in world.ask(moved(query(wanted), host="evil"))] == ["MZ107"]
         for odd in (1, [1], [[1]], [["${env:P}", 5]], {"a": 1}):  # the listener survives
             message = json.dumps({"wake": True, "env": {}, "flows": odd}).encode()
             _say(listener.path, message)
-        assert send_wake(here, "local", NOTHING_HANDED) == 1
+        assert send_wake(here, "local", NO_SECRET_VALUES) == 1
     finally:
         listener.close()
 

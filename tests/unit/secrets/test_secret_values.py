@@ -17,9 +17,10 @@ from mzplan.controller.instances import LeaseKeeper
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.runner.loop import Runner
-from mzplan.runner.wake import HandedValues, WakeListener, runtime_folder
+from mzplan.runner.secret_values import ReceivedSecretValues
+from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.schema.description import Description, references_of
-from mzplan.secrets.policy import Handed
+from mzplan.secrets.policy import SecretValues
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
@@ -80,14 +81,14 @@ class World:
 def leading(folder: Path, environment: dict[str, str]) -> Iterator[World]:
     """The runner of the embedded instance, in this process, with an environment of its own."""
     store = Store(LocalBackend(folder / "state"), "shop")
-    server, secrets, values = Server("shop"), Secrets(str(folder), environment), HandedValues()
+    server, secrets, values = Server("shop"), Secrets(str(folder), environment), ReceivedSecretValues()
     lease = store.leases.acquire("local", "test")
     assert lease is not None
     keeper = LeaseKeeper(store, lease, lambda _: None)
     keeper.start()
     stopping = threading.Event()
     with ThreadPoolExecutor(4) as pool:
-        runner = runner_in_memory(store, server, lease, pool, secrets=secrets, values=values)
+        runner = runner_in_memory(store, server, lease, pool, secrets=secrets, secret_values=values)
         assert runtime_folder(folder) is not None
         path = folder / ".mzplan" / "local.sock"
         listener = WakeListener(path, values.receive, runner.controller.woken)
@@ -204,11 +205,11 @@ def test_a_failure_that_was_under_way_is_not_told_of_a_new_value(
         committing = threading.Thread(target=world.apply, args=("--no-live",))
         committing.start()
         assert reading.wait(60)
-        before = world.runner.handed
+        before = world.runner.secret_values_in_use
         monkeypatch.setenv("HANDED_PG", "right")
-        world.runner.values.receive(Handed(values={"HANDED_PG": "right"}))
+        world.runner.secret_values.receive(SecretValues(values={"HANDED_PG": "right"}))
         world.runner.controller.wake()
-        while world.runner.handed == before:
+        while world.runner.secret_values_in_use == before:
             threading.Event().wait(0.01)
         go_on.set()
         committing.join(120)
@@ -228,18 +229,18 @@ def test_validation_says_whose_values_it_used(world: World, monkeypatch: pytest.
 
 
 def test_values_wait_for_their_own_state_and_no_other() -> None:
-    values = HandedValues()
-    assert values.receive(Handed(values={"A": "1"}, state="digest")) == 0
-    assert values.receive(Handed(values={"A": "2"}, proposal="p")) == 0
+    values = ReceivedSecretValues()
+    assert values.receive(SecretValues(values={"A": "1"}, state="digest")) == 0
+    assert values.receive(SecretValues(values={"A": "2"}, proposal="p")) == 0
     assert values.take() == ({}, False, 0) and values.proposed("p") == {"A": "2"}
     assert values.take_committed(lambda: "another") == {}
     assert values.take_committed(lambda: "digest") == {"A": "1"}
-    assert values.receive(Handed(values={"A": "3"})) == 1 and values.receive(Handed()) == 1
+    assert values.receive(SecretValues(values={"A": "3"})) == 1 and values.receive(SecretValues()) == 1
     assert values.take() == ({"A": "3"}, False, 1)
-    assert values.receive(Handed(again=True)) == 2
+    assert values.receive(SecretValues(again=True)) == 2
     assert values.take() == ({}, True, 2) and values.take() == ({}, False, 2)
     values.forget("p")
     assert values.proposed("p") == {}
     for number in range(100):
-        values.receive(Handed(values={"A": "x"}, proposal=str(number)))
+        values.receive(SecretValues(values={"A": "x"}, proposal=str(number)))
     assert sum(bool(values.proposed(str(number))) for number in range(100)) == 8
