@@ -29,7 +29,7 @@ _PRINTABLE = re.compile(r"[!-~]+")  # of a URL: what is not, is written %XX
 
 
 class ParsedType(click.ParamType[Any]):
-    """Text that `parse` makes a value of; what is no value raises ValueError, which says why. `known`: what a
+    """Text that `parse` makes a value of; anything else raises ValueError with the reason. `known`: what a
     shell is offered."""
 
     def __init__(

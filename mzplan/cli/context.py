@@ -96,8 +96,8 @@ class Invocation:
         remembered: Mapping[str, Any] | None = None,
         policy: str | None = None,
     ) -> Workbench:
-        """The project as of `project`, with the runners of this machine. `policy`: the file of those that are
-        started."""
+        """The project as of `project`, with the runners of this machine. `policy`: the file for runners that
+        it starts."""
         from mzplan.cli.runners import LocalRunners
         from mzplan.operations.project import Workbench
 

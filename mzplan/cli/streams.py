@@ -79,7 +79,7 @@ class Streams:
         until = time.monotonic() + seconds
         try:
             poll = select.poll()
-            poll.register(sys.stdout.fileno(), 0)  # that the other end is closed is told unasked
+            poll.register(sys.stdout.fileno(), 0)  # reports a closed other end without being asked
             if poll.poll(seconds * 1000):
                 self.reader_left()
         except (OSError, ValueError, AttributeError):  # closed, or no real stream

@@ -112,8 +112,7 @@ def is_of_variables(document: Document, variables: Container[str]) -> bool:
 
 
 def check_top_level(document: Document, variables: Container[str], findings: Findings) -> None:
-    """A file other than mzplan.yaml holds resources, and nothing else. `variables`: the
-    names of those that are declared."""
+    """Report anything but resources in a file other than mzplan.yaml. `variables`: the declared names."""
     data = document.data
     if data is None:
         return

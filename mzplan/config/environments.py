@@ -136,7 +136,7 @@ def set_apart(document: Document, chosen: Environment, variables: Variables, fin
     kept = containers_below([own, *(value for key, value in data.items() if key != SECTION)])
     apart = containers_below([data[SECTION]]) - kept - {id(entries[chosen.name])}
     document.references = [reference for reference in document.references if id(reference[0]) not in apart]
-    data[SECTION] = {**data[SECTION], **copies}  # what is no mapping is reported by the schema check
+    data[SECTION] = {**data[SECTION], **copies}  # the schema check reports anything but a mapping
     return Others(readings)
 
 

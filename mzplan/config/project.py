@@ -162,7 +162,7 @@ def _with_default_backend(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(instances: dict[str, Any]) -> dict[str, MetricsPlace]:
-    """By instance; what is none counts for nothing (its error is reported elsewhere)."""
+    """Return the values by instance. Invalid entries are left out; their error is reported elsewhere."""
     places = {}
     for name, inner in instances.items():
         given = inner.get("metrics") if isinstance(inner, dict) else None

@@ -26,8 +26,8 @@ _NOTHING: Mapping[str, Any] = {}
 
 @dataclass(slots=True)
 class Variables:
-    """The declared variables (name → what it is declared with), and the values of those that have one.
-    `defaults`: what each has where nothing from outside gives it another value (see read_variables)."""
+    """The declared variables (name → what it is declared with), and the values of the variables that have
+    one. `defaults`: what each has where nothing from outside gives it another value (see read_variables)."""
 
     document: Document
     declared: Mapping[str, Any]
@@ -122,7 +122,7 @@ def _find_uses(variables: Variables, state_at: Path) -> None:
 
 
 def _is_text(value: Any) -> bool:
-    # Arguments and the environment are bytes; what is no UTF-8 in them could be written to no file.
+    # Arguments and the environment are bytes; text that isn't UTF-8 could not be written to a file.
     try:
         return not isinstance(value, str) or bool(value.encode() or True)
     except UnicodeEncodeError:

@@ -60,7 +60,7 @@ class GuardedSecrets(Secrets):
         return other
 
     def permit(self, of: object) -> None:
-        """Raises MzplanError MZ108 for what is not right by the schemas; and what its guard does: for secrets
+        """Raises MzplanError MZ108 for anything that the schemas forbid; and what its guard does: for secrets
         that may not go where they would, and for servers that what is proposed may not reach."""
         assert isinstance(of, Description | InlinedConnection), "nothing else has secrets"
         if isinstance(of, Description) and of.address.kind == "connection":  # one that nothing uses
@@ -117,7 +117,7 @@ def flows_of_state(state: State) -> frozenset[Flow]:
 
 
 def _flows_of_past(store: Store) -> Iterator[frozenset[Flow]]:
-    """The same of the states that were committed before, the newest first. One that can't be read sends
+    """Read the states that were committed before, the newest first. One that can't be read sends
     none."""
     for serial in reversed(store.serials()):
         try:
@@ -139,7 +139,8 @@ def flows_of(description: Description) -> Iterator[Flow]:
 
 
 def flows_of_connection(inlined: InlinedConnection, lent_to: Sequence[Route] = ()) -> Iterator[Flow]:
-    """The same of a connection with those that it uses. `lent_to`: where what uses it signs in with it."""
+    """See above, for a connection and the connections that it uses. `lent_to`: where what uses it signs in
+    with it."""
     connector, own = find_connector(inlined.type), _routes(inlined)
     ways = [*own, *lent_to] if connector is not None and connector.lends else own
     yield from _flows(inlined.body, ways or [()])

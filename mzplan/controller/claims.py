@@ -26,7 +26,7 @@ Accepted = dict[Address, Description]
 
 
 class Claims:
-    """Which storage the queries of this instance claim; what is no longer claimed is journalled, kept for
+    """Which storage the queries of this instance claim; storage without a claim is journalled, kept for
     `retain` seconds, and removed."""
 
     def __init__(self, store: Store, executor: Executor, instance: str, retain: float, notes: Notes):

@@ -241,7 +241,7 @@ class Hosting:
             self._downgrade(collection)
 
     def maintain(self, instance: InstanceId) -> None:
-        """Look at the collection that is due, of those that this instance feeds."""
+        """Look at the collection of this instance that is due."""
         self.maintenance.harvest()
         if (survey := self.maintenance.surveyed()) is not None:
             self._take_survey(survey)

@@ -168,9 +168,8 @@ class OutputEndpoint(Protocol):
         """All of the step has been pushed. When this returns, it is durable in the output.
 
         Our one addition to the seed's interface: an output with transactions must know where a step ends, and
-        one that is told only by the next `start_step` would hold back the last. Raises StepError when no step
-        is started.
-        """
+        an endpoint that learns of it only by the next `start_step` would hold back the last step. Raises
+        StepError when no step is started."""
 
     def expire_step(self, step: Step) -> None:
         """ "Notifies the output endpoint that it no longer needs to track the positions of steps before
@@ -208,7 +207,7 @@ class ParallelOutputFactory(OutputFactory, Protocol):
 
 @runtime_checkable
 class Closes(Protocol):
-    """An endpoint that holds something (a connection, a file), and is told when it is used no more.
+    """An endpoint that holds something (a connection, a file), and learns when nobody uses it any more.
     Correctness must not depend on that, for a process may be killed."""
 
     def close(self) -> None:

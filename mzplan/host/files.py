@@ -146,7 +146,7 @@ def _removed_on_failure(path: Path, folder: int | None) -> Iterator[None]:
 
 
 def read_regular(path: str | Path, *, follow: bool = True, most: int | None = None) -> bytes:
-    """The content of a file. OSError also for what is none (a device may never end), or has more than `most`
+    """The content of a file. Raises OSError also for a device, which may never end, and for more than `most`
     bytes (MAX_BYTES): UnfitError; for a link too unless `follow`."""
     place = str(path)
     # Before it is opened: that may do something to a device.
@@ -160,7 +160,7 @@ def read_regular(path: str | Path, *, follow: bool = True, most: int | None = No
 
 
 def ensure_regular(handle: int, place: str) -> int:
-    """The handle; UnfitError, and it is closed, where it is of what is no regular file."""
+    """Return the handle of a regular file. Closes any other one and raises UnfitError."""
     try:
         mode = os.fstat(handle).st_mode
         if kind_of(mode):

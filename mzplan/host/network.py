@@ -1,4 +1,4 @@
-"""Which hosts and names are this machine, and how libpq is told what a connection may do without TLS."""
+"""Which hosts and names are this machine, and the libpq options for a connection without TLS."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def natural(name: Address | str) -> str:
 
 
 def natural_item(item: tuple[Address | str, Any]) -> str:
-    """The same of an item of a mapping by address or name."""
+    """The sort key of an item in a mapping by address or name; see `natural`."""
     return natural(item[0])
 
 

@@ -89,9 +89,9 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """The result of an apply: its plan, and the outcome of each query. `resumed`: what is seen of those that
-    a changed connection has restarted. `lost`: the instances that have no runner, which would go on. `whole`:
-    whether every query was followed."""
+    """The result of an apply: its plan, and the outcome of each query. `resumed`: what is seen of the queries
+    that a changed connection has restarted. `lost`: the instances that have no runner, which would go on.
+    `whole`: whether every query was followed."""
 
     plan: Plan
     serial: int

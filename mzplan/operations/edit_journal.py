@@ -55,7 +55,7 @@ class Journal(EditedFile):
 
     @classmethod
     def decode(cls, data: bytes) -> Journal:
-        """The inverse. Raises ValueError."""
+        """Decode an entry. Raises ValueError for anything else."""
         content = parse_json(data)
         if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
             raise ValueError("its checksum is not that of its content")

@@ -74,7 +74,7 @@ def mention(*addresses: Address) -> re.Pattern[str]:
 
 
 def entries(instance: str, place: Path) -> Iterator[LogEntry]:
-    """The entries of one log and of those that were set aside before it, as text or as JSON lines. A line
+    """The entries of one log and of the rotated ones before it, as text or as JSON lines. A line
     that begins none belongs to the one before."""
     current: LogEntry | None = None
     with contextlib.ExitStack() as opened:

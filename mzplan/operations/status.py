@@ -66,7 +66,7 @@ def _conditions(status: ProjectStatus) -> dict[Address, Condition]:
 
 
 def status_of_project(project: Project, state: State, statuses: Mapping[str, Status]) -> ProjectStatus:
-    """The same of a state and statuses that were read already; leases and journals are read here."""
+    """See read_project_status, for a state and statuses that were read before; reads leases and journals."""
     store = project.store
     instances = {**project.settings.instances, **state.instances}
     alive: dict[str, bool] = {}

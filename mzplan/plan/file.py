@@ -51,7 +51,7 @@ def write_plan(plan: Plan, path: str | Path) -> None:
 
 def read_plan(path: str | Path) -> Plan:
     """Read a plan file. Raises MzplanError: MZ070 (usage) where there is none, MZ030 for what can't be read,
-    MZ036 (exit 5) for what is not a whole plan file."""
+    MZ036 (exit 5) for anything but a whole plan file."""
     try:
         data = read_regular(path)
     except FileNotFoundError:
@@ -76,7 +76,8 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(data: bytes, place: str = "the plan file") -> Plan:
-    """The inverse. Raises MzplanError MZ036 (exit 5) for what is damaged, edited, or of another version."""
+    """Decode a plan file. Raises MzplanError MZ036 (exit 5) if it is damaged, edited, or of another
+    version."""
     try:
         document = decode(Fields, parse_json(data), "it")
         version = document.get("mzplan_plan")

@@ -92,8 +92,8 @@ def earlier_address(resource: Resource) -> Address | None:
 
 
 def moved(records: Records, moves: Mapping[Address, Address]) -> tuple[dict[Address, ResourceState], Records]:
-    """All records under their new names; and, by new address, the original records of those that were moved
-    or refer to a moved one."""
+    """All records under their new names; and, by new address, the original records of the ones that were
+    moved or refer to a moved one."""
     now: dict[Address, ResourceState] = {}
     originals: dict[Address, ResourceState] = {}
     for record in records.values():

@@ -165,7 +165,7 @@ class _Planner:
         instances: Mapping[str, Instance],
     ):
         """`committed`: the records under their new names. `originals`: by new address, the records as they
-        are committed, of those that move or refer to a moved one."""
+        are committed, for records that move or refer to a moved one."""
         self.before = committed
         self.originals = originals
         self.difference = difference

@@ -60,7 +60,7 @@ def _with_others(first: Diagnostic, others: list[Diagnostic]) -> Diagnostic:
         return first
     names = ", ".join(str(other.address) for other in others[:_NAMED])
     more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
-    detail = f"The same of {count(len(others), 'other', 'others')}: {names}{more}."
+    detail = f"Also {count(len(others), 'other', 'others')}: {names}{more}."
     return replace(first, detail=f"{first.detail}\n{detail}" if first.detail else detail)
 
 

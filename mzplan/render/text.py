@@ -80,8 +80,8 @@ def cut(text: str, length: int = MAX_VALUE) -> str:
 
 
 def elided(text: str, length: int) -> str:
-    """The text, or its beginning and its end around an ellipsis: a host is told by its end. Of a URL the path
-    is cut; the server stays, LED characters of it at most."""
+    """The text, or its beginning and its end around an ellipsis: a host is known by its end. Of a URL the
+    path is cut; the server stays, LED characters of it at most."""
     if len(text) <= length:
         return text
     if server := _SERVER.match(text):

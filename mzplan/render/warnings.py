@@ -24,7 +24,7 @@ LISTED = 60  # edits that lead elsewhere
 class Warned:
     """`what` happens (`2 queries pause`), `more` about it, and to what: addresses, and edits in one line
     each. `grave`: something is given up. `leads`: each is an edit that leads elsewhere, of which the server
-    is told whole. `plain`: the changes themselves say it as clearly."""
+    is shown whole. `plain`: the changes themselves say it as clearly."""
 
     what: str
     of: tuple[str, ...]

@@ -186,7 +186,7 @@ def _variables(settings: ProjectSettings) -> dict[str, str]:
 
 
 def _own(path: str, flags: int) -> int:
-    """Opens what is no link, nor a pipe that nobody reads."""
+    """Open a file, unless it is a link or a pipe that nobody reads."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 

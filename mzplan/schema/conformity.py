@@ -32,7 +32,7 @@ def fault_of(description: Description) -> str:
 
 
 def fault_of_connection(inlined: InlinedConnection) -> str:
-    """The same for a connection with those that it uses."""
+    """Return the first fault of a connection and the connections that it uses; "" if it is right."""
     return next(_connection_faults(inlined), "")
 
 

@@ -207,7 +207,7 @@ def as_description(resource: ResourceState, resources: Mapping[Address, Resource
 
 
 def as_connection(description: Description) -> InlinedConnection:
-    """The inverse."""
+    """Return the connection of a description that `as_description` made."""
     return InlinedConnection(
         address=description.address,
         type=description.type,

@@ -115,12 +115,12 @@ class Token:
 
     @property
     def word(self) -> str:
-        """In lower case; "" for what is no word, or in brackets."""
+        """The word in lower case; "" for another token, or one in brackets."""
         return self.text.lower() if self.kind == "word" and self.depth == 0 else ""
 
     @property
     def name(self) -> str:
-        """In lower case, as Spark compares names; "" for what is none."""
+        """The name in lower case, as Spark compares names; "" for another token."""
         if self.kind == "quoted" and self.text.startswith("`"):
             return self.text[1:-1].replace("``", "`").lower()
         return self.text.lower() if self.kind == "word" else ""

@@ -100,7 +100,7 @@ class _Typed:
         return rule(self, node) if rule else _FIXED.get(called)
 
     def _called(self, node: Any) -> str:
-        """Spark's name of the function that a node calls; sqlglot's class of what is no call. sqlglot has one
+        """Spark's name of the function that a node calls; sqlglot's class of another node. sqlglot has one
         class for several functions, and remembers where the name is written."""
         from sqlglot import exp
 

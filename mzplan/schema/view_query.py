@@ -168,7 +168,7 @@ def _taken_apart(sql: str, read: list[Token]) -> ViewQuery:
     )
     if odd is not None:
         raise SqlTextError(
-            "it reads what is no collection by its name: only sources and views of the project are read",
+            "it reads something else than a source or view of the project by its name",
             odd.start,
         )
     rest, alias = _alias(read[source + 2 :])

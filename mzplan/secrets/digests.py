@@ -135,7 +135,7 @@ def salt_of(digest: str) -> str | None:
 
 
 def _name_of(digest: str) -> str | None:
-    """The name of its key; None for what is no such digest."""
+    """The name of a digest's key; None for another text."""
     parts = digest.split(":")
     return parts[2] if len(parts) == 5 and parts[0] == _NAME else None
 

@@ -24,7 +24,7 @@ _KINDS = (
 
 def read_secret(path: Path, name: str) -> str | None:
     """The text of a file without the line ends at its end; None where there is none that may be read. `name`
-    is how a reference has it. Raises MzplanError MZ103 for what is no regular file of UTF-8 and at most
+    is how a reference has it. Raises MzplanError MZ103 for anything but a regular file of UTF-8 and at most
     MAX_SECRET bytes."""
     try:
         _require_regular(path.stat().st_mode, name)  # before it is opened: that may do something to a device
@@ -35,7 +35,7 @@ def read_secret(path: Path, name: str) -> str | None:
 
 
 def secret_in(handle: int, name: str) -> str:
-    """The same of a file that is open. Raises MzplanError MZ103 and OSError."""
+    """Read the secret in an open file. Raises MzplanError MZ103 and OSError."""
     _require_regular(os.fstat(handle).st_mode, name)
     data = _read(handle)
     if len(data) > MAX_SECRET:
@@ -48,7 +48,7 @@ def secret_in(handle: int, name: str) -> str:
 
 def read_pem(path: Path) -> bytes:
     """The bytes of a file that a connection names: certificates, or known hosts. Raises OSError for what
-    can't be read, and for what is no regular file of at most MAX_SECRET bytes."""
+    can't be read, and for anything but a regular file of at most MAX_SECRET bytes."""
     try:
         kind = _kind(path.stat().st_mode)  # before it is opened, as above
         if not kind:

@@ -52,7 +52,7 @@ class RemoteSecrets:
     ) -> str | None:
         """The value of `${kind:name}`, with name as `PATH` or `PATH#KEY`; None where there is none. A
         provider that can't be reached is one with what it said before, unless that must be `current`.
-        Raises MzplanError: MZ260 where it can't be reached, MZ261 where it refuses, MZ103 for what is no
+        Raises MzplanError: MZ260 where it can't be reached, MZ261 where it refuses, MZ103 for anything but a
         text."""
         path, _, key = name.partition("#")
         known = self._read(kind, provider, path, current)
@@ -158,7 +158,7 @@ def _parsed(reference: str, text: str) -> Mapping[str, object]:
         content = None
     if not isinstance(content, dict):
         raise _unusable(
-            reference, "names a key of what is no JSON object", "leave out # and what follows it."
+            reference, "names a key, but the value isn't a JSON object", "leave out # and what follows it."
         )
     return content
 

@@ -252,7 +252,8 @@ class _Looking:
         return ""
 
     def odd_plan(self, projected: DataFrame, rows: DataFrame, made: Iterable[str]) -> str:
-        """The same of an analysed projection: nodes of these classes, then what the rows are themselves."""
+        """See odd_tree, for an analysed projection: nodes of these classes, then what the rows are
+        themselves."""
         plan, base = (frame._jdf.queryExecution().analyzed() for frame in (projected, rows))
         for wanted in made:
             node = str(plan.getClass().getName())

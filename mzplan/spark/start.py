@@ -70,7 +70,7 @@ class StartContext:
 
 
 class QueryStart:
-    """`running` is told what happens. `resolve`: of another description of the same query."""
+    """`running` takes what happens. `resolve` resolves another description of the same query."""
 
     def __init__(
         self,

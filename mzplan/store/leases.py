@@ -1,4 +1,5 @@
-"""The leases of runners: who leads, and whether the runner that holds one may still be running queries."""
+"""The leases of runners: which one leads, and whether the runner that holds one may still be running
+queries."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Proposals:
         return proposals
 
     def _read(self, key: str) -> Proposal | None:
-        """None for what is no proposal."""
+        """Decode a proposal; None for anything else."""
         try:
             blob = self._backend.read(key)  # a link or a folder of that name can't be read
             if blob is None:

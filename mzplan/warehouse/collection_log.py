@@ -146,7 +146,7 @@ def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[i
 
 
 def steps_of(collection: CollectionLog, first: int, last: int) -> tuple[tuple[int, int] | None, int | None]:
-    """The first and last step that these versions hold, and their rows; None for what is not known."""
+    """The first and last step that these versions hold, and their rows; None for unknown values."""
     commits = list(filter(None, map(collection.commit, range(first, last + 1))))
     steps = [commit.step for commit in commits if commit.step is not None]
     if not steps:

@@ -27,7 +27,7 @@ class FileSteps:
 
 def steps_of_files(log: CollectionLog, records: Iterable[StepRecord]) -> FileSteps:
     """The steps by which a sink has read the files, as far as the logs reach back. A file that OPTIMIZE has
-    made has the rows, and so the steps, of those that it took away. Raises OSError."""
+    made has the rows, and so the steps, of the files that it replaced. Raises OSError."""
     spans: dict[str, Span] = {}
     listed = list(records)
     known_from = listed[0].step if listed else 0

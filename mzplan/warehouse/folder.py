@@ -24,7 +24,7 @@ _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticErro
 
 class Folder(Protocol):
     """Files by name. A write is whole or not at all, and durable when it returns. Raises OSError; UnfitError
-    for what is no regular file, and for a link in any component below the warehouse."""
+    for anything but a regular file, and for a link in any component below the warehouse."""
 
     def names(self) -> list[str]:
         """What is in it, sorted, but for what is hidden; nothing where the folder is not there."""
@@ -59,7 +59,7 @@ def open_folder(place: str) -> Folder:
 
 
 def remote(place: str) -> tuple[Any, str]:
-    """The file system of a URI, and the path in it. Raises OSError, also for what is no URI of any."""
+    """The file system of a URI, and the path in it. Raises OSError, also for an unknown URI."""
     from pyarrow import fs
 
     # Hadoop says s3a, everybody else s3; and it writes letters beyond ASCII as they are.
@@ -94,14 +94,14 @@ def is_there(place: str) -> bool:
 
 
 def read_text(place: str) -> str | None:
-    """A file's content, None when it is not there. Raises OSError, also for what is not UTF-8."""
+    """Return a file's text; None if it is missing. Raises OSError, also if it isn't UTF-8."""
     folder, _, name = place.rpartition("/")
     data = open_folder(folder).read(name)
     return decoded(data, place) if data is not None else None
 
 
 def decoded(data: bytes, place: str) -> str:
-    """The text of a file. Raises OSError, which names its place, for what is not UTF-8."""
+    """The text of a file. Raises OSError, which names the file, if it isn't UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as problem:

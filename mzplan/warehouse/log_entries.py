@@ -41,7 +41,7 @@ class Features:
 class Commit:
     """One version. `step` is None for one that no streaming query wrote. `rows` are those that it added; of a
     MERGE those that it inserted, updated and deleted. `adds` are the Parquet files that it added, `removes`
-    the names of those that it took away. `transaction` is who says that it wrote this, and as which step;
+    the names of the files that it removed. `transaction` is who says that it wrote this, and as which step;
     `merged` the rows that a MERGE was given (None: it is none), and `changes` the Parquet files of its change
     feed: with none of them, its rows are those of `adds`, all new. `features`: what the table asks for from
     here on; None where that is as before. `partitions`: likewise, the table's partition columns with their
@@ -77,7 +77,7 @@ class Commit:
 
 
 def decode_commit(collection: str, version: int, data: bytes) -> Commit:
-    """Raises ValueError and its like for what is no commit."""
+    """Decode a commit. Raises ValueError, TypeError or KeyError for anything else."""
     info: dict[str, Any] = {}
     adds: list[dict[str, Any]] = []
     removes: list[dict[str, Any]] = []

@@ -57,5 +57,5 @@ class StepRecord:
 
     @classmethod
     def parse(cls, line: Line) -> StepRecord:
-        """The inverse. Raises ValueError for anything else."""
+        """Parse a line of the index. Raises ValueError for anything else."""
         return decode(cls, json.loads(line))

@@ -129,7 +129,7 @@ class Views:
     def _compare(self, resource: Declared, written: object, selected: list[Selected]) -> None:
         try:
             columns = parse_columns(written) if isinstance(written, str) else ()
-        except DdlError:  # it is told elsewhere
+        except DdlError:  # reported elsewhere
             return
         names, wanted = [c.name.lower() for c in columns], [c.name.lower() for c in selected]
         types = {c.name.lower(): c.type for c in selected if c.type is not None}

@@ -82,7 +82,7 @@ def _secrets(kind: Any, type_: str, body: Mapping[str, Any], path: tuple[str, ..
 
 
 def explained(problem: BaseException, subject: str, secrets: Sequence[str]) -> MzplanError | None:
-    """What a connector raised, for people and without secrets; None for what is no Exception."""
+    """What a connector raised, for people and without secrets; None if it isn't an Exception."""
     if isinstance(problem, MzplanError):
         return problem
     if not isinstance(problem, Exception):

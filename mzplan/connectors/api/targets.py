@@ -6,7 +6,7 @@ differs between the two is found by `mzplan.spark.verification.content_compariso
 a crash Spark runs its last micro-batch again, from the same files of the collection, and under the
 description that began it (mzplan.warehouse.checkpoints). The rows are the same, unless that could not be,
 or they hold something like rand() or current_timestamp(): the output rule is mzplan.endpoints.replay, here
-is what people are told.
+is what people see.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Recorded(Protocol):
 class Compared:
     """The result of a compare, up to the step `last` of the sink (-1: it has written nothing). `first`: the
     first step whose rows must all be there, as the target no longer keeps older ones; None where it keeps
-    none of those that were written. Numbers of rows: `wanted` by the collection, `found` in the target,
+    none of the written steps. Numbers of rows: `wanted` by the collection, `found` in the target,
     `missing`, `doubled` (there more often than they should), and `more`: in the target, and not among the
     sink's rows, at least not with these values. `repeats`: doubled ones are none that the sink promised to
     avoid. `examples` of the three, by their names. `unseen`: what was not compared."""

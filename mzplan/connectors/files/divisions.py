@@ -15,7 +15,7 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.words import one_line
 
 _MOST_FOLDERS = 40  # that are looked into
-_MOST_OF_ONE = 8  # of those that are named for the same columns: what was emptied leaves its folders
+_MOST_OF_ONE = 8  # folders that are named for the same columns: what was emptied leaves its folders
 
 
 def unfit_divisions(query: ResolvedQuery, folder: str) -> list[Diagnostic]:

@@ -28,8 +28,8 @@ _OTHER = ": it begins with a schema's id, as the keys of a schema registry do. I
 class Envelope(ABC):
     """Expressions over the records of one source. Those of `given` are over records; the others are over rows
     with the values of `given`, by `names`, and the record as `j` (see parsers.Parsed). `key`: the records'
-    key; `columns`: those of the collection's key that are in the records, `beside`: the names of those that
-    come with them (`include`)."""
+    key; `columns`: the columns of the collection's key that are in the records; `beside`: the names of the
+    columns that come with them (`include`)."""
 
     key: Expression
     columns: tuple[Column, ...]

@@ -141,7 +141,7 @@ def _verb(query: ResolvedQuery) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """The latest version of a subject. `type`: AVRO, JSON or PROTOBUF; `id` is the schema's in the registry;
-    `schemas` are the texts of those that it refers to, and last its own."""
+    `schemas` are the texts of the schemas that it refers to, and last its own."""
 
     version: int
     id: int

@@ -175,8 +175,8 @@ _TAKES: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def avro_writable(schemas: Sequence[str], outputs: Sequence[Output]) -> list[str]:
-    """The errors of writing these columns with a schema. `schemas`: the texts of those that it refers to, and
-    last its own."""
+    """The errors of writing these columns with a schema. `schemas`: the texts of the schemas that it refers
+    to, and last its own."""
     try:
         fields = parse_record(schemas).fields
     except SchemaError as problem:

@@ -95,7 +95,7 @@ def schema_texts(request: Get, found: Mapping[str, Any]) -> tuple[str, ...]:
     """The texts of an answer's schema: first those that it refers to, then its own. Raises RegistryError."""
     texts: list[str] = []
     seen: set[str] = set()
-    size = 0  # characters, of those that are under way, too
+    size = 0  # characters, including answers under way
     until = time.monotonic() + _ALL_S
 
     def add(answer: Any) -> None:

@@ -32,8 +32,8 @@ _ALWAYS = (
 
 
 def ship(*modules: str) -> None:
-    """From now on, Spark's tasks carry the code of these modules, and of those that every output uses. So a
-    shipped module imports nothing else of mzplan's, and other packages only inside functions. An armed
+    """From now on, Spark's tasks carry the code of these modules, and of the ones that every output uses. So
+    a shipped module imports nothing else of mzplan's, and other packages only inside functions. An armed
     failpoint is sent, too."""
     from pyspark import cloudpickle
 

@@ -124,7 +124,7 @@ def is_compacted(client: Client, query: ResolvedQuery) -> bool:
 
 
 def _near_topic(client: Client, topic: str) -> str | None:
-    """A topic that this one was probably meant to be, of those that may be seen. Asking for all topics, other
+    """The visible topic with the most similar name. Asking for all topics, other
     than for one, creates none."""
     try:
         return nearest(topic, client.admin.list_topics(timeout=NEAR_TIMEOUT_S).topics)

@@ -39,7 +39,7 @@ class KafkaStepRecord:
 
     @classmethod
     def parse(cls, text: str) -> KafkaStepRecord:
-        """The inverse of `text`. Raises ValueError for what is not a step record."""
+        """Parse the text of a step record. Raises ValueError for anything else."""
         data = json.loads(text)
         if not isinstance(data, dict):
             raise ValueError("no mapping")

@@ -107,7 +107,7 @@ class KafkaContent(Content):
         return {place.partition: future.result().offset for place, future in futures.items()}
 
     def _oldest(self) -> float | None:
-        """Since when each partition has all records. One that has lost records has all of those that came
+        """Since when each partition has all records. One that has lost records has all records that came
         after the oldest that is left."""
         lossy = [p for p, first in self._first.items() if first > 0]
         if not lossy:

@@ -74,7 +74,7 @@ def encode_step(rows: Table, id_: str) -> memoryview:
 
 @contextmanager
 def _decoding() -> Iterator[None]:
-    """Whatever Arrow, or the hash of the rows, raises for what is not as an append writes it."""
+    """Errors that Arrow or the hash of the rows raises for a file that no append wrote."""
     import pyarrow as pa
 
     try:

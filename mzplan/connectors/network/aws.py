@@ -63,7 +63,7 @@ def s3a_settings(aws: ResolvedConnection, bucket: str) -> dict[str, str]:
 
 
 def arrow_filesystem(aws: ResolvedConnection) -> Any:
-    """The same for pyarrow: a pyarrow.fs.S3FileSystem. Raises OSError."""
+    """Return a pyarrow.fs.S3FileSystem with these credentials. Raises OSError."""
     from pyarrow import fs
 
     body = aws.body
@@ -104,7 +104,7 @@ def java_kafka_options(aws: ResolvedConnection) -> dict[str, str]:
 
 
 def librdkafka_options(aws: ResolvedConnection) -> dict[str, Any]:
-    """The same for librdkafka, which signs in with a token. Raises MzplanError MZ130."""
+    """Return the settings of librdkafka, which logs in with a token. Raises MzplanError MZ130."""
     body = aws.body
     if "region" not in body:
         raise error(

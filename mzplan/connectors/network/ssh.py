@@ -265,7 +265,7 @@ async def _connect(hop: Hop, outer: Any) -> Any:
     class Client(asyncssh.SSHClient):
         def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
             shown.append(key.export_public_key().decode().strip())
-            return False  # called only for a key that is none of those that are trusted
+            return False  # called only for a key that isn't trusted
 
     keys = _private_keys(hop)
     trusted, kinds = _trusted(hop)

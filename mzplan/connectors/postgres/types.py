@@ -183,7 +183,7 @@ def altered(spark_type: str, target: TargetColumn) -> tuple[str, bool]:
 
 
 def _digits(type_: str, size: tuple[int, int] | None) -> tuple[int, int] | None:
-    """How many digits a number has before and behind its point, at most; None for what is not exact."""
+    """How many digits a number has before and behind its point, at most; None for an inexact type."""
     if size is not None or (sized := _SIZED.match(type_)) is None:
         precision, scale = size or (_DIGITS.get(type_, 0), 0)
     elif sized[1] != "DECIMAL":

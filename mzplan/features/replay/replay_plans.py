@@ -71,7 +71,7 @@ def plan_letters(
 
 
 def _ensure_condition(address: Address, where: str) -> None:
-    """Raise MzplanError MZ273 for what is no condition over the columns of a letter."""
+    """Raise MzplanError MZ273 for anything but a condition over a dead letter's columns."""
     parsed, names = parse_where(where), [column.name for column in parse_columns(COLUMNS)]
     unknown = [name for name, _ in parsed.columns if name.lower() not in names]
     if parsed.problem:

@@ -59,8 +59,8 @@ def open_snapshot(
 ) -> CollectionSnapshot:
     """A collection as of a step (None: the newest that is committed).
 
-    Raises MzplanError: MZ094 for what is not a source and for a step that is not there (any more, or yet),
-    MZ091 for one whose files or log are gone, MZ090 for a failure of the storage.
+    Raises MzplanError: MZ094 for a query without a collection, and for a step that is not there (any more,
+    or yet), MZ091 for one whose files or log are gone, MZ090 for a failure of the storage.
     """
     state = read_state(project.store, reporter)
     resource = state.resources.get(address)

@@ -131,8 +131,7 @@ def require_steps(query: ResolvedQuery, records: Sequence[StepRecord], frontier:
 
 
 def _first_complete(records: Sequence[StepRecord], content: Content) -> int | None:
-    """The first step whose rows the target still has all of: of those that began after what it may have
-    lost was written."""
+    """Return the first step that began after all rows that the target may have lost; None if none did."""
     if content.since is None:
         return 0
     young = (r.step for r in records if r.time is not None and r.time > content.since)

@@ -431,7 +431,7 @@ def test_equal_notices_are_one_with_their_number() -> None:
     plan = build_plan(project(*changed), state)
     assert len([d for d in plan.diagnostics if d.code == "MZ045"]) == 40
     for text in (render_plan(plan), render_plan_markdown(plan)):
-        assert text.count("notice[MZ045]") == 1 and "The same of 39 others: sink.out1" in text
+        assert text.count("notice[MZ045]") == 1 and "Also 39 others: sink.out1" in text
     assert render_plan(plan, full=True).count("notice[MZ045]") == 40
     assert len(render_plan(plan).splitlines()) <= 60
     assert len(plan_to_json(plan)["diagnostics"]) == 40

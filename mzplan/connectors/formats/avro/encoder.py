@@ -26,7 +26,7 @@ _NAMES = {"NoneType": "NULL", "dict": "a record", "list": "an array"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
     """For mapInArrow: the structs in the column `value` become records; NULL stays NULL. `schemas`: the texts
-    of those that the schema refers to, and last its own; `id`: its id in the registry. An error for people
+    of the schemas that it refers to, and last its own; `id`: its id in the registry. An error for people
     begins with `mark`: `mzplan[MZ059]: …`."""
 
     schemas: Sequence[str]

@@ -43,8 +43,8 @@ def missing_schema(connection: Connection, query: ResolvedQuery) -> str | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """How the columns of a table differ from what a sink writes, each with what is wrong, in words: outputs
-    without a column; with one that takes none of the values, or not all. `others`: what is no matter of one
-    output, each with what of an ALTER TABLE mends it, "" where only the sink can be changed."""
+    without a column; with one that takes none of the values, or not all. `others`: findings that aren't about
+    one output, each with what of an ALTER TABLE mends it, "" where only the sink can be changed."""
 
     missing: Mapping[Output, str] = field(default_factory=dict)
     wrong: Mapping[Output, str] = field(default_factory=dict)

@@ -42,7 +42,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %(schema)s AND c.relname = %(name)s
 """
 # What fills in a column that the sink does not write (an identity needs nothing). A CASE, as conditions are
-# evaluated in any order, and the function fails for what is no sequence.
+# evaluated in any order, and the function fails for anything but a sequence.
 _SEQUENCES = """
 SELECT n.nspname::text, s.relname::text FROM pg_attrdef d
 JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum

@@ -64,8 +64,8 @@ class _Pending:
 
 
 class Decoder:
-    """Of one stream. `tables`: the ids of those that matter: the rows of others are left out, and nothing is
-    kept of them. `keys` gives the key's columns of a table, as they are called there."""
+    """Of one stream. `tables`: the ids of the tables that matter: the rows of others are left out, and
+    nothing is kept of them. `keys` gives the key's columns of a table, as they are called there."""
 
     def __init__(self, keys: Callable[[Relation], Sequence[str]], tables: Container[int]):
         self._keys = keys

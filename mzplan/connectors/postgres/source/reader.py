@@ -69,7 +69,7 @@ class Reading:
         added: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> Iterator[RecordBatch]:
         """All transactions whose commit is in (after, to], of the tables with these oids, whatever they are
-        called there; where none are known, of those that have the tables' names now. The slot may begin
+        called there; where none are known, of the tables with these names now. The slot may begin
         after `after`, but not after `passed`: up to there was nothing. Columns that are `added`, by table,
         are NULL in rows from before they were there."""
         if not oids:

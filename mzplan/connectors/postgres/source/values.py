@@ -261,7 +261,7 @@ def _arrays(values: StringArray, spark_type: str, *, single: bool) -> Array:
 
 
 def parse_array(text: str) -> Nested:
-    """`{1,NULL,{"a b"}}` → nested lists of texts. Raises ValueError for what is no array literal."""
+    """`{1,NULL,{"a b"}}` → nested lists of texts. Raises ValueError for anything else."""
     bounds = _BOUNDS.match(text)  # [0:1]={…}: its indexes begin elsewhere
     at = bounds.end() if bounds else 0
     if text[at : at + 1] != "{":
