@@ -225,7 +225,7 @@ def test_an_unforeseen_error_is_told_without_what_it_says(
     def broken(*_: Any, **__: Any) -> Any:
         raise KeyError("geheim")
 
-    monkeypatch.setattr("mzplan.operations.planning.make_plan", broken)
+    monkeypatch.setattr("mzplan.cli.plan.make_plan", broken)
     for options, shown in (((), False), (("-v",), True)):
         with pytest.raises(SystemExit) as left:
             from mzplan.cli.main import main
@@ -368,7 +368,7 @@ def test_nobody_is_asked_without_a_terminal_or_with_json(folder: Path) -> None:
 
 
 def test_an_interrupted_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.operations.planning.make_plan", _interrupt)
+    monkeypatch.setattr("mzplan.cli.plan.make_plan", _interrupt)
     ran = mzplan(folder, "plan")
     assert (ran.code, ran.out, ran.err) == (130, "", "Interrupted.\n")
     ran = mzplan(folder, "plan", "--json")

@@ -138,7 +138,7 @@ def test_a_checkpoint_that_is_damaged_is_named(tmp_path: Path) -> None:
 def test_names_of_features_that_are_none(tmp_path: Path) -> None:
     names = [7, "x" * 100, *(f"of{number:02}" for number in range(12))]
     told = refusal(table_of(tmp_path, {"minWriterVersion": 7, "writerFeatures": names}), writes=True)
-    assert "14 features" in told.detail and "7, of00" in told.detail and "of08, …. " in told.detail
+    assert "14 features" in told.detail and "7, of00" in told.detail and "of08, …" in told.detail
 
 
 def refusal(table: str, *, writes: bool) -> Any:
@@ -184,7 +184,7 @@ def test_the_status_has_them_and_an_older_one_has_none() -> None:
 def notices(
     monkeypatch: pytest.MonkeyPatch, status: Status, installed: str, leader: object = None
 ) -> list[str]:
-    monkeypatch.setattr("mzplan.host.spark_lines.installed_spark", lambda: installed)
+    monkeypatch.setattr("mzplan.operations.planning.installed_spark", lambda: installed)
     leases = SimpleNamespace(leader=lambda name: leader)
     project: Any = SimpleNamespace(store=SimpleNamespace(leases=leases))
     state = State(project="shop", instances={"local": Instance(name="local", type="embedded")})

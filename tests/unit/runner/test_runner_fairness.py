@@ -159,7 +159,7 @@ def test_a_name_is_changed_while_its_start_takes_long(world: World, monkeypatch:
 
 
 def test_giving_up_a_backfill_asks_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mzplan.operations import apply
+    from mzplan.cli import apply
 
     given: list[bool | None] = []
 
