@@ -125,8 +125,7 @@ class Invocation:
             raise error(
                 "MZ105",
                 f"{policy} is a file of the project",
-                "A policy says where secrets may go, whatever the project's files say: their author must not "
-                "write it, too.",
+                "A policy says where secrets may go, so the author of the files must not write it.",
                 f"name a file outside of {self.folder}: --policy, or the variable MZPLAN_POLICY.",
             )
         return read_policy(policy)

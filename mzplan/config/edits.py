@@ -174,11 +174,9 @@ def _of_template(directory: str, address: Address, template: str) -> Diagnostic:
     diagnostic = Diagnostic(
         code="MZ075",
         summary=f"{address} is made by for_each, and can't be edited alone",
-        detail=f"The `for_each` of {name} makes it. An edit there would change every {address.kind} that is "
-        "made by it.",
-        hint=f"edit {name} by hand for all of them, with what differs as a value of its `for_each`; or "
-        f"take the key out of `for_each` and write {whole} out under `{section}:`{along}, which by itself "
-        "changes nothing. Then run `mzplan apply`.",
+        detail=f"The `for_each` of {name} makes it, and others.",
+        hint=f"edit {name} by hand; or take the key out of its `for_each` and write {whole} out under "
+        f"`{section}:`{along}. Then run `mzplan apply`.",
         address=other,
     )
     return replace(locate(directory, diagnostic), address=address)
@@ -266,8 +264,8 @@ def _declaring(directory: str, address: Address, edited: Mapping[str, bytes]) ->
     diagnostic = Diagnostic(
         code="MZ075",
         summary=f"{address} can't be edited in place",
-        detail="No file writes it out by its name: it comes in by an alias or a merge (`<<`), or it is "
-        "written inside the source or sink that uses it.",
+        detail="It comes from an alias or a merge (`<<`), or is written inside the source or sink that uses "
+        "it.",
         hint="edit the file by hand, then run `mzplan apply`; or write it out under its name first.",
         address=address,
     )
@@ -298,8 +296,8 @@ def _replaced_variables(
             diagnostic = Diagnostic(
                 code="MZ077",
                 summary=f"{name} of {address} comes from a variable, which every environment fills in",
-                detail=f"{file.path} says {words}. This edit would write the value of environment "
-                f"{environment} into the file, for all of them. Nothing was changed.",
+                detail=f"{file.path} says {words}. The edit would change every environment. Nothing was "
+                "changed.",
                 hint=f"set {', '.join(names)} under `environments: {{{environment}: {{variables: …}}}}` in "
                 f"mzplan.yaml, then run `mzplan --env {environment} apply`.",
                 address=address,
@@ -310,8 +308,7 @@ def _replaced_variables(
                 code="MZ077",
                 summary=f"{name} of {address} no longer comes from a variable",
                 detail=f"{file.path} said {words}; this edit puts a value in its place.",
-                hint="to keep the variable, give it another value instead (--var, --var-file, or its default "
-                "in mzplan.yaml).",
+                hint="to keep the variable, give it another value instead.",
                 address=address,
             )
         found.append(locate(directory, diagnostic, edit.path))

@@ -213,8 +213,7 @@ def _report(
         "MZ246",
         summary,
         f"{shown(name, quote=False)} has {shown(a.written, quote=False)} ({HERE}), "
-        f"{shown(other, quote=False)} has {shown(b.written, quote=False)}. "
-        "What is applied to one would reach what runs in the other.",
+        f"{shown(other, quote=False)} has {shown(b.written, quote=False)}.",
         f"give each its own `{b.setting}:` under `environments:`, or by a variable that differs.",
         location=_location(document, other, b),
         related=_location(document, name, a),

@@ -168,8 +168,8 @@ class Expansion:
         self.findings.add(
             "MZ251",
             f"{shown(text[start : start + length], quote=False)} is not a reference to a key or value",
-            "In a source or sink with `for_each`, ${each.key} is the key and ${each.value} its value; "
-            "${each.value.NAME} is what has this name in a value that is a mapping.",
+            "In a `for_each`, ${each.key} is the key, ${each.value} its value, and ${each.value.NAME} a "
+            "part of it.",
             "write one of these.",
             location=self.template.location(path, offset=start, length=length),
         )

@@ -35,8 +35,7 @@ def read_state_config(
         findings.add(
             "MZ110",
             f"{shown(path)} is a file of the project",
-            "--state-config (or MZPLAN_STATE_CONFIG) says where the state is, in place of the project's own "
-            "files: the author of a checkout must not choose to which server the state's password goes.",
+            "The author of a checkout must not choose to which server the state's password goes.",
             f"name a file outside of {project}, or leave the option out.",
         )
         return None

@@ -44,8 +44,8 @@ class Templates:
         self.findings.add(
             "MZ007",
             "for_each makes the project too large",
-            f"{template.label} has {keys:,} keys. All `for_each` of a project may make {MAX_MADE:,} "
-            f"resources and {MAX_FILLED:,} characters; with them it may have {MAX_NODES:,} keys and values.",
+            f"{template.label} has {keys:,} keys. All `for_each` may make {MAX_MADE:,} resources, "
+            f"{MAX_FILLED:,} characters, and {MAX_NODES:,} keys and values.",
             "give it fewer keys, or split the project.",
             location=template.location(("for_each",), at_key=True),
         )

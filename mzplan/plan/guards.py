@@ -137,8 +137,8 @@ def _prevented(change: Change) -> Iterator[Diagnostic]:
             code="MZ041",
             kind="destroy-prevented",
             summary=f"{change.address} must not be {'replaced' if change.after else 'deleted'}",
-            detail=f"It says lifecycle: {{prevent_destroy: true}}. Why it would {change.action}: "
-            f"{change.reason}.",
+            detail="It says lifecycle: {prevent_destroy: true}, and this plan would "
+            f"{change.action} it: {change.reason}.",
             hint="apply lifecycle: {prevent_destroy: false} first, if you mean it.",
             address=change.address,
             exit_code=ExitCode.REFUSED,

@@ -34,8 +34,9 @@ class Looking:
                 summary=f"{subject} was not validated live: {left[0].reference} is not sent from here to "
                 f"{shown_route(left[0].route)}",
                 detail=f"{detail} {self.why}" if self.why else detail,
-                hint="if the files are yours, or you have read them: add --send-secrets, and every secret "
-                "that they name goes where they say. Else add --policy FILE (outside the project) with:\n"
+                hint="if the files are yours, or you have read them, add --send-secrets; else add --policy "
+                "FILE "
+                "(outside the project) with:\n"
                 f"{lines_for(left)}",
             )
         )

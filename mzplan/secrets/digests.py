@@ -41,8 +41,7 @@ def find_key() -> bytes | None:
             raise error(
                 "MZ112",
                 f"{VARIABLE} is too short",
-                f"It keeps secrets from being guessed by what the store has of them: {_LEAST} characters or "
-                "more.",
+                f"It keeps readers of the store from guessing secrets, and needs {_LEAST} characters.",
                 "make one with `openssl rand -hex 32`, the same for the runner and for jobs that plan.",
             )
         return given.encode()

@@ -110,8 +110,7 @@ class Policy:
             raise error(
                 "MZ106",
                 f"The policy does not let {subject} reach {shown_route(route)}",
-                f"No entry of the policy {self.path} has that server. What is only proposed reaches none but "
-                "those of the policy, also without a secret.",
+                f"No entry of the policy {self.path} has that server, and proposals reach no other servers.",
                 f"if it may, add to {self.path} (a runner reads it when it starts):\n"
                 f"{lines_for([Flow(NO_SECRET, route)])}",
             )
@@ -239,8 +238,7 @@ def _uncommitted(subject: str, flows: Collection[Flow]) -> Diagnostic:
         code="MZ107",
         kind="not-sent",
         summary=f"{subject} would send {first.reference} to {shown_route(first.route)}",
-        detail="No committed state does that, and without a policy a runner sends secrets only where a "
-        "committed state does.",
+        detail="Without a policy, a runner sends secrets only where a committed state does.",
         hint=f"find out who wrote it. If it may, start the runner with a policy (--policy) that has:\n"
         f"{lines_for(sorted(flows))}",
     )
@@ -254,8 +252,7 @@ def _proposed(subject: str, flows: Collection[Flow]) -> Diagnostic:
         kind="not-sent",
         summary=f"{subject} was not validated live: it would send {first.reference} to "
         f"{shown_route(first.route)}, which the committed state does not",
-        detail="Whoever may write proposals need not be one who may commit. The runner validates it once it "
-        "is committed, before it stops anything.",
+        detail="The runner validates it after the commit, before it stops anything.",
         hint="to have it validated before, start the runner with a policy (--policy) that has:\n"
         f"{lines_for(sorted(flows))}",
     )

@@ -106,8 +106,7 @@ class Secrets:
             raise error(
                 "MZ056",
                 f"Secret {reference} has no value here",
-                "The process that runs the query must be able to resolve it: an environment variable of "
-                "the runner, a file that it can read, or what a provider has for it.",
+                "The process that runs the query must be able to resolve it.",
                 _hint(reference),
             )
         remember(value)
@@ -176,8 +175,7 @@ def _not_asked(reference: str) -> MzplanError:
         "MZ264",
         f"Secret {reference} is read by runners alone",
         "A command asks no remote provider: what it may read there is a runner's, and so is the login.",
-        "have a runner validate it: start that of its instance, and try again. The state's own secrets are "
-        "${env:NAME} or ${file:PATH}.",
+        "start the instance's runner, which validates it; in `state:`, use ${env:NAME} or ${file:PATH}.",
     )
 
 

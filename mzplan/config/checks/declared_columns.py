@@ -52,8 +52,8 @@ def _not_storable(resource: Declared, findings: Findings, path: Path, failure: D
         "MZ018",
         "A column that can't be stored",
         f"{resource.label}: {failure}.",
-        "leave it out, or have it written under another name. Of a Kafka record or a line of a file the "
-        "whole text can be a column (`format: {type: text}`), and `select` take it apart (get_json_object).",
+        "leave it out or rename it; or read the whole text (`format: {type: text}`), and parse it in "
+        "`select`.",
         location=resource.location(path, offset=failure.offset),
     )
 
@@ -175,8 +175,7 @@ def _check_key_format(
         findings.add(
             "MZ006",
             'Missing key "key_format"',
-            f"{resource.label}: a record without a value deletes by its key, and keys beside avro values are "
-            "avro as often as text. One that is read as what it is not would delete nothing, in silence.",
+            f"{resource.label}: a record without a value deletes by its key, which may be avro or text.",
             "add `key_format: avro` to the envelope, or `text` or `json`, as the topic's keys are.",
             location=resource.location(envelope),
             kind="missing-property",
@@ -185,8 +184,7 @@ def _check_key_format(
         findings.add(
             "MZ020",
             "A text is the key of one column",
-            f"{resource.label}: the key has {len(held)} columns ({listed(held, 10)}), and a text can't tell "
-            "them apart.",
+            f"{resource.label}: the key has {len(held)} columns ({listed(held, 10)}).",
             "write `key_format: json` (or avro, where the values are avro), as the topic's keys are.",
             location=resource.location(path),
         )

@@ -102,11 +102,9 @@ class ExpressionCheck:
                 self.findings.add(
                     "MZ019",
                     "Whether a row is in the target changes without its data",
-                    f"{self.owner}: {varying_part} is another value each time. When a row of "
-                    f"{self.read} is updated or deleted, {path[0]} has to tell whether, and where, "
-                    "its former state was written: such a row would stay in the target for ever.",
-                    "compare columns of the row only; or let whoever reads the target look at the time "
-                    "(a view, for instance).",
+                    f"{self.owner}: {varying_part} is another value each time. When a row of {self.read} is "
+                    "updated or deleted, its former state could not be found in the target.",
+                    "compare columns of the row only; filter by time where the target is read.",
                     location=self.place(path, offset=offset),
                 )
 

@@ -213,8 +213,7 @@ def check_exclusive(
             findings.add(
                 "MZ020",
                 f"Two sources read {name} {shown(value)}",
-                f"{other} names it too, at {HERE}. What one of them has read, the server discards, and the "
-                "other one misses it.",
+                f"{other} names it too, at {HERE}. The server discards what one of them has read.",
                 f"leave `{name}` out of one of them: then mzplan makes one for it.",
                 location=declared[address].location((name,)),
                 related=declared[other].location((name,)),
@@ -259,8 +258,8 @@ def check_reserved(resource: Declared, kind: ResourceKind, findings: Findings) -
                 findings.add(
                     "MZ020",
                     f"The option {shown(str(key))} is not let through",
-                    f"{resource.label}: options of a client can load classes, read files and send what "
-                    "they read to any server, so only those are passed on that are known to tune it.",
+                    f"{resource.label}: some client options load classes, read files or send data "
+                    "elsewhere, so only options that tune the client are passed on.",
                     did_you_mean(key, allowed, shown)
                     or "remove it; the connectors' page lists what can be set.",
                     location=resource.location((name, key), at_key=True),

@@ -57,10 +57,9 @@ class SecretCheck:
         self.findings.add(
             "MZ016",
             f"Login written out in {shown(str(path[-1]))}",
-            f"{self.owner}: the address contains a user and a password, or a token. "
-            "Addresses are shown in plans, errors and logs.",
-            "write the address alone, and the login where there is a property for it, the password as a "
-            "reference; change the password if this file was shared.",
+            f"{self.owner}: the address contains a login or a token, and messages show addresses.",
+            "write the address alone, and the password as a reference in its own property; change the "
+            "password if this file was shared.",
             location=self.locate(path),
             conceal=True,
         )
@@ -76,7 +75,6 @@ class SecretCheck:
             "MZ102",
             f"A secret reference can't stand in {shown(written(path))}",
             f"{self.owner}: {references[0]} would be resolved there and its value shown; {where}.",
-            "write the value out, or as ${var.NAME}, declared under `variables` and given with --var or "
-            "MZPLAN_VAR_NAME.",
+            "write the value out, or as ${var.NAME}, declared under `variables`.",
             location=self.locate(path),
         )

@@ -84,8 +84,7 @@ def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findin
         findings.add(
             "MZ020",
             f"{resource.label} would feed itself",
-            f"It writes to {name} {shown(str(written))}, which {source.label} reads, on the same {servers}: "
-            "every row would come back and be written again, without end.",
+            f"It writes to {name} {shown(str(written))}, which {source.label} reads, on the same {servers}.",
             f"write to another {name}.",
             location=resource.location((name,)),
         )
@@ -128,8 +127,7 @@ def _check_partitions(resource: Declared, outputs: list[str], findings: Findings
         findings.add(
             "MZ020",
             "A partition column is named twice" if twice else "Nothing is left for the files",
-            f"{resource.label} writes the columns {listed(outputs, 40)}; the values of those in "
-            "`partition_by` are in the names of folders, the others in files.",
+            f"{resource.label} writes the columns {listed(outputs, 40)}.",
             "name some of the columns, each once.",
             location=resource.location(("partition_by",)),
         )
