@@ -85,8 +85,8 @@ class Edits:
 
     def edit(self, address: Address, edits: Sequence[PropertyEdit], body: Body = _NOTHING) -> None:
         """Edit the body of a resource; `body` is what it means now, variables filled in. Raises MzplanError
-        MZ075 where the file is written in a way that this can't be done in place, MZ075 where it would
-        change other resources too, MZ077 where it would change other environments too."""
+        MZ075 if this can't be done in place, or would change other resources, and MZ077 if it would change
+        other environments."""
         self._check_written_out(address)
         self._add(edit_resource(self._directory, address, edits, self.contents, body, self._environment))
 

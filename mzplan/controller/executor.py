@@ -167,7 +167,7 @@ class Executor(Protocol):
         back."""
 
     def missing(self, description: Description) -> tuple[Diagnostic, ...]:
-        """What of its storage is gone, of a query that has run before: MZ161 its checkpoint, MZ161 the
+        """Return what is gone of the storage of a query that has run before (MZ161): its checkpoint, or the
         collection that it writes or reads. Never raises: what can't be looked at is not gone."""
 
     def measure(self, description: Description, secrets: Secrets) -> Measured:

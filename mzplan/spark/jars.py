@@ -49,8 +49,8 @@ def require_pinned(jars: Sequence[Path], packages: str | None, others: bool = Fa
     """See that jars are those that mzplan was tested with (70 MB: 0.1 s). `packages`: what Ivy was asked for;
     `others`: whether somebody else has named jars, too.
 
-    Raises MzplanError: MZ114 for a jar with another content than the pinned one; MZ114 for a jar that
-    nobody has asked for. What somebody else has asked for is his: it is not checked.
+    Raises MzplanError MZ114 for a jar with another content than the pinned one, and for one that nobody has
+    asked for. What somebody else has asked for is his: it is not checked.
     """
     pins = pinned()
     asked = [jar_name(package) for package in (packages or "").split(",") if package]

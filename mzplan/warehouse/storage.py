@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from mzplan.host.files import UnfitError
 from mzplan.host.guarded import GuardedFolder
 from mzplan.model.address import ID, Address, Place
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, ProblemKind, error
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.folder import is_there, open_folder, read_text, remote
@@ -89,12 +90,18 @@ def _left_behind(address: Address, owner: Address, needed: int, since: int) -> D
 
 def _checkpoint_gone(address: Address, folder: str) -> Diagnostic:
     again = "read its upstream again from the start" if address.reads_upstream else "write all rows again"
+    detail = f"{folder} is not there, or not whole. Without it the query would {again}."
+    return _gone("checkpoint-missing", address, f"The checkpoint of {address} is gone", detail, address)
+
+
+def _gone(kind: ProblemKind, address: Address, summary: str, detail: str, owner: Address) -> Diagnostic:
+    """Return the MZ161 of a query at `address`. `owner`: the query that would begin anew."""
     return Diagnostic(
         code="MZ161",
-        kind="checkpoint-missing",
-        summary=f"The checkpoint of {address} is gone",
-        detail=f"{folder} is not there, or not whole. Without it the query would {again}.",
-        hint=f"put it back from a backup; or begin anew: mzplan apply --replace {address} --allow-replace.",
+        kind=kind,
+        summary=summary,
+        detail=detail,
+        hint=f"put it back from a backup; or begin anew: mzplan apply --replace {owner} --allow-replace.",
         address=address,
     )
 
@@ -126,14 +133,8 @@ def _is_another(checkpoint: Checkpoint, table: str) -> bool:
 
 
 def _collection_gone(address: Address, owner: Address, table: str, why: str) -> Diagnostic:
-    return Diagnostic(
-        code="MZ161",
-        kind="collection-missing",
-        summary=f"The collection of {owner} is gone",
-        detail=f"{table} {why}. Its checkpoint goes on behind what it held.",
-        hint=f"put it back from a backup; or begin anew: mzplan apply --replace {owner} --allow-replace.",
-        address=address,
-    )
+    detail = f"{table} {why}. Its checkpoint goes on behind what it held."
+    return _gone("collection-missing", address, f"The collection of {owner} is gone", detail, owner)
 
 
 def _not_begun(warehouse: str, address: Address, owner: Address, place: Place) -> Diagnostic | None:
@@ -153,15 +154,9 @@ def _not_begun(warehouse: str, address: Address, owner: Address, place: Place) -
 
 def _collection_restored(address: Address, table: str, first: int, last: int) -> Diagnostic:
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
-    return Diagnostic(
-        code="MZ161",
-        kind="steps-missing",
-        summary=f"The collection of {address} lacks {steps}",
-        detail=f"Its checkpoint has written {steps}, but {table} was restored to an older copy.",
-        hint=f"put back the newer copy; or begin anew: mzplan apply --replace {address} --allow-replace.",
-        address=address,
-        exit_code=ExitCode.REFUSED,
-    )
+    summary = f"The collection of {address} lacks {steps}"
+    detail = f"Its checkpoint has written {steps}, but {table} was restored to an older copy."
+    return replace(_gone("steps-missing", address, summary, detail, address), exit_code=ExitCode.REFUSED)
 
 
 def places_below(warehouse: str) -> list[Place]:

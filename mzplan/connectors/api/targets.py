@@ -264,3 +264,15 @@ def unreadable(query: ResolvedQuery, problem: OSError) -> Diagnostic:
         hint="check the warehouse and its rights.",
         address=query.address,
     )
+
+
+def unfit_target(query: ResolvedQuery, summary: str, why: str, fix: str) -> Diagnostic:
+    """Return MZ053: the target can't take the columns of the sink."""
+    return Diagnostic(
+        code="MZ053",
+        kind="target-behind",
+        summary=summary,
+        detail=f"{query.link.address}: {why}",
+        hint=fix,
+        address=query.address,
+    )

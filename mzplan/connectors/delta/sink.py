@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun, empties_target
-from mzplan.connectors.api.targets import Content, Recorded, lacking_steps
+from mzplan.connectors.api.targets import Content, Recorded, lacking_steps, unfit_target
 from mzplan.connectors.delta.column_types import column_types, holds
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded, open_table
 from mzplan.connectors.frames.changes import latest_rows
@@ -174,13 +174,11 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
     missing = [key for key in query.body.get("key", ()) if key.lower() not in types]
     if missing:
         return [
-            Diagnostic(
-                code="MZ053",
-                kind="target-behind",
-                summary=f"Table {folder} lacks the key of {query.address}",
-                detail=f"{query.link.address}: it has {', '.join(named)}, and not {', '.join(missing)}.",
-                hint="name a path of its own for the sink, or correct `key`.",
-                address=query.address,
+            unfit_target(
+                query,
+                f"Table {folder} lacks the key of {query.address}",
+                f"it has {', '.join(named)}, and not {', '.join(missing)}.",
+                "name a path of its own for the sink, or correct `key`.",
             )
         ]
     wanted, partitions = query.body.get("partition_by", ()), table.metadata().partition_columns
@@ -195,27 +193,22 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
 
 
 def _of_other_types(query: ResolvedQuery, folder: str, retyped: Sequence[str]) -> Diagnostic:
-    return Diagnostic(
-        code="MZ053",
-        kind="target-behind",
-        summary=f"Table {folder} has other types than {query.address} writes",
-        detail=f"{query.link.address}: {'; '.join(retyped)}.",
-        hint=f"cast the column in `select`; {_anew(query, 'types')}",
-        address=query.address,
+    return unfit_target(
+        query,
+        f"Table {folder} has other types than {query.address} writes",
+        f"{'; '.join(retyped)}.",
+        f"cast the column in `select`; {_anew(query, 'types')}",
     )
 
 
 def _of_other_partitions(query: ResolvedQuery, folder: str, partitions: Sequence[str]) -> Diagnostic:
     current = f"it is partitioned by {', '.join(partitions)}" if partitions else "it has no partition columns"
     as_it_is = f"write `partition_by: [{', '.join(partitions)}]`" if partitions else "remove `partition_by`"
-    return Diagnostic(
-        code="MZ053",
-        kind="target-behind",
-        summary=f"Table {folder} has other partition columns than {query.address} names",
-        detail=f"{query.link.address}: {current}, and the sink says partition_by: "
-        f"[{', '.join(query.body['partition_by'])}].",
-        hint=f"{as_it_is}; {_anew(query, 'partition columns')}",
-        address=query.address,
+    return unfit_target(
+        query,
+        f"Table {folder} has other partition columns than {query.address} names",
+        f"{current}, and the sink says partition_by: [{', '.join(query.body['partition_by'])}].",
+        f"{as_it_is}; {_anew(query, 'partition columns')}",
     )
 
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from mzplan.connectors.api.probes import bounded
 from mzplan.connectors.api.queries import ResolvedQuery, empties_target
+from mzplan.connectors.api.targets import unfit_target
 from mzplan.connectors.files.manifest import LOG
 from mzplan.connectors.network.folders import open_below
 from mzplan.model.diagnostics import Diagnostic
@@ -75,13 +76,11 @@ def _of_other_divisions(
         if has_list
         else ""
     )
-    return Diagnostic(
-        code="MZ053",
-        kind="target-behind",
-        summary=f"Folder {folder} is divided by other columns than {query.address} names",
-        detail=f"{query.link.address}: files there lie {lie}, and the sink says {says}.",
-        hint=f"{as_it_is}; {anew}or name a path of its own for the sink.",
-        address=query.address,
+    return unfit_target(
+        query,
+        f"Folder {folder} is divided by other columns than {query.address} names",
+        f"files there lie {lie}, and the sink says {says}.",
+        f"{as_it_is}; {anew}or name a path of its own for the sink.",
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery, empties_target
+from mzplan.connectors.api.targets import unfit_target
 from mzplan.connectors.files.manifest import listed
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.warehouse.paths import local_path
@@ -45,14 +46,12 @@ def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) ->
     if not retyped:
         return []
     return [
-        Diagnostic(
-            code="MZ053",
-            kind="target-behind",
-            summary=f"The files in {folder} have other types than {query.address} writes",
-            detail=f"{query.link.address}: {'; '.join(retyped)}. Readers refuse a folder with both.",
-            hint="cast or rename the column in `select`, or name another path; or with on_replace: truncate, "
+        unfit_target(
+            query,
+            f"The files in {folder} have other types than {query.address} writes",
+            f"{'; '.join(retyped)}. Readers refuse a folder with both.",
+            "cast or rename the column in `select`, or name another path; or with on_replace: truncate, "
             f"write all files anew: mzplan apply --replace {query.address} --allow-replace.",
-            address=query.address,
         )
     ]
 

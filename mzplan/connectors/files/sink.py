@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun, empties_target
-from mzplan.connectors.api.targets import Content, Recorded
+from mzplan.connectors.api.targets import Content, Recorded, unfit_target
 from mzplan.connectors.files.divisions import unfit_divisions
 from mzplan.connectors.files.manifest import LOG
 from mzplan.connectors.files.parquet_types import unfit_files
@@ -107,12 +107,10 @@ def _not_for_csv(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagno
     if not wrong:
         return []
     return [
-        Diagnostic(
-            code="MZ053",
-            kind="target-behind",
-            summary=f"csv can't hold the columns of {query.address}",
-            detail=f"{', '.join(wrong)}: a field of csv holds one simple value.",
-            hint="write them as text in `select` (to_json(…) AS name), or use `format: {type: json}`.",
-            address=query.address,
+        unfit_target(
+            query,
+            f"csv can't hold the columns of {query.address}",
+            f"{', '.join(wrong)}: a field of csv holds one simple value.",
+            "write them as text in `select` (to_json(…) AS name), or use `format: {type: json}`.",
         )
     ]

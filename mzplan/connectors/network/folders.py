@@ -10,6 +10,7 @@ from typing import Any
 
 from mzplan.connectors.api.probes import bounded
 from mzplan.connectors.api.queries import Output, ResolvedQuery
+from mzplan.connectors.api.targets import unfit_target
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import arrow_filesystem
 from mzplan.connectors.network.aws_spark import as_s3a
@@ -105,13 +106,11 @@ def unfit_partitions(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Di
     if not wrong:
         return []
     return [
-        Diagnostic(
-            code="MZ053",
-            kind="target-behind",
-            summary=f"The rows of {query.address} can't lie in folders by their values",
-            detail=f"{', '.join(wrong)}: the name of a folder holds one simple value, as text.",
-            hint="convert it in `select` (hex(…) AS name), or name another column in `partition_by`.",
-            address=query.address,
+        unfit_target(
+            query,
+            f"The rows of {query.address} can't lie in folders by their values",
+            f"{', '.join(wrong)}: the name of a folder holds one simple value, as text.",
+            "convert it in `select` (hex(…) AS name), or name another column in `partition_by`.",
         )
     ]
 

@@ -27,8 +27,7 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
     """Of all queries that need some (or of one), by address, sources first. No store, no server and no secret
     is read.
 
-    Raises MzplanError with every problem; MZ070 for an `address` that no file declares, MZ070 for one that
-    has nothing to be made.
+    Raises MzplanError with every problem; MZ070 for an `address` that is not declared, or that needs nothing.
     """
     configuration = validate(project, reporter)
     resources = {a: wanted_state(r, None) for a, r in configuration.resources.items()}
