@@ -107,8 +107,7 @@ def _gone(kind: ProblemKind, address: Address, summary: str, detail: str, owner:
 
 
 def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> None:
-    """Before a source writes: raise MZ161 where its table is not the one that it has written before, and
-    MZ161 where that lacks steps."""
+    """Raise MZ161 if a collection's table isn't the one that its query has written before, or misses steps."""
     try:
         known = checkpoint.collection()
         lost = known is not None and not is_there(f"{table}/_delta_log")
