@@ -107,7 +107,7 @@ def _gone(kind: ProblemKind, address: Address, summary: str, detail: str, owner:
 
 
 def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> None:
-    """Raise MZ161 if a collection's table isn't the one that its query has written before, or misses steps."""
+    """Raise MZ161 if a collection's table isn't the one that its query wrote before, or misses steps."""
     try:
         known = checkpoint.collection()
         lost = known is not None and not is_there(f"{table}/_delta_log")
