@@ -20,6 +20,7 @@ from mzplan.connectors.formats.parsers import (
 )
 from mzplan.connectors.formats.records import MALFORMED, MARK, Records, checked, parse_records
 from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.exact_files import EXACT_FILES
 from mzplan.connectors.frames.row_clock import row_clock
 from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.network.aws_spark import use_s3
@@ -105,7 +106,7 @@ class FilesSource(SourceConnector):
         """The files that were recorded."""
         use_s3(spark, query, folder_of(query))
         # A file's name may contain `*`, like any other character; without this option Spark expands it.
-        return _rows(spark.read.option("__globPaths__", "false"), list(files()), query)
+        return _rows(spark.read.options(**EXACT_FILES), list(files()), query)
 
 
 def _skipped(query: ResolvedQuery, folder: str) -> list[Diagnostic]:

@@ -12,6 +12,7 @@ from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content, Recorded, held, incomparable
 from mzplan.connectors.files.manifest import COMPACT, LOG, as_named, files_of, listed, open_list
 from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.exact_files import EXACT_FILES, EXACT_PARTITIONED_FILES
 from mzplan.connectors.frames.partitions import as_stored
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.network.aws_spark import use_s3
@@ -58,7 +59,8 @@ class FilesContent(Content):
         schema = self._schema() if is_parquet else self._lines() if is_json else self._texts()
         if not self._files:
             return spark.createDataFrame([], f"{schema}, {PLACE} STRING")
-        reader = spark.read.option("__globPaths__", "false").schema(schema)
+        exactly = EXACT_PARTITIONED_FILES if self._partitions else EXACT_FILES
+        reader = spark.read.options(**exactly).schema(schema)
         if self._partitions:
             reader = reader.option("basePath", self._folder)
         files = [as_named(file) for file in self._files]

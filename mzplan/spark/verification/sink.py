@@ -16,6 +16,7 @@ from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.api.targets import Recorded
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.changes import CHANGE_FEED, latest_rows, with_change, with_order
+from mzplan.connectors.frames.exact_files import EXACT_FILES
 from mzplan.connectors.frames.partitions import as_stored
 from mzplan.connectors.frames.row_hash import content_hash
 from mzplan.connectors.frames.types import ddl
@@ -127,7 +128,7 @@ class Downstream:
         spark = self._session()
         if not files:
             return spark.createDataFrame([], schema)
-        return spark.read.schema(schema).option("__globPaths__", "false").parquet(*files)
+        return spark.read.schema(schema).options(**EXACT_FILES).parquet(*files)
 
     def _rows(self, record: StepRecord, query: ResolvedQuery) -> DataFrame:
         return project(self._read(files_of(self._history.collection, record)), query)

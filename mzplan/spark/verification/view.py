@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.frames.exact_files import EXACT_FILES
 from mzplan.connectors.frames.row_hash import content_hash
 from mzplan.connectors.frames.types import ddl
 from mzplan.model.diagnostics import MzplanError
@@ -68,7 +69,7 @@ class ViewUpstream:
             raise GoneError(f"Its query has {varying}, which is another value each time.")
         schema = f"{ddl(query.columns)}, {POSITION} {self._position}"
         files = files_of(self._collection, record)
-        reader = self._spark.read.schema(schema).option("__globPaths__", "false")
+        reader = self._spark.read.schema(schema).options(**EXACT_FILES)
         try:
             rows = reader.parquet(*files) if files else self._spark.createDataFrame([], schema)
             return content_hash(project(rows, query))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import PLACE, Content
 from mzplan.connectors.frames.changes import CHANGE_FEED, with_order
+from mzplan.connectors.frames.exact_files import EXACT_FILES
 from mzplan.connectors.frames.nested import FieldsDifferError, cast_by_name
 from mzplan.connectors.frames.types import ddl, quoted
 from mzplan.schema.columns import POSITION, spark_type
@@ -223,7 +224,7 @@ class WantedContent:
         begun = StepRecord(step=0 if start is None else record.step, start=start, end=end)
         if files := files_of(log, begun):
             schema = f"{ddl(self._query.columns)}, {POSITION} {self._position}"
-            yield self._spark.read.schema(schema).option("__globPaths__", "false").parquet(*files)
+            yield self._spark.read.schema(schema).options(**EXACT_FILES).parquet(*files)
 
     def _latest_of_collection(self, record: StepRecord, boundaries: Sequence[int], first: int) -> DataFrame:
         """The rows of a keyed collection after a step: what is deleted or replaced is so in the target."""

@@ -284,7 +284,9 @@ def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: 
 @pytest.mark.nightly
 def test_the_content_of_files(lab: Lab, topic: Make, tmp_path: Path) -> None:
     orders = Filled(lab, topic())
-    source, disk = orders.source, {"type": "files", "path": str(tmp_path)}
+    folder = tmp_path / "pattern [1]"
+    folder.mkdir()
+    source, disk = orders.source, {"type": "files", "path": str(folder)}
     at = "timestamp_micros(1700000000123456 + id) AS at"
     orders.run(
         parquet=lab.sink(source, "files", disk, path="parquet", where="id >= 0", select=["*", at]),
@@ -304,12 +306,14 @@ def test_the_content_of_files(lab: Lab, topic: Make, tmp_path: Path) -> None:
             format={"type": "csv"},
             select=["id", "nullif(id, 3) AS n", "concat(customer, '\"', char(10), '\",') AS text", at],
         ),
+        divided=lab.sink(source, "files", disk, path="divided", partition_by=["customer"]),
     )
     orders.require_equal()
     orders.stop()
     orders.require_equal()
+    del orders.sinks["divided"]
     for kind, sink in orders.sinks.items():
-        file = next(Path(one) for one in committed_files(tmp_path / kind) if Path(one).stat().st_size > 0)
+        file = next(Path(one) for one in committed_files(folder / kind) if Path(one).stat().st_size > 0)
         (file.parent / f".{file.name}.crc").unlink()
         damage(file, kind)
         found = compared(lab, sink)
