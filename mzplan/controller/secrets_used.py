@@ -179,7 +179,7 @@ class SecretsWatch:
         """Log what goes wrong when it begins, and that it does no more."""
         for reference, problem in problems.items():
             before = self.problems.get(reference)
-            if before is None or before.code != problem.code:
+            if before is None or before.summary != problem.summary:
                 log.warning(
                     "[%s] %s: %s Fix: %s", problem.code, problem.summary, problem.detail, problem.hint
                 )

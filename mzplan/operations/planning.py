@@ -205,7 +205,7 @@ def stored_data_notices(plan: Plan, project: Project, state: State) -> Iterator[
         code="MZ152",
         summary=f"What {number} stored is removed {wait} after it stops (retain_dropped)",
         detail="\n".join(detail),
-        hint=f"to keep it: mzplan state rm {named}. To undo until then: mzplan state rollback {plan.serial}."
+        hint=f"to keep it: mzplan state rm {named}; to undo until then: mzplan state rollback {plan.serial}."
         if deleted
         else "",
     )

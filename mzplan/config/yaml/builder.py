@@ -141,7 +141,7 @@ class Builder:
                 "Nested too deep",
                 f"Lists and mappings may be nested {MAX_DEPTH} deep.",
                 "check the brackets and the indentation.",
-                code="MZ007",
+                is_limit=True,
             )
         is_map = event.__class__ is MappingStartEvent
         if event.tag is not None and TAGS.get(event.tag) != ("map" if is_map else "seq"):
@@ -268,7 +268,7 @@ class Builder:
             "Too many values",
             f"A project may have {MAX_NODES:,} keys and values; aliases may repeat {MAX_REPEATED:,} a file.",
             "use fewer aliases, or split the project.",
-            code="MZ007",
+            is_limit=True,
         )
 
     def _unknown_tag(self, event: Any) -> None:
@@ -279,15 +279,15 @@ class Builder:
             "remove the tag.",
         )
 
-    def _stop(self, event: Any, summary: str, detail: str, hint: str, code: str = "MZ002") -> NoReturn:
+    def _stop(self, event: Any, summary: str, detail: str, hint: str, *, is_limit: bool = False) -> NoReturn:
         self.findings.add(
-            code,
+            "MZ007" if is_limit else "MZ002",
             summary,
             detail,
             hint,
             location=Location(self.file),
             span=span_of(event),
-            kind="unparsed" if code == "MZ002" else "",
+            kind="" if is_limit else "unparsed",
         )
         raise StopError
 

@@ -42,6 +42,20 @@ def test_the_table_of_families_has_every_code_under_its_heading() -> None:
     assert of == under
 
 
+def test_the_program_acts_on_no_code() -> None:
+    """Codes are for people: a problem that is treated in its own way has a kind."""
+    compared = re.compile(
+        r"(\.code|error_code|\bcode) (==|!=) (\"MZ|\w+\.code)|(\.code|error_code) (not )?in "
+    )
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in (ROOT / "mzplan").rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if compared.search(line)
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize("code", SECTIONS)
 def test_a_section_has_a_cause_and_a_fix(code: str) -> None:
     assert "\n**Cause.** " in SECTIONS[code] and "\n**Fix.** " in SECTIONS[code]

@@ -64,7 +64,7 @@ def test_the_way_to_keep_it_works(folder: Path) -> None:
     ran = mzplan(folder, "destroy", "--target", "source.orders")
     assert ran.code == 64  # nobody can be asked
     line = next(one for one in ran.out.splitlines() if "state rm" in one)
-    words = line.partition("mzplan state rm ")[2].partition(",")[0].split()
+    words = line.partition("mzplan state rm ")[2].partition(";")[0].split()
     assert sorted(words) == sorted(ALL)
     ran = mzplan(folder, "state", "rm", *words)
     assert "stays" in ran.out and (folder / "warehouse" / "collections").is_dir()
