@@ -47,7 +47,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "expire": ("features.steps.command", "Declare that nobody needs the steps below STEP."),
     "run": ("cli.run", "Run an instance: follow the state, host its queries."),
     "up": ("cli.run", "Start the runner of this machine in the background."),
-    "down": ("cli.run", "Stop the runner of this machine. Checkpoints stay."),
+    "down": ("cli.run", "Stop the runner of this machine; checkpoints stay."),
     "state": ("features.state.command", "Inspect and edit the state."),
     "import": ("features.state.command", "Adopt a stopped query's checkpoint and table."),
     "completion": ("cli.editors", "Print a shell's completion script and how to install it."),

@@ -120,7 +120,7 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
     "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
 )
 def command_down(invocation: Invocation, instance: str | None) -> None:
-    """Stop the runner of this machine. Checkpoints stay."""
+    """Stop the runner of this machine; checkpoints stay."""
     project = invocation.project()
     shown = []
     unknown: list[Diagnostic] = []

@@ -471,7 +471,7 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
     ),
     "certificates that nobody checks": (
         {"a.yaml": SHOP.replace("user: app", "user: app\n    tls: {ca: a.pem}")},
-        ["a.yaml:8:15 MZ020 Certificates to trust, but none is checked"],
+        ["a.yaml:8:15 MZ020 Trusted certificates that nothing checks"],
         ["verify-full"],
     ),
     "moved from what is still there": (

@@ -133,7 +133,7 @@ def test_files_and_variables_of_environments_and_of_for_each(tmp_path: Path) -> 
             "a.yaml:4:7 MZ020 Both `query` and `query_file`",
             "remove one of them",
         ),
-        ("{paused: true}", 'a.yaml:4:3 MZ006 Missing key "query"', "in a file of its own write query_file"),
+        ("{paused: true}", 'a.yaml:4:3 MZ006 Missing key "query"', "in its own file, use query_file"),
         ("{query_file: 3}", 'a.yaml:4:19 MZ005 Wrong type for "query_file"', 'put it in quotes: "3"'),
         ('{query_file: ""}', 'a.yaml:4:19 MZ005 Wrong value for "query_file"', '"sql/revenue.sql"'),
         (

@@ -30,7 +30,7 @@ from mzplan.model.plan import Plan
 from mzplan.model.state import Backfill, State
 from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause, plan_restart
-from mzplan.plan.tasks import plan_without_errands
+from mzplan.plan.tasks import plan_without_tasks
 from mzplan.schema.description import describe, digest_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark.tasks.source_steps import pass_over_begun, settle_steps
@@ -133,7 +133,7 @@ def test_the_same_range_again_only_when_it_is_done(state: State) -> None:
 
 def test_giving_it_up(state: State) -> None:
     _, after = backfilled(state)
-    plan = plan_without_errands(after, ORDERS, "backfill", observe(state))
+    plan = plan_without_tasks(after, ORDERS, "backfill", observe(state))
     assert change_of(plan, "source.orders").reason == f"the backfill {TEXT} is given up"
     assert plan.diagnostics == ()
     given_up = commit_plan(plan, after)
@@ -141,9 +141,9 @@ def test_giving_it_up(state: State) -> None:
     assert given_up.resources[ORDERS].digest not in (after.resources[ORDERS].digest, "")
     for none in (given_up, state):
         with pytest.raises(MzplanError, match="no backfill that could be given up"):
-            plan_without_errands(none, ORDERS, "backfill")
+            plan_without_tasks(none, ORDERS, "backfill")
     with pytest.raises(MzplanError, match="no backfill"):
-        plan_without_errands(after, ORDERS, "backfill", observe(after))
+        plan_without_tasks(after, ORDERS, "backfill", observe(after))
 
 
 def test_a_new_generation_has_none(state: State) -> None:
@@ -183,7 +183,7 @@ def test_another_one_after_a_rollback_is_done_too(state: State) -> None:
 
 def test_an_older_one_that_a_rollback_brings_back_is_not_done_by_a_newer_one(state: State) -> None:
     _, first = backfilled(state)
-    given_up = commit_plan(plan_without_errands(first, ORDERS, "backfill", observe(state)), first)
+    given_up = commit_plan(plan_without_tasks(first, ORDERS, "backfill", observe(state)), first)
     _, second = backfilled(given_up, start=RANGE[0] + HOUR)
     again = rolled_back(second, first)
     record = again.resources[ORDERS]

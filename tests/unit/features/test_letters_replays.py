@@ -26,7 +26,7 @@ from mzplan.operations.apply import Applied
 from mzplan.operations.project import Outcome
 from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause
-from mzplan.plan.tasks import plan_without_errands
+from mzplan.plan.tasks import plan_without_tasks
 from mzplan.render.resumption import render_letters
 from mzplan.schema.description import describe
 from mzplan.secrets.references import Secrets
@@ -93,15 +93,13 @@ def test_the_same_again_only_when_it_is_done_and_giving_it_up() -> None:
     # Of a source that is to do both, each command gives up its own.
     hour = 3_600_000
     both = commit_plan(plan_backfill(after, ORDERS, hour, 2 * hour, 3 * hour, observe(state)), after)
-    record = commit_plan(plan_without_errands(both, ORDERS, "backfill", observe(state)), both).resources[
-        ORDERS
-    ]
+    record = commit_plan(plan_without_tasks(both, ORDERS, "backfill", observe(state)), both).resources[ORDERS]
     assert (record.backfills, record.replays) == ((), (ASKED,))
-    record = commit_plan(plan_without_errands(both, ORDERS, "replay", observe(state)), both).resources[ORDERS]
+    record = commit_plan(plan_without_tasks(both, ORDERS, "replay", observe(state)), both).resources[ORDERS]
     assert (len(record.backfills), record.replays) == (1, ())
     for word in ("replay", "backfill"):
         with pytest.raises(MzplanError, match="that could be given up"):
-            plan_without_errands(state, ORDERS, word)
+            plan_without_tasks(state, ORDERS, word)
 
 
 @pytest.mark.parametrize(

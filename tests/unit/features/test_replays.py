@@ -21,7 +21,7 @@ from mzplan.operations.apply import Applied
 from mzplan.operations.project import Outcome
 from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause
-from mzplan.plan.tasks import plan_without_errands
+from mzplan.plan.tasks import plan_without_tasks
 from mzplan.schema.description import describe
 from mzplan.secrets.references import Secrets
 from mzplan.store.formats import decode_state, encode_state
@@ -95,11 +95,11 @@ def test_the_same_again_only_when_it_is_done_and_giving_it_up(state: State) -> N
         assert caught.value.diagnostics[0].code == "MZ275" and caught.value.exit_code == ExitCode.REFUSED
     _, again = replayed(after, observe(after))
     assert [one.serial for one in again.resources[SINK].replays] == [3]
-    plan = plan_without_errands(after, SINK, "replay", observe(state))
+    plan = plan_without_tasks(after, SINK, "replay", observe(state))
     assert change_of(plan, "sink.orders_pg").reason.endswith("is given up")
     assert commit_plan(plan, after).resources[SINK].replays == ()
     with pytest.raises(MzplanError, match="no replay that could be given up"):
-        plan_without_errands(after, SINK, "replay", observe(after))
+        plan_without_tasks(after, SINK, "replay", observe(after))
 
 
 def test_what_can_not_be_replayed() -> None:

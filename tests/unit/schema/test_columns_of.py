@@ -83,7 +83,7 @@ def test_included_columns_can_be_selected(tmp_path: Path) -> None:
         (declared("{type: raw, schema: 'a BINARY, b BINARY'}"), "MZ020 The schema does not fit the format"),
         (declared("{type: csv, schema: 'a ARRAY<INT>'}"), "MZ020 The schema does not fit the format"),
         (declared("{type: json, schema: 'a INT', quote: x}"), "MZ020 Options of csv in another format"),
-        (declared("{type: csv, schema: 'a INT', header: true}"), "MZ020 A header is of files"),
+        (declared("{type: csv, schema: 'a INT', header: true}"), "MZ020 A header in Kafka records"),
         (declared("{type: parquet, schema: 'a INT'}"), "MZ020 parquet is a format of files"),
         (
             declared("{type: raw}", connection="files, path: .", place="path"),
@@ -104,7 +104,7 @@ def test_included_columns_can_be_selected(tmp_path: Path) -> None:
                 "{type: json, schema: 'a INT'}",
                 "    envelope: {type: debezium, key: [a], key_format: json}\n",
             ),
-            "MZ020 A key format that is known",
+            "MZ020 A key format with Debezium's envelope",
         ),
         (
             declared(
@@ -118,7 +118,7 @@ def test_included_columns_can_be_selected(tmp_path: Path) -> None:
         ),
         (
             declared("{type: json, schema: 'a INT'}", "    dead_letter: {path: dead}\n"),
-            "MZ020 A place for dead letters, but there are none",
+            "MZ020 dead_letter without on_error: dead-letter",
         ),
         (declared("{type: csv, schema: 'a INT', quote: xy}"), 'MZ005 Wrong value for "quote"'),
         (declared("{type: raw}", "    include: [value]\n"), 'MZ005 Wrong value for "include[0]"'),

@@ -110,7 +110,7 @@ def test_verify_warns_of_a_column_that_no_record_has(shop: Shop) -> None:
     document = shop.run("verify", "source.orders", "--json").json()
     (found,) = document["diagnostics"]
     assert (found["severity"], found["code"], found["address"]) == ("warning", "MZ267", "source.orders")
-    assert "Column name" in found["summary"] and "All 3 rows" in found["detail"]
+    assert "Column name" in found["summary"] and "None of the 3 verified rows" in found["detail"]
     ran = shop.run("verify", "source.orders")
     assert ran.code == 0 and "warning[MZ267]" in ran.err
     shop.source.record(shop.source.run([{"id": 3, "name": "x"}]))
