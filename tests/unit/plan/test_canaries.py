@@ -191,14 +191,14 @@ def test_an_apply_that_changes_nothing_goes_on_after_a_failure_and_only_then(goi
     assert "Resuming, held back since a canary failed: source.s1, source.s2" in render_plan(plan)
     assert "2 to resume" in render_plan(plan)
     assert "resume** that a failed canary has held back" in render_plan_markdown(plan)
-    assert decode_plan(encode_plan(plan), "x").goes_on == plan.resuming
+    assert decode_plan(encode_plan(plan), "x").resuming == plan.resuming
     # With --canary it is tried again, as another attempt.
     again = replace(plan, canaries=choose_canaries(plan, going, 30.0))
     assert turns(again) == {"source.s1": ["source.s2"]}
     assert [c.serial for c in commit_plan(again, going).canaries] == [3]
     # With a target only that goes on; who waits for a canary that goes on waits for it anew.
     one = build_plan(three("b:9092"), going, failed, targets=[at("source.s1")])
-    assert names(one.goes_on) == ["source.s1"]
+    assert names(one.resuming) == ["source.s1"]
     assert [(c.serial, names(c.holds)) for c in commit_plan(one, going).canaries] == [(3, ["source.s2"])]
     other = build_plan(three("b:9092"), going, failed, targets=[at("source.s2")])
     assert turns_of(commit_plan(other, going)) == {"source.s1": []}  # which stays as it is
