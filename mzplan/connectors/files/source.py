@@ -44,6 +44,7 @@ _MOST_LOOKED_AT = 10_000  # files of a folder
 # A name, in a URI, that is a pattern to Spark: it reads the other files of such a step once more, whatever
 # its options are.
 _PATTERN = r"\*|%(?:5B|5D|7B|7D|3F|5C)"
+_SIGNS = frozenset("[]{}*?\\")
 
 
 class FilesSource(SourceConnector):
@@ -84,8 +85,9 @@ class FilesSource(SourceConnector):
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         folder = folder_of(query)
         use_s3(spark, query, folder)
-        limit = query.body["max_files_per_trigger"]
-        return _rows(spark.readStream.option("maxFilesPerTrigger", limit), folder, query)
+        most = 1 if _holds_patterns(folder) else query.body["max_files_per_trigger"]
+        alone = most == 1 and not _is_planned_together(query.checkpoint)
+        return _rows(spark.readStream.option("maxFilesPerTrigger", most), folder, query, alone=alone)
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """The log of the files that were read: a position is an entry of it."""
@@ -103,10 +105,9 @@ class FilesSource(SourceConnector):
         end: Any,
         files: Callable[[], Sequence[str]],
     ) -> DataFrame:
-        """The files that were recorded."""
+        """Return the rows of the recorded files. A batch reads each file once, whatever its name."""
         use_s3(spark, query, folder_of(query))
-        # A file's name may contain `*`, like any other character; without this option Spark expands it.
-        return _rows(spark.read.options(**EXACT_FILES), list(files()), query)
+        return _rows(spark.read.options(**EXACT_FILES), list(files()), query, alone=True)
 
 
 def _skipped(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
@@ -132,12 +133,12 @@ def _skipped(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
     ]
 
 
-def _rows(reader: Any, place: str | list[str], query: ResolvedQuery) -> DataFrame:
-    """The rows of the files in a place, by Spark's reader of a stream (a folder) or a batch (files)."""
+def _rows(reader: Any, place: str | list[str], query: ResolvedQuery, *, alone: bool) -> DataFrame:
+    """Return the rows of the files in a place, by Spark's reader of a stream (a folder) or a batch (files).
+    `alone`: Spark reads each file by itself."""
     body = query.body
     format_, on_error = body["format"], body["on_error"]
     columns = record_columns(query.description.type, body)
-    alone = body["max_files_per_trigger"] == 1
     match format_["type"]:
         case "csv":  # read by Spark: only it knows which line is the first of a file
             options, written = csv_options(format_), written_as(format_)

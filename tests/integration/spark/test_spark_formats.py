@@ -6,6 +6,7 @@ import base64
 import datetime
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from tests.integration.spark_lab import until
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]
@@ -381,20 +383,33 @@ NAMES = [
 ]
 
 
-def test_a_file_is_read_once_whatever_its_name_or_not_at_all(lab: Lab, tmp_path: Path) -> None:
+def test_a_file_is_read_once_whatever_its_name_or_not_at_all(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a step with a name that is a pattern, Spark reads all files several times."""
-    (tmp_path / "in").mkdir()
+    folder = tmp_path / "in"
+    folder.mkdir()
     for number, name in enumerate(NAMES):
-        (tmp_path / "in" / name).write_text(json.dumps({"id": number}) + "\n")
-    together = lab.files_source(tmp_path / "in", "id BIGINT")
-    alone = lab.files_source(tmp_path / "in", "id BIGINT", max_files_per_trigger=1)
-    lab.start(together, alone)
-    ended = lab.ended(together)
-    assert ended.error_code == "MZ066" and "its name holds one of [ ] { } * ?" in str(ended.error)
-    assert lab.count(together) == 0
-    until("all of them", lambda: lab.count(alone) >= len(NAMES))
-    assert sorted(row["id"] for row in lab.read(alone)) == list(range(len(NAMES)))
-    lab.stop(together, alone)
+        (folder / name).write_text(json.dumps({"id": number}) + "\n")
+    unseen = lab.files_source(folder, "id BIGINT")
+
+    def refused(source: Description) -> None:
+        lab.start(source)
+        ended = lab.ended(source)
+        assert ended.error_code == "MZ066" and "its name holds one of [ ] { } * ?" in str(ended.error)
+        assert lab.count(source) == 0
+
+    with monkeypatch.context() as patched:  # names that come while it runs, or in an object store
+        patched.setattr("mzplan.connectors.files.source._holds_patterns", lambda _: False)
+        refused(unseen)
+    # Its step is planned, so it reads its files together whatever the limit is now.
+    refused(unseen)
+    refused(replace(unseen, body={**unseen.body, "max_files_per_trigger": 1}))
+    seen = lab.files_source(folder, "id BIGINT")
+    lab.start(seen)
+    until("all of them", lambda: lab.count(seen) >= len(NAMES))
+    assert sorted(row["id"] for row in lab.read(seen)) == list(range(len(NAMES)))
+    lab.stop(seen)
 
 
 def test_a_format_may_have_values_converted(lab: Lab) -> None:
