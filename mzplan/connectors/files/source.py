@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -108,6 +109,23 @@ class FilesSource(SourceConnector):
         """Return the rows of the recorded files. A batch reads each file once, whatever its name."""
         use_s3(spark, query, folder_of(query))
         return _rows(spark.read.options(**EXACT_FILES), list(files()), query, alone=True)
+
+
+def _holds_patterns(folder: str) -> bool:
+    """Whether a file's name is a pattern to Spark. False for a folder that this machine doesn't see."""
+    local = local_path(folder)
+    if local is None or not local.is_dir():
+        return False
+    with os.scandir(local) as entries:
+        return any(not _SIGNS.isdisjoint(entry.name) for entry in entries)
+
+
+def _is_planned_together(checkpoint: Checkpoint | None) -> bool:
+    """Whether the next step was planned with several files, which it reads together whatever the limit is."""
+    if checkpoint is None:
+        return False
+    done, _ = checkpoint.log.offset(checkpoint.log.committed())
+    return len(checkpoint.log.files(done, {"logOffset": sys.maxsize})) > 1
 
 
 def _skipped(query: ResolvedQuery, folder: str) -> list[Diagnostic]:

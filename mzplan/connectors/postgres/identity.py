@@ -169,7 +169,8 @@ def _behind(query: ResolvedQuery, missing: str, done: int, since: str) -> Diagno
         query,
         "MZ069",
         f"The target of {query.address} lacks steps that its checkpoint knows to be written",
-        f"{missing} (schema {query.body['staging_schema']}); its checkpoint is at step {done}.{since}",
+        f"{missing} (schema {query.body['staging_schema']}), and the checkpoint continues after step "
+        f"{done}.{since}",
         "bring back a newer backup, or that of the checkpoint; or set on_target_change: accept in the sink, "
         f"and run mzplan replay {query.address} --missing; or write all rows again: mzplan apply --replace "
         f"{query.address} --allow-replace (with append, empty the table first).",
