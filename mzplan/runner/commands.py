@@ -139,7 +139,9 @@ def carry_out(command: Command, controller: Controller) -> None:
             controller.create_collections([(collection.query.id, collection) for collection in collections])
             failpoint(Failpoint.COMMAND_CREATE_COLLECTIONS)
         case CreateExports(exports=exports):
-            reads = [(export, from_id) for export in exports for from_id in export.from_ids]
+            # An export of another instance may also read collections that this one has nothing to do with.
+            hosted = dict(controller.collections())
+            reads = [(e, from_id) for e in exports for from_id in e.from_ids if from_id in hosted]
             tokens = controller.prepare_exports([(export.query.id, from_id) for export, from_id in reads])
             failpoint(Failpoint.COMMAND_PREPARE_EXPORTS)
             controller.create_exports(

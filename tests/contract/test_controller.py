@@ -42,6 +42,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
+from mzplan.runner.commands import CreateExports, carry_out
 from mzplan.store.journal import Prepared
 from tests.contract.controllers import (
     SECONDS,
@@ -562,6 +563,27 @@ def test_a_policy_of_time_moves_since_at_once(world: World) -> None:
     assert state.since == 2  # the newest can always be read
     controller.set_read_policy([("a", LagDuration(seconds=86_400.0 * 36_500))])
     assert state.since == 2
+
+
+def test_an_export_holds_each_collection_that_it_reads(world: World) -> None:
+    controller = world.controller()
+    a, b = local_source("a"), local_source("b")
+    create(controller, a, b)
+    both = sink_of(a, "k")
+    reads = {**both.query.reads, **sink_of(b, "k").query.reads}
+    both = replace(both, query=replace(both.query, reads=reads))
+    create_sink(controller, both)
+    controller.update_write_frontiers([("a", 10), ("b", 10)])
+    controller.update_read_capabilities({"a": {"k": 7}, "b": {"k": 4}})
+    assert controller.export("k").read_holds == {"a": 7, "b": 4}
+    assert [controller.collection(id_).holds for id_ in ("a", "b")] == [{"k": 7}, {"k": 4}]
+    controller.drop_sinks(["k"])
+    assert [controller.collection(id_).holds for id_ in ("a", "b")] == [{}, {}]
+
+    # A query of another instance may read a collection of this one, and others that are not here.
+    controller.drop_sources(["b"])
+    carry_out(CreateExports(exports=(both,)), controller)
+    assert list(controller.export("k").read_holds) == ["a"]
 
 
 def test_since_follows_the_least_of_all_capabilities(world: World) -> None:
