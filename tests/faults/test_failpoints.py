@@ -47,7 +47,7 @@ BACKFILL = [
 ]  # on real servers: test_backfill_kills.py
 _REPLAYS = ("replay.", "dead-letters.", "task.")
 REPLAY = [p for p in Failpoint if p.value.startswith(_REPLAYS)]  # on real servers: test_replay_kills.py
-MIGRATION = [p for p in Failpoint if p.value.startswith("migration.")]  # test_carry_over_kills.py
+MIGRATION = [p for p in Failpoint if p.value.startswith("migration.")]  # test_row_migration_kills.py
 SINK = [p for p in Failpoint if p.value.startswith("sink.")]  # on real servers: test_sink_kills.py
 # On real servers: tests/integration/spark/test_spark_task_kills.py.
 TASK = [p for p in Failpoint if p.value.startswith("task.")]

@@ -45,7 +45,7 @@ def replace_and_be_killed(doomed: Doomed, declare: Callable[[str, str], None]) -
 
 
 @pytest.mark.timeout(1200)
-def test_killed_in_a_carry_over(
+def test_killed_in_a_migration(
     doomed: Doomed, kafka: KafkaBroker, postgres: PostgresServer, topic: Make, database: Make
 ) -> None:
     project, name, records = doomed.project, database("migrated"), topic("migrated", partitions=2)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.generations.test_carry_over import after, reading, rows
+from tests.integration.generations.test_row_migration import after, reading, rows
 
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import Replay
