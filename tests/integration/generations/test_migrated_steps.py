@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.generations.test_row_migration import after, reading, rows
 
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import Replay
+from tests.integration.generations.test_row_migration import after, reading, rows
 from tests.integration.spark.test_spark_replays import replayed
 from tests.integration.spark.test_spark_verify_sinks import compared, numbers
 from tests.integration.spark_lab import read_delta, until

@@ -147,7 +147,8 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         assert report.error_code == "MZ050"
         assert report.error == (
             f"schema {third} is needed, and connection.reg can't be reached: "
-            f"connection refused ({registry.url})"
+            f"connection refused ({registry.url}). "
+            "Fix: check the server and the network to it; mzplan tries again."
         )
         registry.start()
         lab.start(wider)  # as the runner does after a while
