@@ -48,7 +48,7 @@ def lineage_of(description: Description, directory: str, warehouse: str) -> Quer
         columns=tuple(Output(name=column.name, type=column.type) for column in query.columns),
     )
     if description.address.writes_collection:
-        below = (at_path(collection_path(warehouse, *read.place)) for read in description.reads.values())
+        below = (at_path(collection_path(warehouse, *read.place)) for read in description.inputs.values())
         aside = (LineageEnd(name=name) for name in writes)
         return QueryLineage(
             inputs=tuple(LineageEnd(name=name) for name in (*below, *reads)), outputs=(collection, *aside)

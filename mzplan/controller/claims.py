@@ -208,7 +208,7 @@ class Claims:
 
 def places_read(descriptions: Mapping[Address, Description]) -> set[Place]:
     """The collections that these descriptions read."""
-    return {read.place for d in descriptions.values() for read in d.reads.values()}
+    return {read.place for d in descriptions.values() for read in d.inputs.values()}
 
 
 def is_read(place: Place, read: Collection[Place]) -> bool:

@@ -45,6 +45,11 @@ FORMAT_VERSION = 1
 Time = Annotated[str, text_like(lambda text: instant(text) is not None, "a time with its zone")]
 
 
+def _is_snapshot(role: str) -> bool:
+    """Whether a query that names a collection in this role reads it as a table: `snapshots[0]`."""
+    return role.startswith("snapshots[")
+
+
 def needed_by(references: Mapping[str, Address]) -> tuple[Address, ...]:
     """What a resource with these references depends on, in order."""
     return tuple(sorted(set(references.values())))
@@ -211,7 +216,16 @@ class ResourceState:
 
     @property
     def reads(self) -> dict[str, Address]:
-        """The collections that the query reads, by the property that names them."""
+        """The collections that the query reads as streams, by role: `from`, `reads[0]`."""
+        return {role: address for role, address in self._inputs.items() if not _is_snapshot(role)}
+
+    @property
+    def snapshots(self) -> dict[str, Address]:
+        """The collections that the query reads as tables, by role: `snapshots[0]`."""
+        return {role: address for role, address in self._inputs.items() if _is_snapshot(role)}
+
+    @property
+    def _inputs(self) -> dict[str, Address]:
         return {role: address for role, address in self.references.items() if address.writes_collection}
 
     @property

@@ -62,18 +62,21 @@ class Dependencies:
                 else:
                     reached.repointed[role] = effect
             elif previous == target:
-                # A query with several inputs can't move to the migrated rows of one of them.
-                _merge(reached.causes, self._collection(target, alone=len(after.reads) == 1))
+                _merge(reached.causes, self._collection(target, role, after))
         return reached
 
-    def _collection(self, source: Address, *, alone: bool) -> Causes:
-        """Return the effect of a source's change on a query that reads its collection, perhaps as its only
-        input (`alone`)."""
+    def _collection(self, source: Address, role: str, reader: ResourceState) -> Causes:
+        """Return the effect of a source's change on a query that reads its collection in this role.
+
+        A query that reads a stream by `from` can move to the rows that a new generation begins with. A table
+        is read as it is at each micro-batch, whatever its generation.
+        """
         change = self._changes.get(source)
         if change is None or change.before is None or change.after is None:
             return {}
         if change.action == "replace":
-            return {source: "restart" if alone and sinks_go_on(change) else "replace"}
+            restarts = role in reader.snapshots or (role == "from" and sinks_go_on(change))
+            return {source: "restart" if restarts else "replace"}
         if collection_columns(change.before) != collection_columns(change.after):
             return {source: "restart"}
         return {}

@@ -70,8 +70,8 @@ def check_migrations(
             yield from _replaced(change, statuses, instances)
         if change.migrates_rows:
             migrating[change.address] = change
-        reads = change.after.reads.values() if change.after is not None else ()
-        for source in reads if change.action in ("update", "restart") else ():
+        reads = change.after.reads if change.after is not None else {}
+        for source in [reads["from"]] if "from" in reads and change.action in ("update", "restart") else ():
             if source not in migrating or not sinks_go_on(migrating[source]):
                 continue
             yield notice(

@@ -76,7 +76,8 @@ def wanted_of(state: State, instance: str) -> WantedQueries:
     read, and the queries of other instances that read theirs. A view is both a collection and an export."""
     queries = [r for a, r in state.resources.items() if a.kind != "connection"]
     own = {r.address for r in queries if r.instance == instance}
-    read = {address for r in queries if r.address in own for address in r.reads.values()}
+    mine = [r for r in queries if r.address in own]
+    read = {address for r in mine for address in (*r.reads.values(), *r.snapshots.values())}
     collections: dict[GlobalId, CollectionDescription] = {}
     exports: dict[GlobalId, ExportDescription] = {}
     for resource in queries:

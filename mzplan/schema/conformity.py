@@ -42,7 +42,7 @@ def _faults(description: Description) -> Iterator[str]:
         yield f"{address} is no query, or reads what it can't"
         return
     yield from _resource_faults(address, description.type, description.body, description.connections)
-    for read in description.reads.values():
+    for read in description.inputs.values():
         yield from _read_faults(description, read)
     if description.reads:
         yield from _expression_faults(address, description.body)

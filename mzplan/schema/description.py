@@ -66,7 +66,8 @@ class Description:
 
     Bodies are as committed: without defaults (see ResourceKind.with_defaults), with secrets as references.
 
-    - `reads`: each collection that the query reads, by name; empty for a source.
+    - `reads`: each collection that the query reads as a stream, by name; empty for a source.
+    - `snapshots`: each collection that a view reads as a table, by name.
     - `backfills`, `replays`: one-off work that the query does before it starts, each once.
     - `may_lose`: this generation may begin although the upstream no longer holds all that the last one read.
     - `predecessor`: the generation of this query whose rows the collection begins with.
@@ -80,6 +81,7 @@ class Description:
     body: Mapping[str, Any]
     connections: Mapping[str, InlinedConnection] = field(default_factory=dict)
     reads: Mapping[str, CollectionRead] = field(default_factory=dict, metadata=SPARSE)
+    snapshots: Mapping[str, CollectionRead] = field(default_factory=dict, metadata=SPARSE)
     backfills: tuple[Backfill, ...] = field(default=(), metadata=SPARSE)
     replays: tuple[Replay, ...] = field(default=(), metadata=SPARSE)
     may_lose: bool = field(default=False, metadata=SPARSE)
@@ -91,8 +93,13 @@ class Description:
         return self if self.address.writes_collection else None
 
     @property
+    def inputs(self) -> dict[str, CollectionRead]:
+        """Each collection that the query reads, as a stream or as a table, by name."""
+        return {**self.reads, **self.snapshots}
+
+    @property
     def input(self) -> CollectionRead | None:
-        """The collection that the query reads, if it reads exactly one."""
+        """The collection that the query reads as a stream, if it reads exactly one."""
         return next(iter(self.reads.values())) if len(self.reads) == 1 else None
 
     @property
@@ -139,12 +146,14 @@ def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]
     """Inline a query of a state. Raises KeyError on a dangling reference: none is committed."""
     connections: dict[str, InlinedConnection] = {}
     reads: dict[str, CollectionRead] = {}
+    snapshots: dict[str, CollectionRead] = {}
+    tables = resource.snapshots
     for role, target in resource.references.items():
         record = resources[target]
         if target.kind == "connection":
             connections[role] = inline_connection(record, resources)
         else:
-            reads[target.name] = CollectionRead(
+            (snapshots if role in tables else reads)[target.name] = CollectionRead(
                 address=target,
                 id=record.id,
                 generation=record.generation,
@@ -162,6 +171,7 @@ def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]
         body=resource.body,
         connections=connections,
         reads=reads,
+        snapshots=snapshots,
         backfills=resource.own_backfills,
         replays=resource.own_replays,
         may_lose=resource.may_lose == resource.generation,

@@ -100,7 +100,7 @@ class SparkExecutor(SparkDriver):
     # ── storage and servers, beside the queries
 
     def missing(self, description: Description) -> tuple[Diagnostic, ...]:
-        reads = {read.address: read.place for read in description.reads.values()}
+        reads = {read.address: read.place for read in description.inputs.values()}
         return missing_storage(self._warehouse, description.address, description.place, reads)
 
     def measure(self, description: Description, secrets: Secrets) -> Measured:
@@ -219,7 +219,7 @@ class SparkExecutor(SparkDriver):
         description, writes = query.description, query.address.writes_collection
         tables = {
             CollectionLog(collection_path(self._warehouse, *read.place)): False
-            for read in description.reads.values()
+            for read in description.inputs.values()
         }
         if writes:
             tables[CollectionLog(collection_path(self._warehouse, *description.place))] = True
