@@ -94,8 +94,9 @@ class Declared:
     declares it, where that is not under its name: of a connection inside its only user, or of a `for_each`;
     then `key` is that one's, and `template` the body before anything of the key was filled in. `given`: the
     defaults in the body, those that win first; `own`: the body without them. `derived`: of properties that
-    are not written, where that is written which they follow from: a path and an offset in its text. `files`:
-    of properties whose text is a file of its own, where that is, and where in it an offset of the text is."""
+    are not written (`from`, `reads[0]`), where that is written which they follow from: a path and an offset.
+    `files`: of properties whose text is a file of its own, where that is, and where in it an offset of the
+    text is."""
 
     address: Address
     body: Any
@@ -135,8 +136,9 @@ class Declared:
     def location(
         self, path: Path = (), at_key: bool = False, offset: int | None = None, length: int = 1
     ) -> Location:
-        if path and path[0] in self.derived:
-            path, offset = self.derived[str(path[0])]
+        role = f"{path[0]}[{path[1]}]" if len(path) > 1 else ""
+        if path and (role in self.derived or path[0] in self.derived):
+            path, offset = self.derived.get(role) or self.derived[str(path[0])]
         if path and path[0] in self.files:
             where, written = self.files[str(path[0])]
             return replace(where, offset=written(offset or 0), length=length)

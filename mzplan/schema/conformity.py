@@ -18,6 +18,7 @@ from mzplan.schema.description import CollectionRead, Description, InlinedConnec
 from mzplan.schema.expressions import parse_select, parse_where
 from mzplan.schema.kinds import ResourceKind, resource_kind
 from mzplan.schema.loading import is_type
+from mzplan.schema.relations.parse import QueryError, is_relational, parse_query
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.schema.validators import Path, validator
 from mzplan.schema.view_query import parse_view
@@ -75,13 +76,13 @@ def _collection_faults(read: Description | CollectionRead) -> Iterator[str]:
 
 
 def _query_faults(description: Description) -> Iterator[str]:
-    """Return what is wrong with the SQL of a view: it may read only the collection that it declares."""
+    """Return what is wrong with the SQL of a view: it may read only the collections that it declares."""
     address, source = description.address, description.input
     property_ = resource_kind(address.kind, description.type).query_property
     if property_ is None:
         return
-    if source is None:
-        yield f"{address} reads several collections"
+    if source is None or is_relational(description.body):
+        yield from _relational_faults(description, property_)
         return
     query = parse_view(description.body[property_])
     if query.problem:
@@ -94,6 +95,19 @@ def _query_faults(description: Description) -> Iterator[str]:
     for _, parsed in query.expressions():
         if parsed.problem:
             yield f"{address}.{property_}: {parsed.problem}"
+
+
+def _relational_faults(description: Description, property_: str) -> Iterator[str]:
+    address, body = description.address, description.body
+    try:
+        query = parse_query(body[property_])
+    except QueryError as refused:
+        yield f"{address}.{property_}: {refused.problem}"
+        return
+    if "from" in body or set(query.places) != set(description.inputs):
+        yield f"{address}.{property_} reads other collections than {', '.join(description.inputs)}"
+    if any(keys_of(read.type, read.body) for read in description.reads.values()):
+        yield f"{address} reads a keyed collection as a stream"
 
 
 def _connection_faults(inlined: InlinedConnection) -> Iterator[str]:

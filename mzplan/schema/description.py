@@ -281,12 +281,12 @@ def _identity(
                 if target.kind == "connection"
                 else [record.type, record.generation, collection_columns(record)]
             )
-        # The function of a view knows its inputs by name; SQL is rewritten when one is renamed.
-        by_name = kind.query_property is None and resource.address.writes_collection
+        # A view knows its inputs by name; the SQL of a row view is compared without that of its only one.
+        by_name = role != "from" and resource.address.writes_collection
         names = [target.name] if by_name and target.writes_collection else []
         references[role] = [*names, *memo[target]]
     identifying = kind.identifying(resource.body)
-    if (property_ := kind.query_property) in identifying:  # names are left out
+    if (property_ := kind.query_property) in identifying and "from" in resource.references:
         identifying = {**identifying, property_: with_collection(identifying[property_], "_")}
     return [resource.type, identifying, references]
 

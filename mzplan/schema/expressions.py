@@ -185,6 +185,20 @@ def _read(text: Bare, prefix: str) -> Parsed:
     return problem
 
 
+def fault_of(tree: Any, text: str) -> tuple[str, int] | None:
+    """Return what must not run in an expression of a query, in a clause, and its place in the query's text.
+
+    That is calls of Java, constants that may take long to compute, and types that are no DDL; None otherwise.
+    """
+    reader = _Reader("", text)
+    return reader._calls_java(tree) or reader._computed_constant(tree) or reader._types_unwritten(tree)
+
+
+def varying_in(tree: Any, text: str) -> tuple[str, int] | None:
+    """Return what of an expression is another value each time, and its place in the query's text; or None."""
+    return _Reader("", text)._varying(tree)
+
+
 def _syntax_error(failure: Any, prefix: str, text: str) -> Parsed:
     problem = failure.errors[0] if failure.errors else {}
     line, column = problem.get("line") or 1, problem.get("col") or 0
@@ -277,6 +291,8 @@ class _Reader:
 
         given = _not_constant(tree)
         for node in tree.find_all(exp.Func, exp.Like, exp.ILike):
+            if isinstance(node, exp.AggFunc):  # of the rows of a group
+                continue
             called = node.sql_name() if isinstance(node, exp.Func) else "LIKE"
             name = str(node.name if isinstance(node, exp.Anonymous) else called).lower()
             if name not in _CHEAP and id(node) not in given:
@@ -328,7 +344,7 @@ class _Reader:
                 fault = "a subquery needs other rows"
             elif isinstance(node, exp.UDTF | exp.QueryTransform) or name in _GENERATORS:
                 fault, names = "makes several rows of one", _GENERATORS
-            elif isinstance(node, exp.AggFunc) or name in _AGGREGATES or _is_any(node):
+            elif is_aggregate(node):
                 fault, names = "needs other rows", _AGGREGATES | _WINDOWS
             elif isinstance(node, exp.Placeholder | exp.Parameter):
                 fault = "a placeholder has no value here"
@@ -366,6 +382,14 @@ class _Reader:
             if inner is not None and "start" in inner.meta
         ]
         return max(0, min(starts, default=self.skipped) - self.skipped)
+
+
+def is_aggregate(node: Any) -> bool:
+    """Return whether a node of sqlglot's is an aggregate function."""
+    from sqlglot import exp
+
+    name = str(node.name).lower() if isinstance(node, exp.Anonymous) else ""
+    return isinstance(node, exp.AggFunc) or name in _AGGREGATES or _is_any(node)
 
 
 def _is_any(node: Any) -> bool:

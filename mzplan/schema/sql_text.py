@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 MAX_LENGTH = 10_000
@@ -163,11 +164,15 @@ def _unreadable(rest: str) -> str:
 def trees(prefix: str, text: Bare, dialect: str) -> list[Any]:
     """sqlglot's trees of a statement that ends with the text. Raises SqlTextError; sqlglot's ParseError; and
     whatever else sqlglot raises of a text that it did not expect."""
+    from sqlglot import TokenType
     from sqlglot.dialects.dialect import Dialect
 
     sql = prefix + text.sql
     spoken: Any = Dialect.get_or_raise(dialect)
     tokens = spoken.tokenize(sql)
+    for token, after in pairwise(tokens):
+        if token.token_type == TokenType.WINDOW and after.token_type == TokenType.L_PAREN:
+            token.token_type = TokenType.VAR  # a function: sqlglot takes GROUP BY window(…) for a clause
     odd = text.quoted - {(token.start - len(prefix), token.end + 1 - len(prefix)) for token in tokens}
     if odd:
         start, end = min(odd)

@@ -16,10 +16,10 @@ from typing import Any
 from mzplan.schema.columns import MAX_LENGTH, Column, DdlError, canonical_type, parse_columns, spark_type
 from mzplan.schema.sql_text import DIALECTS, Bare, bare, trees
 
-_INTEGRAL = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}  # and their digits as decimals
+INTEGRAL = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}  # and their digits as decimals
 _BITS = {"INT": 31, "BIGINT": 63}  # of literals
 _MAX_DIGITS = 38
-_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _SIGN = re.compile(r"[<>(),]|`[^`]*`")  # of a type
 _CASTS = ("Cast", "TryCast")  # sqlglot's
 _NULL = "VOID"  # the type of NULL: never a result
@@ -72,19 +72,23 @@ def type_of(text: str, columns: Sequence[Column]) -> str | None:
             (query,) = trees(_PREFIX, written, dialect)
             (item,) = query.expressions
             tree = item.unalias()
-            typed = _Typed(written, columns)
+            types = {column.name.lower(): column.type for column in columns}
+            typed = Typed(written, len(_PREFIX), types)
             type_ = typed.of(tree) if typed.has_every_plus(tree) else None
             return canonical_type(type_) if type_ else None
     return None
 
 
-class _Typed:
-    """Finds the types of sqlglot's nodes. Types are canonical DDL without NOT NULL and CHAR, or _NULL."""
+class Typed:
+    """Finds the types of sqlglot's nodes. Types are canonical DDL without NOT NULL and CHAR, or _NULL.
 
-    def __init__(self, text: Bare, columns: Sequence[Column]):
-        self._text = text
+    `prefix`: how many characters sqlglot has read before the text. `columns`: the type of each, by its name
+    in lower case.
+    """
+
+    def __init__(self, text: Bare, prefix: int, columns: Mapping[str, str]):
+        self._text, self._prefix, self._columns = text, prefix, columns
         self._quoted = {at for start, end in text.quoted for at in range(start, end)}
-        self._columns = {column.name.lower(): column.type for column in columns}
 
     def has_every_plus(self, tree: Any) -> bool:
         """Whether every `+` adds: of `+ note`, which makes a number of it, sqlglot's tree says nothing."""
@@ -95,35 +99,39 @@ class _Typed:
 
     def of(self, node: Any) -> str | None:
         node = node.unnest()
-        called = self._called(node)
+        called = self.called(node)
         rule = _RULES.get(called)
         return rule(self, node) if rule else _FIXED.get(called)
 
-    def _called(self, node: Any) -> str:
+    def called(self, node: Any) -> str:
         """Spark's name of the function that a node calls; sqlglot's class of another node. sqlglot has one
         class for several functions, and remembers where the name is written."""
         from sqlglot import exp
 
         if not isinstance(node, exp.Func) or "start" not in node.meta:
             return type(node).__name__
-        start, end = (node.meta[at] - len(_PREFIX) for at in ("start", "end"))
+        start, end = (node.meta[at] - self._prefix for at in ("start", "end"))
         return self._text.sql[start : end + 1].lower()
 
     # ── values
 
     def _column(self, node: Any) -> str | None:
+        return self.column(node)
+
+    def column(self, node: Any) -> str | None:
+        """Return the type of a column, or of a field of one."""
         first, *fields = [part.name.lower() if _is_name(part) else "" for part in node.parts]
-        return reduce(_field, fields, _plain(self._columns.get(first)))
+        return reduce(field_type, fields, plain_type(self._columns.get(first)))
 
     def _dot(self, node: Any) -> str | None:
-        return _field(self.of(node.this), node.expression.name) if _is_name(node.expression) else None
+        return field_type(self.of(node.this), node.expression.name) if _is_name(node.expression) else None
 
     def _number(self, node: Any) -> str | None:
         if type(node).__name__ == "Literal" and node.is_string:
             return "STRING"
         number = _literal(node)
         if number is None:  # `-x`
-            return _if_number(self.of(node.this))
+            return if_number(self.of(node.this))
         if "e" in number.lower():
             return "DOUBLE"
         whole, _, fraction = number.lstrip("-").partition(".")
@@ -141,7 +149,7 @@ class _Typed:
         is_literal = to == "DECIMAL" and _literal(node.this) is not None
         if is_literal or (type(node).__name__ == "Cast" and type(node.this).__name__ in _CASTS):
             return None
-        return _plain(canonical_type(to))
+        return plain_type(canonical_type(to))
 
     # ── operators and functions
 
@@ -151,13 +159,13 @@ class _Typed:
         if type(operands[1]).__name__ == "Interval" and operator in ("Add", "Sub"):
             moved = self.of(operands[0])
             return moved if moved in ("TIMESTAMP", "TIMESTAMP_NTZ") else None
-        left, right = (_if_number(self.of(operand)) for operand in operands)
+        left, right = (if_number(self.of(operand)) for operand in operands)
         if left is None or right is None:
             return None
         if operator == "IntDiv":
             return None if {"FLOAT", "DOUBLE"} & {left, right} else "BIGINT"
-        if not any(_DECIMAL.match(type_) for type_ in (left, right)):
-            return "DOUBLE" if operator == "Div" else _wider(left, right)
+        if not any(DECIMAL.match(type_) for type_ in (left, right)):
+            return "DOUBLE" if operator == "Div" else wider(left, right)
         if {"FLOAT", "DOUBLE"} & {left, right}:
             return "DOUBLE"
         sizes = _size(operands[0], left), _size(operands[1], right)
@@ -167,7 +175,7 @@ class _Typed:
         return self.of(next(node.iter_expressions()))
 
     def _first_number(self, node: Any) -> str | None:
-        return _if_number(self._first(node))
+        return if_number(self._first(node))
 
     def _first_text(self, node: Any) -> str | None:
         """Of a function that makes BINARY of BINARY, and may cast what is neither."""
@@ -186,7 +194,7 @@ class _Typed:
         return self._common_of([*values, default] if default is not None else values)
 
     def _common_of(self, values: Iterable[Any]) -> str | None:
-        return reduce(_wider, (self.of(value) for value in values))
+        return reduce(wider, (self.of(value) for value in values))
 
     def _concat(self, node: Any) -> str | None:
         from sqlglot import exp
@@ -203,7 +211,7 @@ class _Typed:
         type_, places = self._first_number(node), "0"
         for argument in list(node.iter_expressions())[1:]:
             places = _literal(argument) or ""
-        decimal = _DECIMAL.match(type_ or "")
+        decimal = DECIMAL.match(type_ or "")
         if decimal is None:
             return type_
         if not places.isdecimal():
@@ -216,7 +224,7 @@ class _Typed:
         type_ = self._first_number(node)
         if type_ is None or node.args.get("decimals") is not None:
             return None
-        if decimal := _DECIMAL.match(type_):
+        if decimal := DECIMAL.match(type_):
             digits, scale = int(decimal[1]), int(decimal[2])
             return _decimal(digits - scale + 1, 0) if scale else type_
         return "BIGINT"
@@ -235,24 +243,24 @@ class _Typed:
 
     def _map(self, node: Any) -> str | None:
         key, value = (self._array(node.args[side]) for side in ("keys", "values"))
-        return f"MAP<{_inside(key, 'ARRAY')},{_inside(value, 'ARRAY')}>" if key and value else None
+        return f"MAP<{inside(key, 'ARRAY')},{inside(value, 'ARRAY')}>" if key and value else None
 
     def _struct(self, node: Any) -> str | None:
         """None where its names are not certain: sqlglot has `struct(a = b)` as `struct(b AS a)`, no
         name for `(a)`, and the 'a' of upper('a') for one."""
         written = self._written(node)
-        if self._called(node) == "named_struct":
+        if self.called(node) == "named_struct":
             certain = all(re.fullmatch(r"'\w+'|\"\w+\"", name) for name in written[::2])
         else:
             certain = all(_ALIASED.fullmatch(value) or not re.search(r"^\(|=", value) for value in written)
         types = [(field.name, self.of(field.expression)) for field in node.expressions]
         fields = [Column(name, type_) for name, type_ in types if type_]
         is_long = sum(len(field.type) for field in fields) > MAX_LENGTH
-        return _struct_of(fields) if certain and len(fields) == len(types) and not is_long else None
+        return struct_of(fields) if certain and len(fields) == len(types) and not is_long else None
 
     def _written(self, node: Any) -> list[str]:
         """The arguments of a call, as they are written."""
-        start = node.meta["end"] + 1 - len(_PREFIX)
+        start = node.meta["end"] + 1 - self._prefix
         depth, ends = 0, []
         for at in range(start, len(self._text.sql)):
             sign = "" if at in self._quoted else self._text.sql[at]
@@ -267,7 +275,7 @@ class _Typed:
     def _from_json(self, node: Any) -> str | None:
         types = node.expression.this
         try:
-            return _plain(canonical_type(types) or _struct_of(parse_columns(types)))
+            return plain_type(canonical_type(types) or struct_of(parse_columns(types)))
         except DdlError:
             return None
 
@@ -275,34 +283,34 @@ class _Typed:
         whole, *keys = node.iter_expressions()
         type_ = self.of(whole)
         if len(keys) == 1 and keys[0].is_string and (type_ or "").startswith("STRUCT<"):
-            return _field(type_, keys[0].name)
-        pair = _pair(type_)
-        return pair[1] if pair else _inside(type_, "ARRAY")
+            return field_type(type_, keys[0].name)
+        pair = pair_of(type_)
+        return pair[1] if pair else inside(type_, "ARRAY")
 
 
-_RULES: Mapping[str, Callable[[_Typed, Any], str | None]] = {
+_RULES: Mapping[str, Callable[[Typed, Any], str | None]] = {
     name: rule
     for names, rule in (
-        ("Column", _Typed._column),
-        ("Dot", _Typed._dot),
-        ("Literal Neg", _Typed._number),
-        ("Cast TryCast", _Typed._cast),
-        ("Add Sub Mul Div Mod mod IntDiv", _Typed._arithmetic),
-        ("Case", _Typed._case),
-        ("Bracket get", _Typed._element),
-        ("abs negative", _Typed._first_number),
-        ("bround round", _Typed._rounded),
-        ("ceil ceiling floor Ceil Floor", _Typed._whole),
-        ("coalesce greatest ifnull least nvl", _Typed._common),
-        ("if nvl2 If", _Typed._choice),
-        ("nullif filter array_compact array_distinct slice sort_array map_filter", _Typed._first),
-        ("left lpad reverse right rpad substr substring Substring", _Typed._first_text),
-        ("concat Concat DPipe", _Typed._concat),
-        ("date_add date_diff date_sub dateadd datediff", _Typed._days),
-        ("array", _Typed._array),
-        ("map", _Typed._map),
-        ("named_struct struct", _Typed._struct),
-        ("from_json", _Typed._from_json),
+        ("Column", Typed._column),
+        ("Dot", Typed._dot),
+        ("Literal Neg", Typed._number),
+        ("Cast TryCast", Typed._cast),
+        ("Add Sub Mul Div Mod mod IntDiv", Typed._arithmetic),
+        ("Case", Typed._case),
+        ("Bracket get", Typed._element),
+        ("abs negative", Typed._first_number),
+        ("bround round", Typed._rounded),
+        ("ceil ceiling floor Ceil Floor", Typed._whole),
+        ("coalesce greatest ifnull least nvl", Typed._common),
+        ("if nvl2 If", Typed._choice),
+        ("nullif filter array_compact array_distinct slice sort_array map_filter", Typed._first),
+        ("left lpad reverse right rpad substr substring Substring", Typed._first_text),
+        ("concat Concat DPipe", Typed._concat),
+        ("date_add date_diff date_sub dateadd datediff", Typed._days),
+        ("array", Typed._array),
+        ("map", Typed._map),
+        ("named_struct struct", Typed._struct),
+        ("from_json", Typed._from_json),
     )
     for name in names.split()
 }
@@ -334,28 +342,28 @@ def _decimal_of(operator: str, p: int, s: int, q: int, t: int) -> str | None:
 def _size(operand: Any, type_: str) -> tuple[int, int] | None:
     """Precision and scale of an operand beside a decimal: a literal integer has its own digits; whether a
     cast of one is a literal (1L), sqlglot does not say."""
-    if match := _DECIMAL.match(type_):
+    if match := DECIMAL.match(type_):
         return int(match[1]), int(match[2])
     number = _literal(operand)
     if number is not None:
         return len(str(abs(int(number)))), 0
     cast = operand.this if type(operand).__name__ == "Neg" else operand
     is_doubtful = type(cast).__name__ in _CASTS and _literal(cast.this) is not None
-    return None if is_doubtful else (_INTEGRAL[type_], 0)
+    return None if is_doubtful else (INTEGRAL[type_], 0)
 
 
-def _wider(one: str | None, other: str | None) -> str | None:
+def wider(one: str | None, other: str | None) -> str | None:
     """The type that values of both get where they stand for each other."""
     if one == other or one is None or other == _NULL:
         return one
     if other is None or one == _NULL:
         return other
     pair = {one, other}
-    if pair <= _INTEGRAL.keys():
-        return max(pair, key=lambda type_: _INTEGRAL[type_])
+    if pair <= INTEGRAL.keys():
+        return max(pair, key=lambda type_: INTEGRAL[type_])
     if pair == {"DATE", "TIMESTAMP"}:
         return "TIMESTAMP"
-    if not all(map(_if_number, pair)) or "FLOAT" in pair:
+    if not all(map(if_number, pair)) or "FLOAT" in pair:
         return None
     if "DOUBLE" in pair:
         return "DOUBLE"
@@ -363,44 +371,44 @@ def _wider(one: str | None, other: str | None) -> str | None:
     return _decimal(max(p - s, q - t) + max(s, t), max(s, t))
 
 
-def _if_number(type_: str | None) -> str | None:
-    is_number = type_ in (*_INTEGRAL, "FLOAT", "DOUBLE") or _DECIMAL.match(type_ or "")
+def if_number(type_: str | None) -> str | None:
+    is_number = type_ in (*INTEGRAL, "FLOAT", "DOUBLE") or DECIMAL.match(type_ or "")
     return type_ if is_number else None
 
 
 @lru_cache(maxsize=8192)
-def _plain(type_: str | None) -> str | None:
+def plain_type(type_: str | None) -> str | None:
     """As Spark computes with it; None where a name might look like a type."""
     plain = spark_type(type_ or "")
     return None if not type_ or (plain != type_ and "`" in type_) else plain
 
 
-def _struct_of(fields: Iterable[Column]) -> str:
+def struct_of(fields: Iterable[Column]) -> str:
     return f"STRUCT<{','.join(field.as_field for field in fields)}>"
 
 
-def _inside(type_: str | None, kind: str) -> str | None:
+def inside(type_: str | None, kind: str) -> str | None:
     return type_[len(kind) + 1 : -1] if type_ and type_.startswith(f"{kind}<") else None
 
 
-def _pair(type_: str | None) -> tuple[str, str] | None:
+def pair_of(type_: str | None) -> tuple[str, str] | None:
     """The types of a map's keys and values."""
-    inside, depth = _inside(type_, "MAP") or "", 0
-    for sign in _SIGN.finditer(inside):
+    within, depth = inside(type_, "MAP") or "", 0
+    for sign in _SIGN.finditer(within):
         if sign[0] == "," and not depth:
-            return inside[: sign.start()], inside[sign.end() :]
+            return within[: sign.start()], within[sign.end() :]
         depth += (sign[0] in "<(") - (sign[0] in ">)")
     return None
 
 
-def _field(type_: str | None, name: str) -> str | None:
+def field_type(type_: str | None, name: str) -> str | None:
     """The type of `x.name`, of x of this type."""
-    if element := _inside(type_, "ARRAY"):
-        field = _field(element, name) if element.startswith("STRUCT<") else None
+    if element := inside(type_, "ARRAY"):
+        field = field_type(element, name) if element.startswith("STRUCT<") else None
         return f"ARRAY<{field}>" if field else None
-    if pair := _pair(type_):
+    if pair := pair_of(type_):
         return pair[1] if pair[0] == "STRING" else None
-    fields = parse_columns(_inside(type_, "STRUCT") or "")
+    fields = parse_columns(inside(type_, "STRUCT") or "")
     return next((field.type for field in fields if field.name.lower() == name.lower()), None)
 
 

@@ -16,6 +16,7 @@ from mzplan.model.address import is_valid_name
 from mzplan.model.resources import Body
 from mzplan.schema.expressions import Parsed, parse_select, parse_where
 from mzplan.schema.kinds import ResourceKind
+from mzplan.schema.relations.parse import with_names
 from mzplan.schema.sql_text import SqlTextError, Token, bare, tokens
 
 _ONE_ROW = "a view computes each of its rows from one row of one collection"
@@ -121,6 +122,11 @@ def parse_view(text: str) -> ViewQuery:
         return ViewQuery(refused.problem, refused.offset)
 
 
+def is_of_rows(query: ViewQuery) -> bool:
+    """Return whether a query computes each row from one row of one collection."""
+    return not query.problem and not any(parsed.problem for _, parsed in query.expressions())
+
+
 def with_collection(text: str, name: str) -> str:
     """A view's SQL that reads a collection by another name; as it is where it can't be read."""
     for start, end in reversed(parse_view(text).named):
@@ -131,15 +137,21 @@ def with_collection(text: str, name: str) -> str:
 def referring_to(kind: ResourceKind, body: Body, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the body, and its SQL, with these names of other resources by role (see ResourceKind.named)."""
     changed: dict[str, Any] = dict(body)
+    renamed: dict[str, str] = {}
     for role, name in names.items():
         property_, _, index = role.removesuffix("]").partition("[")
         if index:
             changed[property_] = [*changed[property_]]
+            renamed[changed[property_][int(index)]] = name
             changed[property_][int(index)] = name
         else:
             changed[property_] = name
     if kind.query_property is not None and "from" in names:
         changed[kind.query_property] = with_collection(changed[kind.query_property], names["from"])
+    elif kind.query_property is not None and any(old != new for old, new in renamed.items()):
+        changed[kind.query_property] = with_names(changed[kind.query_property], renamed)
+        if marks := changed.get("watermarks"):
+            changed["watermarks"] = {renamed.get(name, name): mark for name, mark in marks.items()}
     return changed
 
 

@@ -64,7 +64,8 @@ class Checker:
             self.defaults.fill_in(self.declared.values())
         if self.query_files:
             self.query_files.fill_in(self.declared.values())
-        Views(self.declared, self.findings).derive()
+        views = Views(self.declared, self.findings)
+        views.derive()
         right: list[Address] = []
         for address in sorted(self.declared, key=natural):
             resource = self.declared[address]
@@ -73,6 +74,7 @@ class Checker:
                 right.append(address)
         inlined = InlinedViews(self.declared, self.findings)
         through = inlined.fill_in(right) if len(right) == len(self.declared) else {}
+        through |= views.through
         checked = {
             address: replace(self._resource(self.declared[address]), through=through.get(address, ()))
             for address in right

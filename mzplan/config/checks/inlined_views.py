@@ -104,11 +104,15 @@ class InlinedViews:
             try:
                 self._rows[view.address] = self._made(view)
             except SqlTextError as refused:
-                self._refuse(view, ("from",), refused.problem)
+                self._refuse(view, ("from" if "from" in view.body else "reads",), refused.problem)
         return self._rows[view.address]
 
     def _made(self, view: Declared) -> _Rows | None:
         _, query = self._query(view)
+        if "from" not in view.body:
+            raise SqlTextError(
+                "its query does more than compute each row from one row: only a view can read it"
+            )
         source = self._declared.get(FROM.address(query.collection.text, self._declared))
         read = columns_read(source)
         below = self._read(view)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mzplan.config.checks.expanded_queries import ExpandedQuery, expanded, is_row_view
 from mzplan.config.checks.expressions import ExpressionCheck, columns_read, keys_read
 from mzplan.config.checks.inlined_views import InlinedViews, is_inlined
+from mzplan.config.checks.relational_views import RelationalView, refuse
 from mzplan.config.checks.resource_references import FROM, path_of
 from mzplan.config.declared import Declared
 from mzplan.config.findings import HERE, Findings, Location, Path, shown
@@ -14,14 +16,21 @@ from mzplan.connectors.api.outputs import Selected, columns_selected
 from mzplan.model.address import Address
 from mzplan.schema.columns import Column, DdlError, parse_columns, spark_type
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.relations.parse import QueryError
 from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
+
+_RELATIONAL = ("watermarks", "snapshots", "output", "partitions")  # what only a relational view has
 
 
 class Views:
-    """Fills in `from`, `schema` and `key` of each view, of what others read first."""
+    """Fills in `from`, `schema` and `key` of each view, of what others read first.
+
+    `through`: the inlined views whose SQL is in a relational view, by its address.
+    """
 
     def __init__(self, declared: Mapping[Address, Declared], findings: Findings):
         self.declared, self.findings = declared, findings
+        self.through: dict[Address, tuple[str, ...]] = {}
         self._done: set[Address] = set()
 
     def derive(self) -> None:
@@ -46,12 +55,28 @@ class Views:
         text = resource.body.get(property_)
         if not isinstance(text, str):
             return
+        derived = {"from", "reads", "state"}
+        resource.body = {name: value for name, value in resource.body.items() if name not in derived}
+        if is_inlined(resource):
+            InlinedViews(self.declared, self.findings).check(resource)
+        relational = any(name in resource.body for name in _RELATIONAL)
+        if relational or not is_row_view(text, self.declared):
+            try:
+                query = expanded(text, self.declared)
+            except QueryError as error:
+                refuse(resource, property_, error, self.findings)
+                return
+            if relational or not query.query.is_plain:
+                self._derive_relational(resource, property_, query)
+                return
+        self._derive_rows(resource, property_, text)
+
+    def _derive_rows(self, resource: Declared, property_: str, text: str) -> None:
+        """Of a view that computes each row from one row."""
         query = parse_view(text)
         if query.problem:
             self._refuse(resource, property_, query)
             return
-        if is_inlined(resource):
-            InlinedViews(self.declared, self.findings).check(resource)
         name = query.collection.text
         source = FROM.address(name, self.declared)
         self._derive(source)
@@ -63,7 +88,18 @@ class Views:
         if selected == []:
             self._refuse(resource, property_, ViewQuery("it leaves out every column", query.items[0].offset))
         elif selected is not None:
-            self._schema(resource, property_, query, selected)
+            self._schema(resource, property_, selected)
+
+    def _derive_relational(self, resource: Declared, property_: str, query: ExpandedQuery) -> None:
+        """Of a view whose query does more than that."""
+        view = RelationalView(resource, property_, query, self.declared, self.findings)
+        items = view.check(self._derive)
+        if query.through:
+            self.through[resource.address] = query.through
+        if items is not None:
+            columns = (Selected(item.field.name, item.field.type) for item in items)
+            places = (QueryPart("", query.written(item.offset)) for item in items)
+            self._schema(resource, property_, list(zip(columns, places, strict=True)))
 
     def _check_name(self, resource: Declared) -> None:
         """MZ003: others read a source and a view by their names alone."""
@@ -104,9 +140,7 @@ class Views:
             location=resource.location((property_,), offset=query.offset),
         )
 
-    def _schema(
-        self, resource: Declared, property_: str, query: ViewQuery, selected: list[tuple[Selected, QueryPart]]
-    ) -> None:
+    def _schema(self, resource: Declared, property_: str, selected: list[tuple[Selected, QueryPart]]) -> None:
         """Fill in `schema`, or compare it with what the query gives."""
         written = resource.body.get("schema")
         if written is not None:

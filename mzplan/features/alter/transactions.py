@@ -185,14 +185,17 @@ class _Reading:
             names = {role: new.name for role, target in resource.references.items() if target == old}
             if names and resource.through:
                 raise _named_by_view(user, resource.through, old)
-            kind = resource_kind(user.kind, resource.type)
-            if kind.query_property is not None:  # what it reads is written in its SQL alone
-                body = referring_to(kind, resource.body, names)
-                names = {kind.query_property: body[kind.query_property]} if names else {}
             if names:
-                body = {**referring_to(kind, resource.body, names), **names}
-                properties = sorted({role.partition("[")[0] for role in names})
-                self.edits.edit(user, [PropertyEdit(path=(name,), value=body[name]) for name in properties])
+                kind = resource_kind(user.kind, resource.type)
+                properties = kind.schema["properties"]
+                self.edits.edit(
+                    user,
+                    [
+                        PropertyEdit(path=(name,), value=value)
+                        for name, value in sorted(referring_to(kind, resource.body, names).items())
+                        if value != resource.body.get(name) and not properties[name].get("x-derived")
+                    ],
+                )
 
     def _checked_files(self) -> FilesRead:
         """The files with the edits, checked as ever. Mistakes in the edited properties are reported at their

@@ -72,8 +72,8 @@ def test_the_key_follows_where_what_it_reads_has_one(
     [
         (
             'views:\n  v: {query: "SELECT id FROM orders GROUP BY id"}\n',
-            ["a.yaml:5:37 MZ019 Not a query that a view can compute"],
-            ["aggregates (GROUP BY)", "write SELECT … FROM"],
+            ["a.yaml:5:46 MZ019 Not a query that a view can compute"],
+            ["an aggregation in append mode needs a watermark", "write `output: update` and `key`"],
         ),
         (
             "views:\n  v:\n    query: |\n      SELECT id,\n        amunt\n      FROM orders\n",
@@ -87,8 +87,8 @@ def test_the_key_follows_where_what_it_reads_has_one(
         ),
         (
             'views:\n  v: {query: "SELECT id, sum(amount) AS s FROM orders"}\n',
-            ["a.yaml:5:26 MZ019 Not a stateless Spark SQL expression"],
-            ["sum needs other rows"],
+            ["a.yaml:5:22 MZ019 Not a query that a view can compute"],
+            ["id is neither in GROUP BY nor in an aggregate function"],
         ),
         (
             'views:\n  v: {query: "SELECT id, my_own(amount) AS s FROM orders"}\n',
@@ -176,7 +176,8 @@ def test_what_is_wrong_is_told_where_it_is_written(
 def test_sql_of_others_is_an_error_at_its_place(tmp_path: Path) -> None:
     """Whatever it is: no traceback, within bounded time."""
     source = "sources:\n  orders: {type: local, schema: 'id BIGINT, note STRING, tags ARRAY<STRING>'}\n"
-    items = [f"SELECT {item} FROM orders" for item in HOSTILE]
+    rows = ("stack(2, id, id)", "explode(array")  # a view may make several rows of one
+    items = [f"SELECT {item} FROM orders" for item in HOSTILE if not item.startswith(rows)]
     conditions = [f"SELECT id FROM orders WHERE ({item.removesuffix(' as n')}) = 'a'" for item in HOSTILE]
     for sql in (*HOSTILE_VIEWS, *items, *conditions):
         view = f"views:\n  v: {{query: {json.dumps(sql)}}}\n"

@@ -1,0 +1,94 @@
+"""Queries of relational views, with the SQL of inlined views (`materialize: false`) in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mzplan.config.checks.inlined_views import is_inlined
+from mzplan.config.checks.resource_references import FROM
+from mzplan.config.declared import Declared
+from mzplan.model.address import Address
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.relations.parse import QueryError, RelationalQuery, parse_query
+from mzplan.schema.view_query import is_of_rows, parse_view
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandedQuery:
+    """A query, and the inlined views that are in it, by name (`through`).
+
+    `edits`: what was replaced in the text as written: start, end, and the length of what stands there now.
+    """
+
+    query: RelationalQuery
+    text: str
+    through: tuple[str, ...] = ()
+    edits: tuple[tuple[int, int, int], ...] = ()
+
+    def written(self, offset: int) -> int:
+        """Return where in the text as written a place of the expanded text is."""
+        moved = 0
+        for start, end, length in self.edits:
+            if offset < start + moved:
+                break
+            if offset < start + moved + length:
+                return start
+            moved += length - (end - start)
+        return offset - moved
+
+
+def inlined_query(view: Declared | None) -> str | None:
+    """Return the SQL of an inlined view; None for anything else."""
+    if view is None or not is_inlined(view) or view.type is None:
+        return None
+    property_ = resource_kind(view.address.kind, view.type).query_property
+    text = view.body.get(property_) if property_ is not None else None
+    return text if isinstance(text, str) else None
+
+
+def is_row_view(
+    text: str, declared: Mapping[Address, Declared], around: frozenset[str] = frozenset()
+) -> bool:
+    """Return whether a query, with the inlined views that it reads, computes each row from one row."""
+    query = parse_view(text)
+    if not is_of_rows(query):
+        return False
+    name = query.collection.text
+    inner = inlined_query(declared.get(FROM.address(name, declared)))
+    return inner is None or name in around or is_row_view(inner, declared, around | {name})
+
+
+def expanded(
+    text: str, declared: Mapping[Address, Declared], around: frozenset[str] = frozenset()
+) -> ExpandedQuery:
+    """Return a query with the SQL of the inlined views that it reads. Raises QueryError.
+
+    `around`: the views that it is inlined into.
+    """
+    query = parse_query(text)
+    sql, through, expected = query.text.sql, [], set[str]()
+    edits: list[tuple[int, int, int]] = []
+    inner: dict[str, ExpandedQuery] = {}
+    for name in query.places:
+        below = inlined_query(declared.get(FROM.address(name, declared)))
+        if below is None or name in around:
+            expected.add(name)
+            continue
+        inner[name] = expanded(below, declared, around | {name})
+        through += [*inner[name].through, name]
+        expected |= inner[name].query.places.keys()
+    if not inner:
+        return ExpandedQuery(query, text)
+    for start, (name, has_alias) in sorted(query.tables.items(), reverse=True):
+        if name in inner:
+            written = f"({inner[name].query.text.sql.strip()})" + ("" if has_alias else f" AS {name}")
+            sql = sql[:start] + written + sql[start + len(name) :]
+            edits.append((start, start + len(name), len(written)))
+    whole = parse_query(sql)
+    if whole.places.keys() != expected:
+        hidden = ", ".join(sorted(expected - whole.places.keys()))
+        raise QueryError(
+            f"a name in WITH hides {hidden}, which an inlined view reads", 0, "rename it in WITH."
+        )
+    return ExpandedQuery(whole, sql, tuple(dict.fromkeys(through)), tuple(reversed(edits)))

@@ -1,0 +1,167 @@
+"""Relational views of a project: what their SQL reads and gives, and all that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mzplan.config.checks.expanded_queries import ExpandedQuery
+from mzplan.config.checks.expressions import columns_read, keys_read
+from mzplan.config.checks.inlined_views import is_inlined
+from mzplan.config.checks.resource_references import FROM
+from mzplan.config.declared import Declared
+from mzplan.config.findings import Findings, Path, listed, shown
+from mzplan.model.address import Address
+from mzplan.schema.columns import spark_type
+from mzplan.schema.relations.analysis import Analysis, Input, Item
+from mzplan.schema.relations.parse import QueryError
+from mzplan.schema.relations.rules import WrongKeyError, rule_broken
+from mzplan.schema.relations.scopes import UnknownColumnError
+
+_TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ")
+
+
+class RelationalView:
+    """One of them."""
+
+    def __init__(
+        self,
+        resource: Declared,
+        property_: str,
+        expanded: ExpandedQuery,
+        declared: Mapping[Address, Declared],
+        findings: Findings,
+    ):
+        self._resource, self._property = resource, property_
+        self._expanded, self._query = expanded, expanded.query
+        self._declared, self._findings = declared, findings
+        written = resource.body.get("snapshots")
+        self._snapshots = written if isinstance(written, list) else []
+        marks = resource.body.get("watermarks")
+        self._watermarks: Mapping[str, Any] = marks if isinstance(marks, dict) else {}
+
+    def check(self, derive: Callable[[Address], None]) -> list[Item] | None:
+        """Fill in `reads` and `state`; first, by `derive`, what other views of the project give.
+
+        Returns the columns; None when they can't be known.
+        """
+        resource, query = self._resource, self._query
+        streams = [name for name in query.places if name not in self._snapshots]
+        for number, name in enumerate(streams):
+            place = ((self._property,), self._expanded.written(query.offset(name)))
+            resource.derived[f"reads[{number}]"] = place
+            resource.derived.setdefault("reads", place)
+        reads = {"reads": streams} if streams else {}
+        resource.body = {**resource.body, **reads, self._property: self._expanded.text}
+        for name in query.places:
+            derive(FROM.address(name, self._declared))
+        before = self._findings.met
+        self._check_names()
+        inputs = self._inputs()
+        if inputs is None or self._findings.met > before:
+            return None
+        analysis = Analysis(query, inputs)
+        try:
+            result = analysis.result()
+            if not is_inlined(resource) and (broken := rule_broken(analysis, result, resource.body)):
+                raise broken
+        except QueryError as refused:
+            refused.offset = self._expanded.written(refused.offset)
+            refuse(resource, self._property, refused, self._findings)
+            return None
+        if not is_inlined(resource):
+            self._keep_state(analysis)
+        return result.items
+
+    def _inputs(self) -> dict[str, Input] | None:
+        """Return what the names in the query stand for; None when a column can't be known."""
+        inputs: dict[str, Input] = {}
+        for name in self._query.places:
+            read = self._declared.get(FROM.address(name, self._declared))
+            columns = columns_read(read)
+            if read is None or columns is None:
+                return None
+            stream = name not in self._snapshots
+            if stream and (keys := keys_read(read)):
+                self._refuse_keyed(name, keys)
+            mark = self._watermarks.get(name)
+            plain = tuple(type(c)(c.name, spark_type(c.type), c.nullable) for c in columns)
+            column = mark.get("column") if isinstance(mark, dict) else ""
+            inputs[name] = Input(plain, read.label, stream, column if isinstance(column, str) else "")
+            self._check_watermark(name, inputs[name])
+        return inputs
+
+    def _refuse_keyed(self, name: str, keys: tuple[str, ...]) -> None:
+        self._findings.add(
+            "MZ020",
+            f"{self._resource.label} can't follow updates and deletes",
+            f"{name} keeps the latest row of each key ({', '.join(keys)}): its rows are updated and deleted, "
+            "and Spark can't take back what a join or an aggregation has made of a row.",
+            f"read it as it is at each micro-batch: `snapshots: [{name}]`.",
+            location=self._resource.location(("reads",)),
+        )
+
+    def _check_names(self) -> None:
+        """MZ019 for snapshots and watermarks of what the query doesn't read."""
+        read = list(self._query.places)
+        tables = [(number, name) for number, name in enumerate(self._snapshots) if self._is_declared(name)]
+        streams = [name for name in read if name not in self._snapshots]
+        places: list[tuple[Path, str, list[str]]] = [
+            *((("snapshots", number), name, read) for number, name in tables),
+            *((("watermarks", name), name, streams) for name in self._watermarks),
+        ]
+        for path, name, known in places:
+            if name not in known:
+                self._findings.add(
+                    "MZ019",
+                    f"The query reads no {'stream' if known is streams else 'collection'} {shown(name)}",
+                    f"{self._resource.label} reads {listed(known)}.",
+                    self._findings.did_you_mean(name, known) or f"remove it from `{path[0]}`.",
+                    location=self._resource.location(path, at_key=known is streams),
+                )
+
+    def _is_declared(self, name: Any) -> bool:
+        """Whether a name stands for a collection: one that doesn't is reported elsewhere."""
+        return isinstance(name, str) and FROM.address(name, self._declared) in self._declared
+
+    def _check_watermark(self, name: str, input_: Input) -> None:
+        """MZ019 for a watermark on what is no time."""
+        if not input_.event_time:
+            return
+        names = [column.name for column in input_.columns]
+        column = next((c for c in input_.columns if c.name.lower() == input_.event_time.lower()), None)
+        if column is not None and column.type in _TIMES:
+            return
+        problem = f"is {column.type}" if column is not None else "isn't there"
+        self._findings.add(
+            "MZ019",
+            f"The watermark of {name} needs a column of type TIMESTAMP",
+            f"{self._resource.label}: {shown(input_.event_time)} {problem}. {input_.label} has the columns "
+            f"{listed(names, 40)}.",
+            self._findings.did_you_mean(input_.event_time, names) or "name a column with the time of a row.",
+            location=self._resource.location(("watermarks", name, "column")),
+        )
+
+    def _keep_state(self, analysis: Analysis) -> None:
+        """Fill in `state`, if the query keeps some."""
+        if not analysis.operators:
+            return
+        numbered = {name: number for number, name in enumerate(self._query.places)}
+        marks = sorted((numbered[name], mark["column"].lower()) for name, mark in self._watermarks.items())
+        self._resource.derived["state"] = ((self._property,), 0)
+        self._resource.body = {**self._resource.body, "state": self._query.digest(*marks)}
+
+
+def refuse(resource: Declared, property_: str, error: QueryError, findings: Findings) -> None:
+    """MZ019 for what is wrong with a query."""
+    location = resource.location((property_,), offset=error.offset)
+    summary = error.summary or "Not a query that a view can compute"
+    detail = f"{resource.label}: {error.problem}."
+    hint = error.hint or "write a SELECT over sources and views of the project."
+    if isinstance(error, UnknownColumnError):
+        summary = f"Unknown column {shown(error.name)}"
+        detail = f"{error.relations} has the columns {listed(error.columns, 40)}."
+        hint = findings.did_you_mean(error.name, error.columns) or "use one of these."
+    if isinstance(error, WrongKeyError) and "key" in resource.body:
+        location = resource.location(("key",))
+    findings.add("MZ019", summary, detail, hint, location=location)

@@ -1,0 +1,387 @@
+"""What a relational view gives: its columns, and the operators that keep state. Without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mzplan.schema.columns import Column
+from mzplan.schema.expressions import is_aggregate
+from mzplan.schema.relations.parse import GENERATORS, QueryError, RelationalQuery, start_of
+from mzplan.schema.relations.scopes import Field, Relation, Scope, UnknownColumnError
+from mzplan.schema.relations.types import QueryTypes
+from mzplan.schema.sql_types import wider as common_type
+
+_WINDOWS = frozenset(["window", "session_window"])
+_KEEPS_TIME = _WINDOWS | {"window_time"}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A collection that a query may name. `event_time`: the column with the watermark, "" for none."""
+
+    columns: tuple[Column, ...]
+    label: str
+    stream: bool
+    event_time: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Something in a query that keeps state. `kind`: `aggregation`, `DISTINCT`, `join` or `outer join`.
+
+    `timed`: by a column with a watermark, so that its rows are complete at some time.
+    """
+
+    kind: str
+    offset: int
+    timed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A column of the result. `groups`: which expressions of GROUP BY it has, by number."""
+
+    field: Field
+    offset: int
+    groups: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class Result:
+    """The columns of a query; `grouped_by`: how many expressions the GROUP BY of its outermost SELECT has,
+    None without an aggregation there."""
+
+    items: list[Item]
+    stream: bool
+    grouped_by: int | None = None
+
+
+@dataclass(slots=True)
+class Analysis:
+    """The analysis of one query over these inputs, by name. Raises QueryError."""
+
+    query: RelationalQuery
+    inputs: Mapping[str, Input]
+    operators: list[Operator] = field(default_factory=list)
+    _certain: bool = True
+
+    def result(self) -> Result:
+        """Return what the whole query gives."""
+        written = QueryTypes(self.query.text, Scope(), True)
+        self._certain = written.has_every_plus(self.query.tree)
+        result = self._query(self.query.tree, {})
+        if not result.stream:
+            raise QueryError("none of the rows come from a stream", 0, "read one collection as a stream.")
+        seen: set[str] = set()
+        for item in result.items:
+            name = item.field.name
+            if name.lower() in seen:
+                raise QueryError(f"two columns are called {name}", item.offset, "rename one of them with AS.")
+            seen.add(name.lower())
+        return result
+
+    def _query(self, node: Any, names: Mapping[str, Relation], *, named: bool = True) -> Result:
+        """`named`: each item has a name, as the first SELECT of a UNION gives them."""
+        from sqlglot import exp
+
+        with_ = node.args.get("with_") or node.args.get("with")
+        for cte in with_.expressions if with_ is not None else ():
+            names = {**names, cte.alias.lower(): self._as_relation(self._query(cte.this, names), cte.alias)}
+        if isinstance(node, exp.Subquery):
+            return self._query(node.this, names, named=named)
+        if isinstance(node, exp.Union):
+            return self._union(node, names)
+        return _Select(self, node, names, named).result()
+
+    def _union(self, node: Any, names: Mapping[str, Relation]) -> Result:
+        left, right = self._query(node.this, names), self._query(node.expression, names, named=False)
+        if len(left.items) != len(right.items):
+            problem = f"one SELECT of the UNION has {len(left.items)} columns, another one {len(right.items)}"
+            raise QueryError(problem, start_of(node.expression), "give both the same columns.")
+        if left.stream != right.stream:
+            table = right if left.stream else left
+            offset = table.items[0].offset if table.items else 0
+            raise QueryError(
+                "a UNION of a stream and a snapshot would add the rows of the snapshot at each micro-batch",
+                offset,
+                "read both as streams.",
+            )
+        if node.args.get("distinct"):
+            self.operators.append(Operator("DISTINCT", start_of(node), timed=_has_time(left.items)))
+        return Result([_united(*pair) for pair in zip(left.items, right.items, strict=True)], left.stream)
+
+    def relation(self, node: Any, names: Mapping[str, Relation]) -> Relation:
+        """Return what stands in FROM or JOIN."""
+        from sqlglot import exp
+
+        if isinstance(node, exp.Subquery):
+            return self._as_relation(self._query(node.this, names), node.alias)
+        name, alias = node.name, (node.alias or node.name).lower()
+        if (named := names.get(name.lower())) is not None:
+            return replace(named, name=alias)
+        input_ = self.inputs[name]
+        fields = tuple(
+            Field(c.name, c.type, event_time=c.name.lower() == input_.event_time.lower())
+            for c in input_.columns
+        )
+        return Relation(alias, fields, input_.stream, input_.label)
+
+    def _as_relation(self, result: Result, alias: str) -> Relation:
+        fields = tuple(item.field for item in result.items)
+        return Relation(alias.lower(), fields, result.stream, alias)
+
+    def types(self, scope: Scope) -> QueryTypes:
+        """Return what finds types in a SELECT."""
+        return QueryTypes(self.query.text, scope, self._certain)
+
+
+class _Select:
+    """One SELECT."""
+
+    def __init__(self, analysis: Analysis, node: Any, names: Mapping[str, Relation], named: bool):
+        self._analysis, self._node, self._names, self._named = analysis, node, names, named
+        self._scope = Scope()
+        self._types = analysis.types(self._scope)
+
+    def result(self) -> Result:
+        node = self._node
+        self._read()
+        if (where := node.args.get("where")) is not None:
+            self._check(where.this)
+            if (aggregate := next(filter(is_aggregate, where.this.walk()), None)) is not None:
+                raise QueryError("WHERE has an aggregate function", start_of(aggregate), "use HAVING.")
+        items = [item for written in node.expressions for item in self._items(written)]
+        having = node.args.get("having")
+        aggregates = is_aggregated(node)
+        if not aggregates:
+            if having is not None:
+                raise QueryError("HAVING without GROUP BY", start_of(having), "use WHERE.")
+        else:
+            items = self._grouped(items)
+        if node.args.get("distinct"):
+            self._keeps("DISTINCT", start_of(node), _has_time([item for item, _ in items]))
+        grouped = len(self._groups()) if aggregates else None
+        return Result([item for item, _ in items], self._scope.stream, grouped)
+
+    def _keeps(self, kind: str, offset: int, timed: bool) -> None:
+        if self._scope.stream:
+            self._analysis.operators.append(Operator(kind, offset, timed))
+
+    # ── FROM
+
+    def _read(self) -> None:
+        node, scope = self._node, self._scope
+        source = node.args.get("from_") or node.args.get("from")
+        scope.add(self._analysis.relation(source.this, self._names))
+        for join in node.args.get("joins") or ():
+            self._join(join)
+        for lateral in node.args.get("laterals") or ():
+            generated = self._types.generated(lateral.this)
+            self._check(lateral.this)
+            alias = lateral.args.get("alias")
+            columns = [c.name for c in alias.args.get("columns") or ()] if alias is not None else []
+            fields = [
+                Field(columns[i] if i < len(columns) else name, t) for i, (name, t) in enumerate(generated)
+            ]
+            name = alias.name.lower() if alias is not None and alias.this is not None else ""
+            scope.add(Relation(name, tuple(fields), stream=False, label="LATERAL VIEW"))
+
+    def _join(self, join: Any) -> None:
+        scope = self._scope
+        right = self._analysis.relation(join.this, self._names)
+        left_streams, left_timed = scope.stream, _timed(scope.relations)
+        using = [column.name.lower() for column in join.args.get("using") or ()]
+        for column in join.args.get("using") or ():
+            for relations in (scope.relations, [right]):
+                if not any(f.name.lower() == column.name.lower() for r in relations for f in r.fields):
+                    raise UnknownColumnError(column.name, start_of(column), relations)
+        if any(r.name == right.name for r in scope.relations):
+            hint = f"give one of them an alias: JOIN {right.name} AS other."
+            raise QueryError(f"two relations are called {right.name}", start_of(join.this), hint)
+        side, kind = str(join.side).upper(), str(join.kind).upper()
+        before = list(scope.relations), scope.visible
+        scope.add(right, using)
+        if join.args.get("on") is not None:
+            self._check(join.args["on"])
+        if left_streams and right.stream:
+            outer = side in ("LEFT", "RIGHT", "FULL")
+            timed = left_timed and _timed([right])
+            self._keeps("outer join" if outer else "join", start_of(join), timed)
+        elif left_streams != right.stream:
+            self._check_table(join, side, kind, left_streams)
+        if kind in ("SEMI", "ANTI"):
+            scope.relations, scope.visible = before
+
+    def _check_table(self, join: Any, side: str, kind: str, left_streams: bool) -> None:
+        """Raise QueryError if a join keeps rows of a table that match no row of a stream: later rows may."""
+        keeps = {"LEFT": not left_streams, "RIGHT": left_streams, "FULL": True}.get(side, False)
+        if keeps or (kind in ("SEMI", "ANTI") and not left_streams):
+            raise QueryError(
+                "this JOIN keeps rows of a snapshot without a match, at each micro-batch again",
+                start_of(join),
+                "let the stream be the side whose rows are kept: FROM stream LEFT JOIN snapshot.",
+            )
+
+    # ── SELECT
+
+    def _check(self, tree: Any) -> None:
+        """Raise QueryError for a column that isn't there."""
+        from sqlglot import exp
+
+        for column in tree.find_all(exp.Column):
+            if not isinstance(column.this, exp.Star):
+                self._scope.find(column)
+
+    def _items(self, written: Any) -> Iterator[tuple[Item, Any]]:
+        """Yield the columns of an item, each with its expression (None for what is a copy)."""
+        from sqlglot import exp
+
+        inner = written.this if isinstance(written, exp.Alias | exp.Aliases) else written
+        is_star = isinstance(inner, exp.Column) and isinstance(inner.this, exp.Star)
+        if isinstance(inner, exp.Star) or is_star:
+            yield from self._star(inner)
+            return
+        if type(inner).__name__ in GENERATORS:
+            names = [alias.name for alias in written.expressions] if isinstance(written, exp.Aliases) else []
+            names = names or ([written.alias] if isinstance(written, exp.Alias) else [])
+            self._check(inner)
+            for number, (name, type_) in enumerate(self._types.generated(inner)):
+                named = Field(names[number] if number < len(names) else name, type_)
+                yield Item(named, start_of(written)), inner
+            return
+        self._check(inner)
+        if self._named and not isinstance(written, exp.Alias | exp.Column | exp.Dot):
+            shown = inner.sql(dialect="spark")[:60]
+            raise QueryError("an expression has no name", start_of(inner), f"write {shown} AS name.")
+        named = Field(written.alias or written.name, self._types.of(inner), self._keeps_time(inner))
+        self._scope.aliases.setdefault(named.name.lower(), named)
+        yield Item(named, start_of(inner)), inner
+
+    def _star(self, inner: Any) -> Iterator[tuple[Item, Any]]:
+        from sqlglot import exp
+
+        star = inner.this if isinstance(inner, exp.Column) else inner
+        table = inner.table if isinstance(inner, exp.Column) else ""
+        left_out = star.args.get("except_") or star.args.get("except") or ()
+        without = {column.name.lower() for column in left_out}
+        fields = self._scope.star(table)
+        if table and not fields:
+            raise QueryError(f"no relation is called {table}", start_of(inner))
+        for relation, column in fields:
+            if column.name.lower() not in without:
+                tree = exp.column(column.name, table=relation.name or None)
+                yield Item(column, start_of(inner) or start_of(self._node)), tree
+
+    def _keeps_time(self, tree: Any) -> bool:
+        """Whether the expression is a column with a watermark, or a window of one."""
+        from sqlglot import exp
+
+        tree = tree.unnest()
+        if isinstance(tree, exp.Column):
+            found, rest = self._scope.find(tree)
+            return found.event_time and not rest
+        is_window = isinstance(tree, exp.Anonymous) and str(tree.name).lower() in _KEEPS_TIME
+        return is_window and bool(tree.expressions) and self._keeps_time(tree.expressions[0])
+
+    # ── GROUP BY
+
+    def _groups(self) -> list[Any]:
+        """Return the expressions of GROUP BY: what a number or a name of an item stands for, too."""
+        group = self._node.args.get("group")
+        if group is None:
+            return []
+        items = self._node.expressions
+        if group.args.get("all"):
+            return [item.unalias() for item in items if not any(map(is_aggregate, item.walk()))]
+        return [self._group(key, items, group) for key in group.expressions]
+
+    def _group(self, key: Any, items: list[Any], group: Any) -> Any:
+        """Return what an expression of GROUP BY stands for."""
+        from sqlglot import exp
+
+        by_name = {item.alias.lower(): item.this for item in items if isinstance(item, exp.Alias)}
+        if isinstance(key, exp.Literal) and not key.is_string and key.name.isdecimal():
+            if not 1 <= int(key.name) <= len(items):
+                raise QueryError(f"GROUP BY {key.name} names no item", start_of(group))
+            return items[int(key.name) - 1].unalias()
+        if isinstance(key, exp.Column) and len(key.parts) == 1 and not self._scope.has(key.name):
+            return by_name.get(key.name.lower(), key)
+        return key
+
+    def _grouped(self, items: list[tuple[Item, Any]]) -> list[tuple[Item, Any]]:
+        """Return the items with the expressions of GROUP BY that they have. Raises QueryError for one with a
+        column that is in neither GROUP BY nor an aggregate function."""
+        groups = self._groups()
+        keys = [self._key(group) for group in groups]
+        for group in groups:
+            self._check(group)
+        timed = any(self._keeps_time(group) for group in groups)
+        self._keeps("aggregation", start_of(self._node.args.get("group") or self._node), timed)
+        grouped = []
+        for item, tree in items:
+            self._check_grouped(tree, keys)
+            key = self._key(tree)
+            whole = self._key(tree.this) if _is_end_of_window(tree) else key
+            has = frozenset(number for number, group in enumerate(keys) if group in (key, whole))
+            grouped.append((replace(item, groups=has), tree))
+        if (having := self._node.args.get("having")) is not None:
+            self._check(having.this)
+        return grouped
+
+    def _key(self, tree: Any) -> str:
+        """Return a text that is equal for the same expressions."""
+        from sqlglot import exp
+
+        def named(node: Any) -> Any:
+            is_column = isinstance(node, exp.Column) and not isinstance(node.this, exp.Star)
+            return exp.column(self._scope.key(node), quoted=True) if is_column else node
+
+        return str(tree.unnest().copy().transform(named).sql(dialect="spark"))
+
+    def _check_grouped(self, tree: Any, keys: list[str]) -> None:
+        from sqlglot import exp
+
+        is_filtered = isinstance(tree, exp.Filter | exp.WithinGroup) and is_aggregate(tree.this)
+        if self._key(tree) in keys or is_aggregate(tree) or is_filtered:
+            return
+        if isinstance(tree, exp.Column):
+            is_alone = len(tree.parts) == 1
+            if is_alone and tree.name.lower() in self._scope.aliases and not self._scope.has(tree.name):
+                return
+            raise QueryError(
+                f"{tree.sql(dialect='spark')} is neither in GROUP BY nor in an aggregate function",
+                start_of(tree),
+                f"add it to GROUP BY, or write an aggregate function such as max({tree.name}).",
+            )
+        for child in tree.iter_expressions():
+            self._check_grouped(child, keys)
+
+
+def is_aggregated(select: Any) -> bool:
+    """Return whether a SELECT has GROUP BY or an aggregate function."""
+    having = select.args.get("having")
+    parts = [*select.expressions, *([having] if having is not None else [])]
+    return select.args.get("group") is not None or any(is_aggregate(n) for p in parts for n in p.walk())
+
+
+def _is_end_of_window(tree: Any) -> bool:
+    """Whether this is `window(…).start` or its end, each of which belongs to one window only."""
+    is_dot = type(tree).__name__ == "Dot" and type(tree.this).__name__ == "Anonymous"
+    return is_dot and str(tree.this.name).lower() == "window"
+
+
+def _timed(relations: list[Relation]) -> bool:
+    return any(column.event_time for relation in relations for column in relation.fields)
+
+
+def _has_time(items: list[Item]) -> bool:
+    return any(item.field.event_time for item in items)
+
+
+def _united(left: Item, right: Item) -> Item:
+    types = left.field.type, right.field.type
+    type_ = common_type(*types) if all(types) else None
+    both = left.field.event_time and right.field.event_time
+    return Item(Field(left.field.name, type_, both), left.offset)

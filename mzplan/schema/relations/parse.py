@@ -1,0 +1,390 @@
+"""The text of a relational view: its tree by sqlglot, of which each part is on a list, and what it reads.
+
+Spark gets `sql_of(text)`, never the text itself; the runner checks Spark's own trees again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from mzplan.model.address import is_valid_name
+from mzplan.schema.expressions import fault_of, is_aggregate
+from mzplan.schema.sql_text import DIALECTS, Bare, SqlTextError, bare, tokens, trees
+
+GENERATORS = frozenset(["Explode", "ExplodeOuter", "Posexplode", "PosexplodeOuter", "Inline", "Stack"])
+_SELECT = {"expressions", "from", "joins", "laterals", "where", "group", "having", "distinct", "with"}
+_UNION = {"this", "expression", "distinct", "with", "by_name"}
+_WORDS = {
+    "cluster": "CLUSTER BY partitions the rows, which Spark does itself",
+    "connect": "CONNECT BY isn't Spark SQL",
+    "distribute": "DISTRIBUTE BY partitions the rows, which Spark does itself",
+    "hint": "hints aren't allowed",
+    "into": "SELECT … INTO writes a table",
+    "limit": "a stream has no end: LIMIT has no rows to count",
+    "offset": "a stream has no end: OFFSET has no rows to count",
+    "order": "a stream has no end: ORDER BY can't put its rows in order",
+    "pivots": "PIVOT and UNPIVOT can't be computed over a stream",
+    "qualify": "QUALIFY compares rows of a stream that has no end",
+    "sample": "TABLESAMPLE takes other rows each time",
+    "sort": "a stream has no end: SORT BY can't put its rows in order",
+    "windows": "window functions (OVER) can't be computed over a stream",
+}
+
+_GROUPINGS = "ROLLUP, CUBE and GROUPING SETS aren't allowed"
+
+
+class QueryError(SqlTextError):
+    """What is wrong with a query: `problem` in a clause, and how to fix it (`hint`, "" for the usual)."""
+
+    def __init__(self, problem: str, offset: int = 0, hint: str = "", summary: str = ""):
+        super().__init__(problem, offset)
+        self.hint, self.summary = hint, summary
+
+
+@dataclass(frozen=True, slots=True)
+class RelationalQuery:
+    """The SQL of a relational view.
+
+    - `text`: the SQL without comments.
+    - `tree`: sqlglot's, a Select or Union.
+    - `places`: of each collection that it reads, in order, from where to where its name stands, also before
+      columns. `tables`: those in FROM and JOIN, each with the name, and whether an alias follows.
+    """
+
+    text: Bare
+    tree: Any
+    places: Mapping[str, tuple[tuple[int, int], ...]]
+    tables: Mapping[int, tuple[str, bool]]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a SELECT over one table with nothing that row views can't have."""
+        from sqlglot import exp
+
+        one_row = {"expressions", "from", "where"}
+        generators = (item.unalias() for item in self.tree.expressions)
+        return (
+            isinstance(self.tree, exp.Select)
+            and not _given(self.tree) - one_row
+            and len(list(self.tree.find_all(exp.Query))) == 1
+            and not any(type(generator).__name__ in GENERATORS for generator in generators)
+            and not any(isinstance(item, exp.Aliases) for item in self.tree.expressions)
+            and not any(map(is_aggregate, self.tree.walk()))
+        )
+
+    def offset(self, name: str) -> int:
+        """Return where the query first names a collection."""
+        return self.places[name][0][0]
+
+    def with_names(self, names: Mapping[str, str], sql: str = "") -> str:
+        """Return the SQL with other names for these collections. `sql`: the same, with comments."""
+        sql = sql or self.text.sql
+        renamed = (name for name in self.places if name in names)
+        spans = [(*span, names[name]) for name in renamed for span in self.places[name]]
+        for start, end, name in sorted(spans, reverse=True):
+            sql = sql[:start] + name + sql[end:]
+        return sql
+
+    def digest(self, *more: object) -> str:
+        """Return a digest of the query and these settings, equal for other names, blanks and comments."""
+        numbered = self.with_names({name: f"_{number}" for number, name in enumerate(self.places)})
+        words = (t.text if t.kind == "quoted" else t.text.lower() for t in tokens(numbered))
+        content = " ".join([*words, *map(repr, more)])
+        return f"1:{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def is_relational(body: Mapping[str, Any]) -> bool:
+    """Return whether this is the body of a view by SQL whose query is relational."""
+    return "query" in body and "from" not in body
+
+
+def sql_of(text: str) -> str:
+    """Return what Spark is given of a view's SQL: its tokens without comments. Raises SqlTextError."""
+    return _bare(text).sql
+
+
+def with_names(text: str, names: Mapping[str, str]) -> str:
+    """Return the SQL of a relational view with other names for these collections; as it is if it is wrong."""
+    try:
+        return parse_query(text).with_names(names, text)
+    except QueryError:
+        return text
+
+
+def _bare(text: str) -> Bare:
+    return bare(text.rstrip().removesuffix(";"))
+
+
+@lru_cache(maxsize=1024)
+def parse_query(text: str) -> RelationalQuery:
+    """Return a view's SQL. Raises QueryError for what no view may have."""
+    try:
+        written = _bare(text)
+        tree = _tree(written)
+        _Checks(written).query(tree)
+    except QueryError:
+        raise
+    except SqlTextError as refused:
+        raise QueryError(refused.problem, refused.offset) from None
+    except RecursionError:
+        raise QueryError("it is nested too deep") from None
+    places, tables = _places(tree)
+    if not places:
+        raise QueryError("it reads no collection", 0, "write SELECT … FROM a source or view of the project.")
+    return RelationalQuery(written, tree, places, tables)
+
+
+def _tree(written: Bare) -> Any:
+    from sqlglot import errors, exp
+
+    first = tokens(written.sql)
+    word = next((token for token in first), None)
+    if word is None or word.word not in ("select", "with"):
+        raise QueryError("it doesn't begin with SELECT or WITH", word.start if word else 0)
+    problem: QueryError | None = None
+    for dialect in DIALECTS:
+        try:
+            statements = trees("", written, dialect)
+            if len(statements) == 1 and isinstance(statements[0], exp.Query):
+                return statements[0]
+            _refuse("it is more than one query", statements[-1] if len(statements) > 1 else None)
+        except errors.ParseError as failure:
+            problem = problem or _syntax_error(failure, written.sql)
+        except errors.TokenError:
+            problem = problem or QueryError("there is a character that SQL does not know")
+        except (SqlTextError, RecursionError):
+            raise
+        except Exception:  # sqlglot's own, of functions without the arguments that it expects
+            problem = problem or QueryError("a function lacks arguments that it needs")
+    assert problem is not None
+    raise problem
+
+
+def _syntax_error(failure: Any, text: str) -> QueryError:
+    problem = failure.errors[0] if failure.errors else {}
+    line, column = problem.get("line") or 1, problem.get("col") or 0
+    highlight = problem.get("highlight") or ""
+    before = sum(len(part) + 1 for part in text.split("\n")[: line - 1])
+    near = f" near {highlight!r}" if highlight.strip() else ""
+    offset = before + column - max(1, len(highlight))
+    return QueryError(f"the syntax is wrong{near}", max(0, min(offset, len(text) - 1)))
+
+
+def start_of(node: Any) -> int:
+    """Return where a node is written: at its first name, for lack of anything better."""
+    starts = [inner.meta["start"] for inner in node.walk() if "start" in inner.meta] if node else []
+    return min(starts, default=0)
+
+
+def _refuse(problem: str, node: Any = None, hint: str = "") -> NoReturn:
+    raise QueryError(problem, start_of(node), hint)
+
+
+class _Checks:
+    """Looks at each part of a tree: what isn't on the lists is refused. Raises QueryError."""
+
+    def __init__(self, text: Bare):
+        self._text = text
+
+    def query(self, node: Any) -> None:
+        from sqlglot import exp
+
+        self._with(node)
+        if isinstance(node, exp.Subquery) and not _given(node) - {"this", "alias"}:
+            self.query(node.this)
+        elif isinstance(node, exp.Union):
+            self._arguments(node, _UNION)
+            self.query(node.this)
+            self.query(node.expression)
+        elif isinstance(node, exp.Select):
+            self._select(node)
+        else:
+            word = type(node).__name__.upper()
+            _refuse(f"{word} can't be computed over streams", node, "use SELECT and UNION ALL.")
+
+    def _with(self, node: Any) -> None:
+        with_ = node.args.get("with_") or node.args.get("with")
+        for cte in with_.expressions if with_ is not None else ():
+            if with_.args.get("recursive"):
+                _refuse("WITH RECURSIVE can't be computed over a stream", cte)
+            if cte.args["alias"].args.get("columns"):
+                _refuse("a name in WITH has a list of columns", cte, "name the columns in its SELECT.")
+            self.query(cte.this)
+
+    def _arguments(self, node: Any, allowed: set[str]) -> None:
+        for name in sorted(_given(node) - allowed):
+            why = _WORDS.get(name, f"{name.replace('_', ' ').upper()} isn't allowed here")
+            offset = _offset_of(self._text.sql, name)
+            raise QueryError(why, offset if offset is not None else start_of(node), _HINTS.get(name, ""))
+
+    def _select(self, node: Any) -> None:
+        from sqlglot import exp
+
+        self._arguments(node, _SELECT)
+        source = node.args.get("from_") or node.args.get("from")
+        if source is None:
+            _refuse("a SELECT has no FROM", node, "write SELECT … FROM a source or view of the project.")
+        self._relation(source.this)
+        for join in node.args.get("joins") or ():
+            if _given(join) - {"this", "on", "using", "side", "kind"}:
+                _refuse("this kind of JOIN isn't allowed", join, "write JOIN … ON or JOIN … USING (…).")
+            self._relation(join.this)
+            if join.args.get("on") is not None:
+                self._expression(join.args["on"])
+        for lateral in node.args.get("laterals") or ():
+            if not lateral.args.get("view") or type(lateral.this).__name__ not in GENERATORS:
+                called = lateral.this.sql(dialect="spark").partition("(")[0][:40]
+                _refuse(f"LATERAL VIEW takes explode, posexplode, inline or stack, not {called}", lateral)
+            for argument in lateral.this.iter_expressions():
+                self._expression(argument)
+        if isinstance(node.args.get("distinct"), exp.Distinct) and node.args["distinct"].args.get("on"):
+            _refuse("DISTINCT ON isn't Spark SQL", node)
+        for item in node.expressions:
+            self._item(item)
+        for name in ("where", "having"):
+            if node.args.get(name) is not None:
+                self._expression(node.args[name].this)
+        group = node.args.get("group")
+        if group is not None and _given(group) - {"expressions", "all"}:
+            _refuse(_GROUPINGS, group, "write one view for each grouping.")
+        for key in group.expressions if group is not None else ():
+            if type(key).__name__ in ("Cube", "Rollup", "GroupingSets"):
+                _refuse(_GROUPINGS, key, "write one view for each grouping.")
+            self._expression(key)
+
+    def _relation(self, node: Any) -> None:
+        from sqlglot import exp
+
+        if isinstance(node, exp.Subquery):
+            if _given(node) - {"this", "alias"} or not isinstance(node.this, exp.Query):
+                _refuse("joins stand in brackets", node, "write joins one after the other, without brackets.")
+            self.query(node.this)
+        elif not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
+            called = node.sql(dialect="spark").partition("(")[0][:40]
+            _refuse(f"{called} is no collection: a view reads sources and views by their names", node)
+        else:
+            self._table(node)
+        if (alias := node.args.get("alias")) is not None and alias.args.get("columns"):
+            _refuse("an alias has a list of columns", node, "name the columns in a SELECT.")
+
+    def _table(self, node: Any) -> None:
+        if _given(node) - {"this", "alias"}:
+            problem = "it reads something else than a source or view of the project by its name"
+            _refuse(problem, node, "declare what it reads as a source, and name that.")
+
+    def _item(self, item: Any) -> None:
+        from sqlglot import exp
+
+        inner = item.this if isinstance(item, exp.Alias | exp.Aliases) else item
+        is_star = isinstance(inner, exp.Column) and isinstance(inner.this, exp.Star)
+        if is_star or isinstance(inner, exp.Star):
+            if inner.args.get("replace") or inner.args.get("rename"):
+                _refuse("`*` stands alone, or with EXCEPT", inner, "write other items beside it.")
+        elif type(inner).__name__ in GENERATORS:
+            for argument in inner.iter_expressions():
+                self._expression(argument)
+        else:
+            self._expression(inner)
+
+    def _expression(self, tree: Any) -> None:
+        from sqlglot import exp
+
+        for node in tree.walk():
+            kind = type(node).__name__
+            if isinstance(node, exp.Query | exp.Subquery | exp.Exists):
+                _refuse("a subquery stands in an expression", node, "join it: … JOIN (SELECT …) AS name ON …")
+            if isinstance(node, exp.Window):
+                _refuse(_WORDS["windows"], node, "aggregate by time: GROUP BY window(column, '1 minute').")
+            if kind in GENERATORS or isinstance(node, exp.UDTF | exp.QueryTransform):
+                _refuse("an expression makes several rows of one", node, "use LATERAL VIEW explode(…).")
+            if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Func):
+                _refuse("a function has a qualifier", node, "call functions of Spark by their names alone.")
+            if isinstance(node, exp.Placeholder | exp.Parameter):
+                _refuse("a placeholder has no value here", node)
+            if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
+                _refuse("`*` stands within an expression", node, "name the columns.")
+            if isinstance(node, exp.Command | exp.DDL | exp.DML):
+                _refuse("it is no query", node)
+        if (fault := fault_of(tree, self._text.sql)) is not None:
+            raise QueryError(*fault)
+
+
+_HINTS = dict.fromkeys(
+    ("limit", "offset", "order", "sort"), "remove it; where the view is read, rows can be put in order."
+)
+
+
+def _given(node: Any) -> set[str]:
+    """The names of a node's arguments that are there."""
+    return {name.rstrip("_") for name, value in node.args.items() if value}
+
+
+def _offset_of(sql: str, word: str) -> int | None:
+    match = re.search(rf"\b{re.escape(word)}\b", sql, re.IGNORECASE)
+    return match.start() if match else None
+
+
+def _places(tree: Any) -> tuple[dict[str, tuple[tuple[int, int], ...]], dict[int, tuple[str, bool]]]:
+    """See RelationalQuery. Raises QueryError for a name that no collection can have."""
+    spans: dict[str, list[tuple[int, int]]] = {}
+    tables: dict[int, tuple[str, bool]] = {}
+    for select, table in _tables(tree):
+        identifier = table.this
+        name = identifier.name
+        if not is_valid_name(name):
+            problem = "it reads something else than a source or view of the project by its name"
+            _refuse(problem, table, "name it as the project does: small letters, digits and _.")
+        span = _span(identifier)
+        spans.setdefault(name, []).append(span)
+        tables[span[0]] = (name, bool(table.alias))
+        if not table.alias:
+            spans[name] += map(_span, _qualifiers(select, name))
+    return {name: tuple(sorted(set(found))) for name, found in spans.items()}, tables
+
+
+def _tables(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """Each table of the tree that is no name of a WITH around it, with the SELECT that reads it, in order."""
+    from sqlglot import exp
+
+    found = [(table.find_ancestor(exp.Select), table) for table in tree.find_all(exp.Table)]
+    found = [(select, table) for select, table in found if table.name.lower() not in _names_around(table)]
+    yield from sorted(found, key=lambda pair: start_of(pair[1]))
+
+
+def _names_around(table: Any) -> set[str]:
+    """The names that WITH gives where a table is read, in lower case."""
+    from sqlglot import exp
+
+    names: set[str] = set()
+    node = table
+    while node is not None:
+        parent = node.parent
+        if isinstance(node, exp.CTE):  # it sees those before it
+            for earlier in parent.expressions:
+                if earlier is node:
+                    break
+                names.add(earlier.alias.lower())
+            node = parent.parent
+            parent = node.parent
+        elif isinstance(node, exp.Query) and (with_ := node.args.get("with_") or node.args.get("with")):
+            names |= {cte.alias.lower() for cte in with_.expressions}
+        node = parent
+    return names
+
+
+def _qualifiers(select: Any, name: str) -> Sequence[Any]:
+    """The names of a table before columns, in one SELECT without those in it."""
+    from sqlglot import exp
+
+    columns = [column for column in select.find_all(exp.Column) if column.find_ancestor(exp.Select) is select]
+    firsts = [next(iter(column.parts)) for column in columns if len(column.parts) > 1]
+    return [first for first in firsts if isinstance(first, exp.Identifier) and first.name == name]
+
+
+def _span(identifier: Any) -> tuple[int, int]:
+    return identifier.meta["start"], identifier.meta["end"] + 1

@@ -1,0 +1,123 @@
+"""What Structured Streaming can and can't compute of a relational view, as far as the SQL alone shows it.
+
+Spark checks the rest when the runner validates the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mzplan.schema.expressions import varying_in
+from mzplan.schema.relations.analysis import Analysis, Operator, Result
+from mzplan.schema.relations.parse import QueryError
+
+_WATERMARK = "declare `watermarks: {NAME: {column: …, delay: 10 minutes}}`"
+
+
+def rule_broken(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> QueryError | None:
+    """Return the first rule that a query breaks with these settings of its view; None if it breaks none."""
+    return next(_broken(analysis, result, body), None)
+
+
+def _broken(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Iterator[QueryError]:
+    operators = analysis.operators
+    if body.get("snapshots"):
+        yield from _beside_snapshots(analysis)
+    for operator in operators:
+        if operator.kind == "outer join" and not operator.timed:
+            yield QueryError(
+                "an outer join of two streams needs a watermark on both: without one, a row without a match "
+                "could wait for ever",
+                operator.offset,
+                f"{_WATERMARK} for both, and bound the time: "
+                "ON … AND b.ts BETWEEN a.ts AND a.ts + INTERVAL 1 HOUR.",
+            )
+    if body.get("output", "append") == "update":
+        yield from _updates(analysis, result, body)
+    else:
+        yield from _appends(operators)
+
+
+def _beside_snapshots(analysis: Analysis) -> Iterator[QueryError]:
+    if len([name for name in analysis.query.places if analysis.inputs[name].stream]) > 1:
+        yield QueryError(
+            "a view with snapshots reads one stream",
+            0,
+            "join the streams in a view of their own, and read that with the snapshots.",
+        )
+    for operator in analysis.operators:
+        yield QueryError(
+            f"{_a(operator.kind)} keeps state, and a view with snapshots can't",
+            operator.offset,
+            "join the snapshots in a view of their own, and read that.",
+        )
+
+
+def _appends(operators: list[Operator]) -> Iterator[QueryError]:
+    for operator in operators:
+        if operator.kind in ("aggregation", "DISTINCT") and not operator.timed:
+            by = "select that column" if operator.kind == "DISTINCT" else "group by a window of that column"
+            yield QueryError(
+                f"{_a(operator.kind)} in append mode needs a watermark: rows are added once and never "
+                "change, "
+                "and without one its rows are never complete",
+                operator.offset,
+                f"{_WATERMARK} and {by}; or write `output: update` and `key`, with a GROUP BY.",
+            )
+
+
+def _updates(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Iterator[QueryError]:
+    operators = analysis.operators
+    if result.grouped_by is None:
+        yield QueryError(
+            "`output: update` needs a GROUP BY in the outermost SELECT: its rows are updated by that",
+            0,
+            "remove `output: update`, or aggregate.",
+        )
+        return
+    if len(operators) > 1:
+        yield QueryError(
+            f"{_a(operators[0].kind)} and {_a(operators[1].kind)} keep state, and Spark computes one such "
+            "operator in update mode",
+            max(operator.offset for operator in operators),
+            "put one of them into a view of its own, with `output: append`.",
+        )
+    if (varying := varying_in(analysis.query.tree, analysis.query.text.sql)) is not None:
+        yield QueryError(
+            f"{varying[0]} is another value each time, and rows of this view are computed again",
+            varying[1],
+            "use columns of the rows only.",
+        )
+    yield from _keys(result, body)
+
+
+def _keys(result: Result, body: Mapping[str, Any]) -> Iterator[QueryError]:
+    """`key` has exactly the columns of the GROUP BY: one row for each group."""
+    wanted = [item.field.name for item in result.items if item.groups]
+    covered = {group for item in result.items for group in item.groups}
+    if not result.grouped_by:
+        yield QueryError("an aggregation of all rows has no key", 0, "group by a column.")
+    elif len(covered) < result.grouped_by:
+        yield QueryError(
+            "the SELECT leaves out an expression of the GROUP BY, and rows are updated by all of them",
+            result.items[0].offset,
+            "select each expression of the GROUP BY under a name.",
+        )
+    elif sorted(map(str.lower, body.get("key", ()))) != sorted(map(str.lower, wanted)):
+        yield WrongKeyError(wanted)
+
+
+class WrongKeyError(QueryError):
+    """A key with other columns than the GROUP BY."""
+
+    def __init__(self, wanted: list[str]):
+        super().__init__(
+            "the key of a view with `output: update` has the columns of its GROUP BY",
+            0,
+            f"write `key: [{', '.join(wanted)}]`.",
+        )
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'ao' else 'a'} {kind}"

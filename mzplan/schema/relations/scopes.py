@@ -1,0 +1,124 @@
+"""What names stand for in one SELECT: the columns of its relations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mzplan.schema.relations.parse import QueryError, start_of
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column: its name, its type (None where only Spark knows it), and whether a watermark is on it."""
+
+    name: str
+    type: str | None
+    event_time: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What FROM and JOIN name: a collection, a subquery, a LATERAL VIEW. `name`: in lower case, "" for none.
+
+    `stream`: some of its rows come from a stream. `label`: for people.
+    """
+
+    name: str
+    fields: tuple[Field, ...]
+    stream: bool
+    label: str = ""
+
+
+@dataclass(slots=True)
+class Scope:
+    """The relations of a SELECT, in order.
+
+    - `visible`: the columns that need no qualifier, in the order of `*`. USING shows a column once.
+    - `aliases`: the items of the SELECT by name, for GROUP BY, HAVING and later items.
+    """
+
+    relations: list[Relation] = field(default_factory=list)
+    visible: list[tuple[Relation, Field]] = field(default_factory=list)
+    aliases: dict[str, Field] = field(default_factory=dict)
+
+    @property
+    def stream(self) -> bool:
+        """Whether some of the rows come from a stream."""
+        return any(relation.stream for relation in self.relations)
+
+    def add(self, relation: Relation, using: Sequence[str] = ()) -> None:
+        """Add a relation. `using`: the columns, in lower case, that it shares with earlier ones."""
+        joined = [pair for name in using for pair in self.visible if pair[1].name.lower() == name]
+        others = [*self.visible, *((relation, column) for column in relation.fields)]
+        self.visible = [*joined, *(pair for pair in others if pair[1].name.lower() not in using)]
+        self.relations.append(relation)
+
+    def find(self, column: Any) -> tuple[Field, list[str]]:
+        """Return what a column of sqlglot's stands for, and the names of the fields that follow.
+
+        Raises QueryError for one that is unknown, or of several relations.
+        """
+        names = [str(part.name) for part in column.parts]
+        lower = [name.lower() for name in names]
+        if len(names) > 1:
+            for relation in self.relations:
+                if relation.name == lower[0]:
+                    found = _named(relation, lower[1])
+                    if found is None and not self._of_all(lower[0]):
+                        raise self._unknown(column.parts[1], names[1], [relation])
+                    if found is not None:
+                        return found, names[2:]
+        found_in = self._of_all(lower[0])
+        if len(found_in) > 1:
+            which = " and ".join(relation.label or relation.name for relation, _ in found_in)
+            hint = f"write {found_in[0][0].name or 'an alias'}.{names[0]}."
+            raise QueryError(f"{names[0]} is a column of {which}", start_of(column), hint, "Ambiguous column")
+        if found_in:
+            return found_in[0][1], names[1:]
+        if lower[0] in self.aliases:
+            return self.aliases[lower[0]], names[1:]
+        raise self._unknown(column.parts[0], names[0], self.relations)
+
+    def key(self, column: Any) -> str:
+        """Return the same text for all ways to write one column. Raises as `find`."""
+        found, rest = self.find(column)
+        for number, relation in enumerate(self.relations):
+            if any(found is of_it for of_it in relation.fields):
+                return ".".join([f"r{number}", found.name.lower(), *map(str.lower, rest)])
+        return ".".join([found.name.lower(), *map(str.lower, rest)])
+
+    def star(self, table: str = "") -> list[tuple[Relation, Field]]:
+        """Return the columns of `*`, or of `table.*`, with their relations."""
+        named = (relation for relation in self.relations if relation.name == table.lower())
+        return [(r, f) for r in named for f in r.fields] if table else self.visible
+
+    def has(self, name: str) -> bool:
+        """Return whether one of the relations has a column of this name."""
+        return any(_named(relation, name.lower()) is not None for relation in self.relations)
+
+    def _of_all(self, name: str) -> list[tuple[Relation, Field]]:
+        return [(relation, found) for relation, found in self.visible if found.name.lower() == name]
+
+    def _unknown(self, part: Any, name: str, relations: Sequence[Relation]) -> QueryError:
+        return UnknownColumnError(name, start_of(part), relations)
+
+
+class UnknownColumnError(QueryError):
+    """A column that none of the relations has."""
+
+    def __init__(self, name: str, offset: int, relations: Sequence[Relation]):
+        super().__init__(f"no column is called {name}", offset, summary="Unknown column")
+        self.name = name
+        self.columns = list(dict.fromkeys(_names(relations)))
+        self.relations = " and ".join(relation.label or relation.name for relation in relations)
+
+
+def _names(relations: Sequence[Relation]) -> Iterator[str]:
+    for relation in relations:
+        yield from (column.name for column in relation.fields)
+
+
+def _named(relation: Relation, name: str) -> Field | None:
+    return next((column for column in relation.fields if column.name.lower() == name), None)

@@ -1,0 +1,309 @@
+"""Views by SQL with joins, aggregations and snapshots: what follows from a query, and what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.config import load_configuration
+from mzplan.model.address import Address
+from mzplan.model.resources import Resource
+from tests.unit.cli_runs import run
+from tests.unit.config_files import all_text, brief, errors, write
+
+SOURCES = """\
+sources:
+  orders: {type: local, schema: "id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), ts TIMESTAMP, \
+tags ARRAY<STRING>, lines ARRAY<STRUCT<sku: STRING, n: INT>>"}
+  payments: {type: local, schema: "id BIGINT, paid DOUBLE, ts TIMESTAMP"}
+  customers: {type: local, schema: "customer STRING, city STRING", key: [customer]}
+"""
+SETTINGS = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
+ORDERS_MARK = {"orders": {"column": "ts", "delay": "10 minutes"}}
+MARKS = {**ORDERS_MARK, "payments": {"column": "ts", "delay": "1h"}}
+BY_MINUTE = "GROUP BY customer, window(ts, '1 minute')"
+
+
+def view_of(folder: Path, query: str, **more: Any) -> Resource:
+    """Return the only view of a project."""
+    body = json.dumps({"query": query, **more})
+    files = {"a.yaml": f"{SOURCES}views:\n  v: {body}\n"}
+    return load_configuration(write(folder, files)).resources[Address("view", "v")]
+
+
+@pytest.mark.parametrize(
+    ("query", "more", "reads", "schema"),
+    [
+        (
+            f"SELECT customer, window(ts, '1 minute').start AS minute, sum(amount) AS s, count(*) AS n, "
+            f"avg(amount) AS a, max(struct(ts, id)).id AS last FROM orders {BY_MINUTE}",
+            {"watermarks": ORDERS_MARK},
+            ["orders"],
+            "customer STRING, minute TIMESTAMP, s DECIMAL(20,2), n BIGINT, a DECIMAL(14,6), last BIGINT",
+        ),
+        (
+            "SELECT o.id, p.paid FROM orders o JOIN payments p ON o.id = p.id",
+            {},
+            ["orders", "payments"],
+            "id BIGINT, paid DOUBLE",
+        ),
+        (
+            "SELECT o.id, p.paid FROM orders o LEFT JOIN payments p "
+            "ON o.id = p.id AND p.ts BETWEEN o.ts AND o.ts + INTERVAL 5 MINUTES",
+            {"watermarks": MARKS},
+            ["orders", "payments"],
+            "id BIGINT, paid DOUBLE",
+        ),
+        (
+            "SELECT * FROM (SELECT customer, id FROM orders) o LEFT JOIN customers USING (customer)",
+            {"snapshots": ["customers"]},
+            ["orders"],
+            "customer STRING, id BIGINT, city STRING",
+        ),
+        (
+            "WITH t AS (SELECT id, tag FROM orders LATERAL VIEW explode(tags) e AS tag) "
+            "SELECT t.id, tag FROM t UNION ALL SELECT id, 'paid' FROM payments",
+            {},
+            ["orders", "payments"],
+            "id BIGINT, tag STRING",
+        ),
+        ("SELECT id, inline(lines) FROM orders", {}, ["orders"], "id BIGINT, sku STRING, n INT"),
+        (
+            "SELECT id, posexplode(tags) AS (p, t) FROM orders",
+            {},
+            ["orders"],
+            "id BIGINT, p INT, t STRING",
+        ),
+        (
+            "SELECT customer AS c, count(DISTINCT id) AS n, n + 1 AS m FROM orders GROUP BY 1 HAVING n > 2",
+            {"output": "update", "key": ["c"]},
+            ["orders"],
+            "c STRING, n BIGINT, m BIGINT",
+        ),
+        (
+            "SELECT sum(n) AS n, window(window_time(w), '1 hour') AS h FROM "
+            "(SELECT window(ts, '1 minute') AS w, count(*) AS n FROM orders GROUP BY window(ts, '1 minute')) "
+            "GROUP BY 2",
+            {"watermarks": ORDERS_MARK},
+            ["orders"],
+            "n BIGINT, h STRUCT<start: TIMESTAMP,end: TIMESTAMP>",
+        ),
+    ],
+)
+def test_its_inputs_and_columns_follow_from_the_query(
+    tmp_path: Path, query: str, more: dict[str, Any], reads: list[str], schema: str
+) -> None:
+    body = view_of(tmp_path, query, **more).body
+    assert (body["reads"], body["schema"]) == (reads, schema) and "from" not in body
+
+
+def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
+    query = f"SELECT customer, count(*) AS n FROM orders {BY_MINUTE}"
+    same = f"select CUSTOMER, -- who\n  count( * ) as N\nfrom orders {BY_MINUTE.lower()};"
+    other = query.replace("1 minute", "2 minutes")
+    states = [view_of(tmp_path, text, watermarks=ORDERS_MARK).body["state"] for text in (query, same, other)]
+    assert states[0] == states[1] != states[2]
+    assert "state" not in view_of(tmp_path, "SELECT id, explode(tags) AS tag FROM orders").body
+
+
+@pytest.mark.parametrize(
+    ("query", "more", "words"),
+    [
+        (f"SELECT customer, count(*) AS n FROM orders {BY_MINUTE}", {}, ["append mode needs a watermark"]),
+        ("SELECT DISTINCT customer FROM orders", {}, ["a DISTINCT in append mode needs a watermark"]),
+        (
+            "SELECT customer, count(*) AS n FROM orders GROUP BY customer",
+            {"watermarks": ORDERS_MARK},
+            ["append mode needs a watermark", "output: update"],
+        ),
+        (
+            "SELECT o.id FROM orders o LEFT JOIN payments p ON o.id = p.id",
+            {},
+            ["outer join of two streams needs a watermark on both", "BETWEEN"],
+        ),
+        ("SELECT id FROM orders JOIN payments USING (id) ORDER BY id", {}, ["a stream has no end: ORDER BY"]),
+        ("SELECT id FROM orders JOIN payments USING (id) LIMIT 3", {}, ["a stream has no end: LIMIT"]),
+        ("SELECT id, sum(amount) OVER (PARTITION BY id) AS s FROM orders", {}, ["window functions (OVER)"]),
+        (
+            "SELECT id FROM orders EXCEPT SELECT id FROM payments",
+            {},
+            ["EXCEPT can't be computed over streams"],
+        ),
+        (
+            "SELECT id FROM orders JOIN payments ON true",
+            {},
+            ["id is a column of", "write orders.id"],
+        ),
+        (
+            "SELECT o.id, amunt FROM orders o JOIN payments USING (id)",
+            {},
+            ['"amunt"', '"amount"'],
+        ),
+        ("SELECT o.id FROM orders o JOIN payments USING (ids)", {}, ['Unknown column "ids"']),
+        ("SELECT o.id FROM orders o JOIN paymens p USING (id)", {}, ["MZ012", 'did you mean "payments"']),
+        ("SELECT id FROM orders JOIN customers USING (customer)", {}, ["MZ020", "snapshots: [customers]"]),
+        (
+            "SELECT city FROM customers c LEFT JOIN orders USING (customer)",
+            {"snapshots": ["customers"]},
+            ["keeps rows of a snapshot without a match", "FROM stream LEFT JOIN snapshot"],
+        ),
+        (
+            "SELECT city FROM customers JOIN customers d USING (city)",
+            {"snapshots": ["customers"]},
+            ["a stream"],
+        ),
+        (
+            "SELECT id FROM orders UNION ALL SELECT 1 AS id FROM customers",
+            {"snapshots": ["customers"]},
+            ["would add the rows of the snapshot at each micro-batch"],
+        ),
+        (
+            "SELECT city, count(*) AS n FROM orders JOIN customers USING (customer) GROUP BY city",
+            {"snapshots": ["customers"], "output": "update", "key": ["city"]},
+            ["keeps state, and a view with snapshots can't", "in a view of their own"],
+        ),
+        (
+            "SELECT o.id FROM orders o JOIN payments p USING (id) JOIN customers USING (customer)",
+            {"snapshots": ["customers"]},
+            ["a view with snapshots reads one stream"],
+        ),
+        (
+            "SELECT id, explode(tags) AS tag FROM orders",
+            {"snapshots": ["custmers"]},
+            ["MZ012", "custmers"],
+        ),
+        (
+            f"SELECT count(*) AS n FROM orders {BY_MINUTE}",
+            {"watermarks": {"orders": {"column": "amount", "delay": "1h"}}},
+            ["needs a column of type TIMESTAMP", '"amount" is DECIMAL(10,2)'],
+        ),
+        (
+            "SELECT id, explode(tags) AS tag FROM orders",
+            {"watermarks": {"order": {"column": "ts", "delay": "1h"}}},
+            ['reads no stream "order"', 'did you mean "orders"'],
+        ),
+        (
+            "SELECT customer, count(*) AS n FROM orders GROUP BY customer",
+            {"output": "update"},
+            ["write `key: [customer]`"],
+        ),
+        (
+            "SELECT customer, count(*) AS n FROM orders GROUP BY customer",
+            {"output": "update", "key": ["n"]},
+            ["write `key: [customer]`"],
+        ),
+        (
+            "SELECT count(*) AS n FROM orders GROUP BY customer",
+            {"output": "update", "key": ["n"]},
+            ["leaves out an expression of the GROUP BY"],
+        ),
+        ("SELECT id FROM orders", {"output": "update", "key": ["id"]}, ["needs a GROUP BY in the outermost"]),
+        (
+            "SELECT customer, count(*) AS n FROM (SELECT DISTINCT customer FROM orders) GROUP BY customer",
+            {"output": "update", "key": ["customer"]},
+            ["a DISTINCT and an aggregation keep state", "in update mode"],
+        ),
+        (
+            "SELECT customer, max(now()) AS n FROM orders GROUP BY customer",
+            {"output": "update", "key": ["customer"]},
+            ["is another value each time"],
+        ),
+        (
+            "SELECT customer, max(my_own(id)) AS n FROM orders GROUP BY customer",
+            {"output": "update", "key": ["customer"]},
+            ["MZ301", 'The type of "n" is known to Spark alone'],
+        ),
+        (
+            "SELECT id, sum(amount) FROM orders GROUP BY id",
+            {"watermarks": ORDERS_MARK},
+            ["SUM(amount) AS name"],
+        ),
+        ("SELECT id, id FROM orders JOIN payments USING (id)", {}, ["two columns are called id"]),
+        ("SELECT id FROM orders JOIN orders USING (id)", {}, ["two relations are called orders"]),
+        ("SELECT id FROM orders WHERE sum(id) > 1 GROUP BY id", {}, ["WHERE has an aggregate function"]),
+        ("SELECT id FROM orders GROUP BY CUBE (id)", {}, ["write one view for each grouping"]),
+        (
+            "SELECT id FROM orders JOIN payments USING (id)",
+            {"schema": "id STRING"},
+            ["MZ230", "By its query, id is BIGINT"],
+        ),
+    ],
+)
+def test_what_can_not_be_computed_names_the_rule(
+    tmp_path: Path, query: str, more: dict[str, Any], words: list[str]
+) -> None:
+    body = json.dumps({"query": query, **more})
+    found = errors(tmp_path, {"a.yaml": f"{SOURCES}views:\n  v: {body}\n"})
+    assert len(found) == 1 and found[0].range is not None
+    text = f"{found[0].code} {all_text(found)}"
+    assert all(word in text for word in words), text
+
+
+def test_an_error_is_at_its_place(tmp_path: Path) -> None:
+    query = "      SELECT o.id,\n        p.payed\n      FROM orders o\n      JOIN payments p USING (id)\n"
+    found = errors(tmp_path, {"a.yaml": f"{SOURCES}views:\n  v:\n    query: |\n{query}"})
+    assert brief(found) == ['a.yaml:9:11 MZ019 Unknown column "payed"']
+
+
+def test_an_inlined_view_is_part_of_a_query_that_joins(tmp_path: Path) -> None:
+    views = """\
+views:
+  large: {materialize: false, query: "SELECT id, customer, ts FROM orders -- all\\n WHERE amount > 10"}
+  tagged: {materialize: false, query: "SELECT id, explode(tags) AS tag FROM orders"}
+  paid: {query: "SELECT large.id, paid FROM large JOIN payments p ON large.id = p.id"}
+  tags: {query: "SELECT tag FROM tagged WHERE tag <> ''"}
+"""
+    resources = load_configuration(write(tmp_path, {"a.yaml": SOURCES + views})).resources
+    paid, tags = resources[Address("view", "paid")], resources[Address("view", "tags")]
+    assert paid.body["query"].startswith("SELECT large.id, paid FROM (SELECT id, customer, ts FROM orders")
+    assert paid.body["query"].endswith(") AS large JOIN payments p ON large.id = p.id")
+    assert paid.body["reads"] == ["orders", "payments"] and paid.through == ("large",)
+    assert tags.body["reads"] == ["orders"] and tags.body["schema"] == "tag STRING"
+
+    wrong = views.replace("SELECT large.id, paid", "SELECT large.id, amount")
+    found = errors(tmp_path, {"a.yaml": SOURCES + wrong})
+    assert brief(found) == ['a.yaml:8:35 MZ019 Unknown column "amount"']
+
+    sink = f"{views}sinks:\n  out: {{type: console, from: tagged}}\n"
+    found = errors(tmp_path, {"a.yaml": SOURCES + sink})
+    assert [d.code for d in found] == ["MZ304"] and "only a view can read it" in all_text(found)
+
+
+def test_another_query_replaces_what_keeps_state_and_restarts_the_rest(tmp_path: Path) -> None:
+    count = {
+        "query": "SELECT customer, count(*) AS n FROM orders GROUP BY customer",
+        "output": "update",
+        "key": ["customer"],
+    }
+    views = {"counted": count, "tagged": {"query": "SELECT id, explode(tags) AS tag FROM orders"}}
+    files = {"mzplan.yaml": SETTINGS, "a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"}
+    folder = write(tmp_path, files)
+    assert run("-C", folder, "apply", "--auto-approve").code == 0
+    assert run("-C", folder, "plan", "--json").json()["changes"] == []
+
+    changed = files["a.yaml"].replace("FROM orders GROUP", "FROM orders WHERE id > 1 GROUP")
+    changed = changed.replace("AS tag FROM orders", "AS tag FROM orders WHERE id > 1")
+    (Path(folder) / "a.yaml").write_text(changed)
+    plan = run("-C", folder, "plan", "--json").json()
+    effects = {change["address"]: change["effect"] for change in plan["changes"]}
+    assert effects == {"view.counted": "replace", "view.tagged": "restart"}
+
+
+def test_a_renamed_input_keeps_the_state(tmp_path: Path) -> None:
+    views = {
+        "counted": {
+            "query": f"SELECT orders.customer, count(*) AS n FROM orders {BY_MINUTE}",
+            "watermarks": ORDERS_MARK,
+        }
+    }
+    files = {"mzplan.yaml": SETTINGS, "a.yaml": f"{SOURCES}views: {json.dumps(views)}\n"}
+    folder = write(tmp_path, files)
+    assert run("-C", folder, "apply", "--auto-approve").code == 0
+    renamed = run("-C", folder, "alter", "ALTER SOURCE orders RENAME TO sales", "--auto-approve", "--json")
+    effects = {change["address"]: change["effect"] for change in renamed.json()["changes"]}
+    assert effects == {"source.sales": "restart", "view.counted": "restart"}
+    assert "SELECT sales.customer" in (Path(folder) / "a.yaml").read_text()
+    assert run("-C", folder, "plan", "--json").json()["changes"] == []
