@@ -179,7 +179,6 @@ HOSTILE_VIEWS = [
     "SELECT CAST(lag(id) OVER w AS INT) AS a FROM orders WINDOW w AS (ORDER BY id)",
     "SELECT id FROM orders QUALIFY row_number() OVER (ORDER BY id) = 1",
     "SELECT CAST(explode(tags) AS STRING) AS a FROM orders",
-    "SELECT stack(2, id, id) AS (a) FROM orders",
     "SELECT DISTINCT id FROM orders",
     "SELECT ALL id FROM orders",
     "SELECT id FROM orders GROUP BY ALL",
