@@ -10,6 +10,7 @@ from mzplan.model.plan import Change, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.leads import restarting_elsewhere
+from mzplan.plan.query_change import query_change
 from mzplan.render.cause_text import cause_to_json
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.drift_text import drift_to_json
@@ -80,10 +81,17 @@ def change_to_json(change: Change) -> dict[str, Any]:
         "fields": [encode(field) for field in fields],
         "reason": change.reason,
         "triggered_by": [str(address) for address in change.triggered_by],
+        **_query(change),
         **_for_policies(change),
         **_through(change),
         **_moved_from(change),
     }
+
+
+def _query(change: Change) -> dict[str, Any]:
+    """What changes in the query of a view; {} if nothing does."""
+    changed = query_change(change)
+    return {"query": encode(changed)} if changed is not None else {}
 
 
 def _through(change: Change) -> dict[str, Any]:

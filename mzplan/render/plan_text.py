@@ -10,6 +10,7 @@ from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.leads import changed_settings, restarting_elsewhere
+from mzplan.plan.query_change import query_change
 from mzplan.render.diagnostics import once, render_diagnostics
 from mzplan.render.drift_text import drift_lines
 from mzplan.render.plan_groups import common_fields, consequence, grouped, names, noun, shapes
@@ -240,7 +241,10 @@ class _Renderer:
         return _block(f"{path}:{mark}", changed) if changed else f"{path}: {edit_of(field)}{mark}"
 
     def _because(self, change: Change) -> Iterator[str]:
-        """The changed dependencies that cause the change, each with its changed fields."""
+        """What it does to state; and the changed dependencies that cause it, each with its changed fields."""
+        queried = query_change(change)
+        if queried is not None and queried.state != "kept":
+            yield f"its state can't be kept: {queried.because}"
         for cause in change.triggered_by:
             dependency = self.by_address.get(cause)
             way = change.ways.get(cause, ())

@@ -290,6 +290,10 @@ def test_another_query_replaces_what_keeps_state_and_restarts_the_rest(tmp_path:
     plan = run("-C", folder, "plan", "--json").json()
     effects = {change["address"]: change["effect"] for change in plan["changes"]}
     assert effects == {"view.counted": "replace", "view.tagged": "restart"}
+    queries = {change["address"]: change["query"] for change in plan["changes"]}
+    assert queries["view.counted"]["state"] == "unknown" and queries["view.tagged"]["state"] == "kept"
+    assert "+SELECT id, explode(tags) AS tag FROM orders WHERE id > 1" in queries["view.tagged"]["diff"]
+    assert "its state can't be kept: another query" in run("-C", folder, "plan").out
 
 
 def test_a_renamed_input_keeps_the_state(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""What a changed query means for the state that the earlier one has computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import unified_diff
+from typing import Literal
+
+from mzplan.model.plan import Change
+from mzplan.schema.kinds import resource_kind
+
+StateVerdict = Literal["kept", "lost", "unknown"]
+_STATE = "state"  # the property with the digest of the query that computes the state
+
+
+@dataclass(frozen=True, slots=True)
+class QueryChange:
+    """A changed query. `diff`: a unified diff of its text, without the names of files. `state`: whether the
+    state is kept; `unknown` is acted on as if another rule had computed it. `because`: why, in a clause."""
+
+    diff: str
+    state: StateVerdict
+    because: str
+
+
+def query_change(change: Change) -> QueryChange | None:
+    """Return what changes in the query of a view; None if nothing does."""
+    if change.before is None or change.after is None or change.before.type != change.after.type:
+        return None
+    property_ = resource_kind(change.address.kind, change.after.type).query_property
+    if property_ is None:
+        return None
+    before, after = change.before.body, change.after.body
+    old, new = (str(body.get(property_, "")).splitlines() for body in (before, after))
+    states = before.get(_STATE), after.get(_STATE)
+    if old == new and states[0] == states[1]:
+        return None
+    diff = "\n".join(list(unified_diff(old, new, lineterm=""))[2:])
+    return QueryChange(diff, *_verdict(*states))
+
+
+def _verdict(before: str | None, after: str | None) -> tuple[StateVerdict, str]:
+    if before is None and after is None:
+        return "kept", "neither query keeps state"
+    if before == after:
+        return "kept", "the query is the same but for names, blanks and comments"
+    if before is None:
+        return "lost", "the earlier query has kept no state"
+    if after is None:
+        return "lost", "the query keeps no state any more"
+    return "unknown", "another query has computed the state, and mzplan doesn't compare what both compute"
