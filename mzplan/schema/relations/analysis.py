@@ -317,6 +317,9 @@ class _Select:
         keys = [self._key(group) for group in groups]
         for group in groups:
             self._check(group)
+        if self._scope.stream:
+            for item in self._node.expressions:
+                _refuse_distinct(item)
         timed = any(self._keeps_time(group) for group in groups)
         self._keeps("aggregation", start_of(self._node.args.get("group") or self._node), timed)
         grouped = []
@@ -364,6 +367,19 @@ def is_aggregated(select: Any) -> bool:
     having = select.args.get("having")
     parts = [*select.expressions, *([having] if having is not None else [])]
     return select.args.get("group") is not None or any(is_aggregate(n) for p in parts for n in p.walk())
+
+
+def _refuse_distinct(item: Any) -> None:
+    """Raise QueryError for DISTINCT in an aggregate function, which would keep all values of a stream."""
+    from sqlglot import exp
+
+    distinct = item.find(exp.Distinct)
+    if distinct is not None:
+        raise QueryError(
+            "an aggregate function has DISTINCT, which can't be computed over a stream",
+            start_of(distinct.parent),
+            "use approx_count_distinct(…) or collect_set(…).",
+        )
 
 
 def _is_end_of_window(tree: Any) -> bool:

@@ -13,7 +13,7 @@ from mzplan.config import environment_names, load_configuration, load_project
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("name", ["cdc", "files", "local", "shop"])
+@pytest.mark.parametrize("name", ["cdc", "files", "local", "nexmark", "shop"])
 def test_an_example_keeps_its_state_in_the_checkout(name: str, tmp_path: Path) -> None:
     settings = load_project(ROOT / "examples" / name)
     assert (ROOT / "examples" / name / settings.state["path"]).resolve() == ROOT / "state" / name
