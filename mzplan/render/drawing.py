@@ -6,7 +6,7 @@ Its colours are classes, which `graph.css` gives a light and a dark form; nothin
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mzplan.model.address import KINDS, Address
@@ -16,9 +16,7 @@ from mzplan.render.layout import ACROSS, HEIGHT, WIDTH, layered
 from mzplan.render.text import cut
 
 COLLAPSED = 60  # nodes; more are drawn by their connections
-_PAGE = (
-    1200  # pixels that a graph takes, if its nodes need not be wider than the widest nor narrower than WIDTH
-)
+_PAGE = 1200  # pixels that a graph takes, with nodes between WIDTH and the widest
 _WIDEST = 340
 _LINE = 16  # what one more line takes of a node's height
 
@@ -111,8 +109,65 @@ def _group(kind: str, home: Address | None, members: Sequence[DrawnNode]) -> Dra
     )
 
 
-def drawn(nodes: Iterable[DrawnNode], edges: Iterable[tuple[str, str]], label: str) -> Markup:
-    """The graph; `label` says what it is to those who can't see it."""
+def drawn(
+    nodes: Mapping[Address, DrawnNode], references: Mapping[Address, Iterable[Address]], label: str
+) -> Markup:
+    """Draw what refers to what. Several addresses may share a node. `label`: for those who can't see it.
+
+    Rows flow from left to right: the connection of a sink stands to the right of it, and is drawn twice if
+    sources use it, too.
+    """
+    sides = _sides(references)
+    last = max((node.column for node in nodes.values()), default=0)
+    targets = {
+        address: replace(nodes[address], key=f"{nodes[address].key} as a target", column=last + 1 + depth)
+        for address, depth in sides.targets.items()
+    }
+    edges: list[tuple[str, str]] = []
+    for user, used in _pairs(references):
+        if used in targets and (user in targets or user.writes_target):
+            edges.append((targets.get(user, nodes[user]).key, targets[used].key))
+        if used.kind != "connection" or (used in sides.origins and not user.writes_target):
+            edges.append((nodes[used].key, nodes[user].key))
+    left = [node for address, node in nodes.items() if address not in targets or address in sides.origins]
+    return _drawing([*left, *targets.values()], edges, label)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """The connections on the left (`origins`), and on the right: how many columns behind the sinks."""
+
+    origins: frozenset[Address]
+    targets: Mapping[Address, int]
+
+
+def _pairs(references: Mapping[Address, Iterable[Address]]) -> Iterator[tuple[Address, Address]]:
+    for address, all_used in references.items():
+        yield from ((address, used) for used in all_used)
+
+
+def _sides(references: Mapping[Address, Iterable[Address]]) -> _Sides:
+    users: dict[Address, list[Address]] = defaultdict(list)
+    for user, used in _pairs(references):
+        users[used].append(user)
+    targets: dict[Address, int] = {}
+    waiting = [(used, 0) for user in references if user.writes_target for used in references[user]]
+    while waiting:
+        address, depth = waiting.pop()
+        if address.kind == "connection" and targets.get(address, -1) < depth <= len(references):
+            targets[address] = depth
+            waiting += [(used, depth + 1) for used in references[address]]
+    origins: set[Address] = set()
+    below = [a for a in references if a.reads_upstream or (a.kind == "connection" and not users[a])]
+    while below:
+        address = below.pop()
+        if address not in origins:
+            origins.add(address)
+            below += [used for used in references[address] if used.kind == "connection"]
+    return _Sides(frozenset(origins), targets)
+
+
+def _drawing(nodes: Iterable[DrawnNode], edges: Iterable[tuple[str, str]], label: str) -> Markup:
     by_key = {node.key: node for node in nodes}
     columns = {key: node.column for key, node in by_key.items()}
     number = len(set(columns.values()))

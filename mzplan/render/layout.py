@@ -12,9 +12,9 @@ from itertools import pairwise
 
 Slot = tuple[str, int]  # a node, and a column: its own, or one that its edges pass
 
-WIDTH = 220  # pixels, of a node
+WIDTH = 170  # pixels, of a node
 HEIGHT = 42
-ACROSS = 70  # from one column to the next
+ACROSS = 50  # from one column to the next
 _DOWN = 12  # from one node to the next
 _LANE = 14  # what the edges of one node take that pass a column
 _MARGIN = 6

@@ -129,8 +129,7 @@ def _graph(plan: Plan) -> Markup:
             address: node if node.href.startswith("#") or not node.href else _unlinked(node)
             for address, node in collapsed(nodes, homes(references), by_look=True).items()
         }
-    shown = [(nodes[used].key, nodes[user].key) for used, user in edges]
-    return drawn(nodes.values(), shown, "What the plan changes, and what that reaches")
+    return drawn(nodes, references, "What the plan changes, and what that reaches")
 
 
 def _unlinked(node: DrawnNode) -> DrawnNode:

@@ -112,8 +112,7 @@ def drawing(
         )
     if group:
         nodes = collapsed(nodes, homes(references))
-    edges = [(nodes[used].key, nodes[a].key) for a in addresses for used in references[a]]
-    return drawn(nodes.values(), edges, "What depends on what: connections and queries")
+    return drawn(nodes, references, "What depends on what: connections and queries")
 
 
 def own_connections(overview: Overview, address: Address) -> list[Address]:
