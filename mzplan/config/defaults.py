@@ -145,7 +145,7 @@ class Defaults:
             self.findings.add(
                 "MZ007",
                 "Defaults make the project too large",
-                f"With what all resources get by them, it has more than {MAX_NODES:,} keys and values.",
+                f"With the defaults filled in, it has more than {MAX_NODES:,} keys and values.",
                 "write the large values into those resources that need them.",
                 location=Location(block.file, block.at, at_key=True),
             )

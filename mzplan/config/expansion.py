@@ -222,7 +222,7 @@ class Expansion:
             for problem, keys in text.lacking.items():
                 self.findings.add(
                     "MZ251",
-                    "for_each has no fitting value",
+                    "A value of for_each doesn't fit",
                     f"{self.template.label}, for {_of_keys(keys)}: the value {problem}.",
                     "write the value in `for_each`, or a reference to what is there.",
                     location=self.template.location(text.path),

@@ -197,7 +197,7 @@ def _unknown(type_: str, body: Mapping[str, Any]) -> str:
 def _unfit(address: Address, fault: str) -> MzplanError:
     return error(
         "MZ108",
-        f"{address} is not described as files can describe it",
+        f"{address} has an invalid description",
         f"{fault}. It comes from the store or the warehouse, and mzplan commits no such thing.",
         "if a newer mzplan wrote it, upgrade this one; else find out who did, and run mzplan apply.",
         address=address,

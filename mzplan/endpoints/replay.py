@@ -162,6 +162,6 @@ class StepReplay:
             self._differs(f"the first {self._length} rows differ from those that are written")
 
     def _differs(self, how: str) -> None:
-        self._difference = f"step {self.step} is pushed again and is not what it was: {how}"
+        self._difference = f"step {self.step} is written again with other rows: {how}"
         if self._compare == "fail":
             raise DiffersError(self._difference)

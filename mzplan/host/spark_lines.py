@@ -255,7 +255,7 @@ def _unsupported(spark: str) -> MzplanError:
     newest = NEWEST.tested[-1]
     return error(
         "MZ240",
-        f"Spark {spark} is none that mzplan runs on",
+        f"Spark {spark} isn't supported",
         f"It runs on {', '.join(names[:-1])} and {names[-1]}. Nothing was started.",
         f"pip install 'pyspark=={newest}'; for SPARK_HOME or spark-submit, use a cluster of one of these "
         "lines.",

@@ -285,7 +285,7 @@ def _write_beside(file: Path, content: bytes) -> Path:
 def _changed(journal: Journal, file: EditedFile, path: Path) -> MzplanError:
     return error(
         "MZ076",
-        f"{file.path} lacks an edit that is committed",
+        f"{file.path} doesn't have an edit that is committed",
         f"`{journal.statement}` committed serial {journal.serial} and was interrupted; since then the file "
         "was changed.",
         f"make the edit in the file (the statement says which), then delete {path}.",

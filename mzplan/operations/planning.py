@@ -173,7 +173,7 @@ def _replaced(instance: str, status: Status) -> Diagnostic:
 def _notice(instance: str, runs: str, before: str) -> Diagnostic:
     return notice(
         f"Instance {instance} {runs}; its checkpoints were last written with {before}",
-        "A runner goes on from a checkpoint of any line that it knows.",
+        "A runner continues from a checkpoint of any line that it knows.",
         _UPGRADE,
     )
 

@@ -32,7 +32,7 @@ class Rotations:
         return Diagnostic(
             severity="notice",
             code="MZ078",
-            summary="Secrets that can't be compared here are taken for unchanged",
+            summary="Secrets that can't be compared here are assumed to be unchanged",
             detail=f"{listed}: a rotation shows only where the value can be resolved with the runner's "
             "digest key "
             f"({VARIABLE}), or after the runner has seen it.",

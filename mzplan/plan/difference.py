@@ -123,7 +123,7 @@ def check_assumed(wanted: Wanted, committed: Committed) -> Iterator[Diagnostic]:
         yield Diagnostic(
             severity="warning",
             code="MZ116",
-            summary=f"{address} goes on with defaults of an earlier mzplan",
+            summary=f"{address} keeps defaults of an earlier mzplan",
             detail=" ".join(_gives_up(path, schema) for path, schema in schemas.items())
             + " Nothing changes until its file says which.",
             hint=f"write {_written(today)}, and what uses it restarts from its checkpoint; or, to go on so, "

@@ -108,7 +108,7 @@ def parse_columns(ddl: str) -> tuple[Column, ...]:
     for column, start in zip(columns, starts, strict=True):
         # Spark ignores the case of column names.
         if column.name.lower() in seen:
-            raise DdlError(f"column {_short(column.name)} is there twice", start)
+            raise DdlError(f"column {_short(column.name)} is declared twice", start)
         if column.name.lower() == POSITION:
             raise DdlError(f"{POSITION!r} is reserved for mzplan's own column", start)
         seen.add(column.name.lower())

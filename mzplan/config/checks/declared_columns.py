@@ -110,7 +110,7 @@ def _check_names(resource: Declared, kind: ResourceKind, findings: Findings) -> 
             continue
         findings.add(
             "MZ020",
-            f"The column {shown(column.name)} is there twice",
+            f"The column {shown(column.name)} is declared twice",
             f"{resource.label}: {part} would be a column of the same name as another one.",
             f"give it another name: `include: {{{part}: record_{part}}}`.",
             location=resource.location(("include",)),
@@ -183,7 +183,7 @@ def _check_key_format(
     elif len(held) > 1 and written == "text":
         findings.add(
             "MZ020",
-            "A text is the key of one column",
+            "A text key has one column",
             f"{resource.label}: the key has {len(held)} columns ({listed(held, 10)}).",
             "write `key_format: json` (or avro, where the values are avro), as the topic's keys are.",
             location=resource.location(path),

@@ -101,7 +101,7 @@ class ExpressionCheck:
                 varying_part, offset = parsed.varies
                 self.findings.add(
                     "MZ019",
-                    "Whether a row is in the target changes without its data",
+                    "Rows of the target depend on a value that changes each time",
                     f"{self.owner}: {varying_part} is another value each time. When a row of {self.read} is "
                     "updated or deleted, its former state could not be found in the target.",
                     "compare columns of the row only; filter by time where the target is read.",

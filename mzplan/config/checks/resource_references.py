@@ -257,7 +257,7 @@ def check_reserved(resource: Declared, kind: ResourceKind, findings: Findings) -
             if reason is None and allowed is not None and key not in allowed:
                 findings.add(
                     "MZ020",
-                    f"The option {shown(str(key))} is not let through",
+                    f"The option {shown(str(key))} can't be set",
                     f"{resource.label}: some client options load classes, read files or send data "
                     "elsewhere, so only options that tune the client are passed on.",
                     did_you_mean(key, allowed, shown)

@@ -150,7 +150,7 @@ class Views:
         for column, item in unknown:
             self.findings.add(
                 "MZ301",
-                f"The type of {shown(column.name)} is known to Spark alone",
+                f"The type of {shown(column.name)} is known only to Spark",
                 f"{resource.label}: the columns of a view are in the plan, which is made without Spark.",
                 f"write CAST(… AS a type) AS {column.name}; or the view's columns as `schema:`.",
                 location=resource.location((property_,), offset=item.offset, length=len(item.text)),
@@ -220,7 +220,7 @@ class _Expressions:
         if key is None:
             self._findings.add(
                 "MZ019",
-                "A view does not keep the key of what it reads",
+                "A view must select the key of what it reads",
                 f"{resource.label}: {collection} keeps the latest row of each key ({', '.join(keys)}), and "
                 "a row that is updated or deleted there is found in the view by that.",
                 f"select {', '.join(keys)} as they are, under these names or others.",
@@ -230,7 +230,7 @@ class _Expressions:
             given = f"gives the key {', '.join(key)}" if key else f"reads {collection}, which has none"
             self._findings.add(
                 "MZ019",
-                "A view has another key than its query gives",
+                "The key of a view isn't that of its query",
                 f"{resource.label}: its query {given}.",
                 "remove `key`: it follows from the query.",
                 location=resource.location(("key",)),

@@ -172,7 +172,7 @@ class Builder:
 
     def _twice(self, event: Any, path: tuple[str | int, ...]) -> None:
         word, kind = str(path[-1]), SECTIONS.get(str(path[0]))
-        summary, address = f"The key {shown(word)} is there twice", None
+        summary, address = f"The key {shown(word)} is declared twice", None
         if len(path) == 2 and kind is not None and is_valid_name(word):
             address = Address(kind, word)
             summary = f"{address} is declared twice"

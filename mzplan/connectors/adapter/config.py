@@ -93,7 +93,7 @@ def explained(problem: BaseException, subject: str, secrets: Sequence[str]) -> M
     if isinstance(problem, StepError):
         return error(
             "MZ081",
-            f"The steps of {subject} are not what its checkpoint needs",
+            f"The steps of {subject} are not those that its checkpoint needs",
             f"{text}.",
             f"bring its storage back; or begin anew: mzplan apply --replace {subject} --allow-replace.",
         )

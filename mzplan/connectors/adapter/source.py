@@ -179,7 +179,7 @@ def _steps_missing(query: ResolvedQuery, step: Step, there: range) -> Diagnostic
     storage = query.checkpoint.steps if query.checkpoint is not None else "their storage"
     return Diagnostic(
         code="MZ081",
-        summary=f"The steps of {query.address} are not what its checkpoint needs",
+        summary=f"The steps of {query.address} are not those that its checkpoint needs",
         detail=f"Its checkpoint continues with step {step}, but {storage} has steps {there.start} to "
         f"{there.stop - 1}.",
         hint=f"bring it back; or {begin_anew(query)}",

@@ -96,7 +96,7 @@ class Probe:
         if not fits:
             raise error(
                 "MZ064",
-                "What a server says it is can't be stored",
+                "The identity of a server can't be stored",
                 f"An upstream's identity is JSON of at most {_LONGEST_UPSTREAM:,} characters.",
                 "look which server answers there; of a connector that is not mzplan's own, tell its authors.",
             )

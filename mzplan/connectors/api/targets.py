@@ -167,7 +167,7 @@ def differs(address: Address, text: str) -> Diagnostic:
     return Diagnostic(
         severity="warning",
         code="MZ088",
-        summary=f"A step of {address} is pushed again and is not what it was",
+        summary=f"A step of {address} is written again with other rows",
         detail=_WHY.format(text=_sentence(text)),
         hint="nothing was added to what is written, and it stays as it is; compare both.",
         address=address,
@@ -230,7 +230,7 @@ def lacking_steps(query: ResolvedQuery, target: str, first: int, last: int) -> D
     refusal = Diagnostic(
         code="MZ069",
         kind="target-restored",
-        summary=f"The target of {query.address} lacks {steps}, which its checkpoint knows to be written",
+        summary=f"The target of {query.address} lacks {steps}, which its checkpoint says were written",
         detail=f"{target} does not hold {steps}: it was restored to an older copy",
         hint="put back the copy that holds them; or set on_target_change: accept in the sink and run mzplan "
         f"replay {query.address} --missing; or write all rows again: mzplan apply --replace {query.address} "
@@ -249,7 +249,7 @@ def refused_or_accepted(query: ResolvedQuery, refusal: Diagnostic) -> Diagnostic
         severity="notice",
         code=refusal.code,
         kind=refusal.kind,
-        summary=f"{query.address} goes on with its next step there (on_target_change: accept)",
+        summary=f"{query.address} continues with its next step there (on_target_change: accept)",
         detail=refusal.detail.partition(". ")[0] + ".",
         address=query.address,
     )

@@ -304,7 +304,8 @@ def _unfit(query: ResolvedQuery, folder: str, table: DeltaTable) -> Sequence[Dia
             Diagnostic(
                 code="MZ228",
                 summary=f"Table {folder} has no change feed",
-                detail=f"{query.address} has a key: it follows updates and deletes, which only that tells.",
+                detail=f"{query.address} has a key: it follows updates and deletes, and only a change feed "
+                "has them.",
                 hint=f"turn it on, in Spark SQL: ALTER TABLE delta.`{folder}` SET TBLPROPERTIES "
                 f"({_FEED} = true); or remove `key`, where rows are only added.",
                 address=query.address,

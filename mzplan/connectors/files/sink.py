@@ -81,7 +81,7 @@ def _make_free(session: SparkSession, folder: str, run: SinkRun) -> None:
         raise error(
             "MZ057",
             f"Folder {folder} holds what another query wrote",
-            f"{run.query.link.address}: the {LOG} in it holds steps that would be taken for this one's.",
+            f"{run.query.link.address}: the {LOG} in it holds steps that this one would take for its own.",
             "give the sink a folder of its own, or remove what is in this one.",
             address=run.query.address,
         )

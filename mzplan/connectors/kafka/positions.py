@@ -251,7 +251,7 @@ def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
     return Diagnostic(
         code="MZ067",
         kind="offsets-gone",
-        summary=f"{query.address} can't go on where it stopped",
+        summary=f"{query.address} can't continue where it stopped",
         detail=f"{route(query)}, topic {query.body['topic']}: {'; '.join(gone)}. They were deleted.",
         hint="set on_upstream_change: reset-earliest | reset-latest | translate-timestamp in the source; or "
         f"{begin_anew(query)}",

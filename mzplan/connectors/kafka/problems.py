@@ -135,13 +135,13 @@ class KafkaProblems:
                 "MZ068",
                 f"{self._query.address} was replaced",
                 f"Generation {found.generation} writes now; this one writes no more.",
-                "nothing to do: the newer generation goes on.",
+                "nothing to do: the newer generation continues.",
             )
         return self._error(
             "MZ068",
             f"{self._query.address} is written by a newer runner",
             f"A runner of epoch {found.epoch} has taken over; this one, of an older epoch, writes no more.",
-            "nothing to do: this runner was cut off or frozen, and the other one goes on.",
+            "nothing to do: this runner was cut off or frozen, and the other one continues.",
         )
 
     def lost(self, what: str) -> MzplanError:

@@ -104,8 +104,8 @@ def _changes(rows: Table, columns: Sequence[Column], keys: Sequence[str], delete
 def _without_key(address: Address) -> MzplanError:
     return error(
         "MZ083",
-        f"Rows of {address} can't be taken away",
-        "It has no key: rows only come. Nothing was written.",
+        f"Rows of {address} can't be deleted",
+        "It has no key, so rows are only added. Nothing was written.",
         "a source that declares `key: [COLUMN, …]` keeps the latest row of each key; its rows can go.",
         address=address,
         exit_code=ExitCode.USAGE,

@@ -56,23 +56,23 @@ def _rows_again(
     """MZ045: what the targets of its sinks hold then."""
     warnings = []
     if appending:
-        subject = count(len(appending), "sink adds", "sinks add")
+        subject = count(len(appending), "sink appends", "sinks append")
         warnings.append(
             notice(
-                f"{subject} once more what {address} is backfilled with",
-                f"{_listed(appending)}: what is appended to the collection is appended to the target.",
+                f"{subject} the rows of the backfill of {address} again",
+                f"{_listed(appending)}: rows that are appended to the collection are appended to the target.",
                 address=address,
             )
         )
     if upserting:
-        subject = count(len(upserting), "sink takes", "sinks take")
+        subject = count(len(upserting), "sink writes", "sinks write")
         warnings.append(
             Diagnostic(
                 severity="warning",
                 code="MZ045",
-                summary=f"{subject} what {address} is backfilled with for the newest of its keys",
-                detail=f"{_listed(upserting)}: with mode: upsert, an older row replaces a newer one.",
-                hint="where keys have come again since, let the range reach up to now.",
+                summary=f"{subject} the rows of the backfill of {address} over newer rows of the same keys",
+                detail=f"{_listed(upserting)}: with mode: upsert, the row that comes last stays.",
+                hint="if keys have newer rows, let the range end now.",
                 address=address,
             )
         )

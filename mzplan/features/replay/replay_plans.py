@@ -96,11 +96,11 @@ def _late_rows(state: State, address: Address) -> tuple[Diagnostic, ...]:
         Diagnostic(
             severity="warning",
             code="MZ045",
-            summary=f"{count(len(listed), 'sink takes', 'sinks take')} what were dead letters of {address} "
-            "for the newest of its keys",
+            summary=f"{count(len(listed), 'sink writes', 'sinks write')} dead letters of {address} over "
+            "newer rows of the same keys",
             detail=f"{', '.join(map(str, listed[:SHOWN]))}{more}: with mode: upsert, the row that comes "
             "last stays.",
-            hint="where keys have come again since, leave such letters out by --where.",
+            hint="if keys have newer rows, leave such dead letters out: --where.",
             address=address,
         ),
     )

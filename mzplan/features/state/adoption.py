@@ -134,7 +134,7 @@ def _refused(address: Address, problem: NotAdoptableError | OSError) -> MzplanEr
     return MzplanError(
         Diagnostic(
             code="MZ165",
-            summary=f"{address} can't go on from what is there",
+            summary=f"{address} can't continue from what is there",
             detail=reason,
             hint="what can be adopted, and how to do it: docs/how-to/adopt-a-query.md.",
             address=address,

@@ -96,7 +96,7 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
     except (ValueError, MzplanError) as problem:
         raise error(
             "MZ038",
-            f"{place} can't be taken along",
+            f"{place} can't be moved",
             f"{problem}. Nothing was changed.",
             "pull anew; without it, targets take the next runner for an older one (MZ068).",
         ) from None

@@ -133,7 +133,7 @@ def _still_needed(source: Address, sink: Address, needed: int, before: int) -> D
     return Diagnostic(
         code="MZ093",
         summary=f"{sink} still needs step {needed} of {source}",
-        detail=f"It has read the steps below {needed}; --before {before} would take away what is next.",
+        detail=f"It has read the steps below {needed}; --before {before} would remove steps that it needs.",
         hint=f"wait until it has read on (`mzplan status`), resume it, or expire --before {needed}.",
         address=sink,
         exit_code=ExitCode.REFUSED,

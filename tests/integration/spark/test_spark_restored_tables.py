@@ -82,7 +82,7 @@ def test_a_restored_table_is_refused(lab: Lab, tmp_path: Path) -> None:
     # A gap behind the newest step is a loss, too: the table was restored while its sink ran.
     accepting.body.pop("on_target_change")  # type: ignore[attr-defined]
     assert lab.codes(accepting) == ["MZ069"]
-    assert refusal(lab, accepting)[1].endswith("lacks step 2, which its checkpoint knows to be written")
+    assert refusal(lab, accepting)[1].endswith("lacks step 2, which its checkpoint says were written")
 
     # Under a source that runs: its next commit takes the version of the lost one, and it ends.
     collection = lab._collection(source)

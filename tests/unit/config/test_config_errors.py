@@ -372,7 +372,7 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
     "a column twice": (
         {"a.yaml": SHOP.replace("customer STRING", "ID STRING")},
         ["a.yaml:14:46 MZ018 The schema is not Spark DDL"],
-        ["'ID' is there twice"],
+        ["'ID' is declared twice"],
     ),
     "a schema over lines": (
         {

@@ -170,14 +170,14 @@ class Writer:
                 "MZ068",
                 f"{self.address} was replaced",
                 f"Generation {newer[0]} writes now; this one, generation {self.generation}, writes no more.",
-                "nothing to do: the newer generation goes on.",
+                "nothing to do: the newer generation continues.",
             )
         if epoch > self.epoch:
             raise error(
                 "MZ068",
                 f"{self.address} is written by a newer runner",
                 f"A runner of epoch {epoch} has taken over; this one, of epoch {self.epoch}, writes no more.",
-                "nothing to do: this runner was cut off or frozen, and the other one goes on.",
+                "nothing to do: this runner was cut off or frozen, and the other one continues.",
             )
         if query_id != self.query_id:
             raise self._lost(f"steps up to {step} come from another checkpoint (query {query_id})")
@@ -243,7 +243,7 @@ class Writer:
         return error(
             "MZ069",
             f"The rows that {self.address} has written are gone",
-            f"{what[0].upper()}{what[1:]} meanwhile, and going on would only add what comes now.",
+            f"{what[0].upper()}{what[1:]} meanwhile, and continuing would only add new rows.",
             f"write all rows again: mzplan apply --replace {self.address} --allow-replace; or go on without "
             f"them: UPDATE {self._writers} SET target = NULL WHERE sink = '{self.sink}'.",
             kind="target-restored",

@@ -1,0 +1,200 @@
+"""examples/nexmark on Kafka and Spark: each view has what some lines of Python make of the same events."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from examples.nexmark.events import BEGIN, Event, end, events
+from examples.servers import produce_json
+from tests.support import Project, eventually
+
+if TYPE_CHECKING:
+    from examples.servers import KafkaBroker
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "nexmark"
+NUMBER = 5_000
+TEN = timedelta(seconds=10)
+Row = dict[str, Any]
+
+
+class Oracle:
+    """The events, and what each query makes of them: as tuples, in any order."""
+
+    def __init__(self, happened: list[Event]):
+        self.people, self.auctions, self.bids = (
+            [_timed(value) for name, value in happened if name == topic]
+            for topic in ("person", "auction", "bid")
+        )
+        self.auction_of = {auction["id"]: auction for auction in self.auctions}
+        self.person_of = {person["id"]: person for person in self.people}
+
+    def q0(self) -> list[tuple[Any, ...]]:
+        return [(b["auction"], b["bidder"], b["price"], b["date_time"]) for b in self.bids]
+
+    def q2(self) -> list[tuple[Any, ...]]:
+        return [(b["auction"], b["price"]) for b in self.bids if b["auction"] % 123 == 0]
+
+    def q3(self) -> list[tuple[Any, ...]]:
+        sold = ((self.person_of.get(a["seller"]), a) for a in self.auctions if a["category"] == 10)
+        return [(p["name"], a["id"]) for p, a in sold if p is not None and p["state"] in ("or", "id", "ca")]
+
+    def q5(self) -> list[tuple[Any, ...]]:
+        counts: dict[datetime, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        for bid in self.bids:
+            for until in _ends(bid["date_time"], timedelta(seconds=2)):
+                counts[until][bid["auction"]] += 1
+        best = {until: max((n, auction) for auction, n in of.items()) for until, of in counts.items()}
+        return [(until, n, auction) for until, (n, auction) in best.items()]
+
+    def q7(self) -> list[tuple[Any, ...]]:
+        highest: dict[datetime, int] = {}
+        for bid in self.bids:
+            (until,) = _ends(bid["date_time"], TEN)
+            highest[until] = max(highest.get(until, 0), bid["price"])
+        return [*highest.items()]
+
+    def q8(self) -> list[tuple[Any, ...]]:
+        pairs = ((self.person_of.get(a["seller"]), a) for a in self.auctions)
+        return [
+            *{
+                (p["id"], p["name"])
+                for p, a in pairs
+                if p is not None and _ends(p["date_time"], TEN) == _ends(a["date_time"], TEN)
+            }
+        ]
+
+    def q9(self) -> list[tuple[Any, ...]]:
+        won: dict[int, int] = {}
+        for bid in self.bids:
+            auction = self.auction_of.get(bid["auction"])
+            if auction is not None and auction["date_time"] <= bid["date_time"] <= auction["expires"]:
+                won[bid["auction"]] = max(won.get(bid["auction"], 0), bid["price"])
+        return [*won.items()]
+
+    def q11(self) -> list[tuple[Any, ...]]:
+        sessions: list[tuple[Any, ...]] = []
+        ordered = sorted(self.bids, key=lambda bid: (bid["bidder"], bid["date_time"]))
+        for bidder, of in groupby(ordered, key=lambda bid: bid["bidder"]):
+            number, last = 0, None
+            for bid in of:
+                if last is not None and bid["date_time"] - last >= TEN:
+                    sessions.append((bidder, number))
+                    number = 0
+                number, last = number + 1, bid["date_time"]
+            sessions.append((bidder, number))
+        return sessions
+
+    def q17(self) -> list[tuple[Any, ...]]:
+        prices: dict[int, list[int]] = defaultdict(list)
+        for bid in self.bids:
+            prices[bid["auction"]].append(bid["price"])
+        return [
+            (auction, len(of), sum(p < 10_000 for p in of), min(of), max(of), sum(of))
+            for auction, of in prices.items()
+        ]
+
+    def q20(self) -> list[tuple[Any, ...]]:
+        wanted = ((b, self.auction_of.get(b["auction"])) for b in self.bids)
+        return [
+            (b["auction"], b["bidder"], b["price"], a["item"])
+            for b, a in wanted
+            if a is not None and a["category"] == 10
+        ]
+
+    def q22(self) -> list[tuple[Any, ...]]:
+        return [(b["auction"], b["price"], *b["url"].split("/")[3:6]) for b in self.bids]
+
+
+COLUMNS = {
+    "q0": "auction bidder price date_time",
+    "q2": "auction price",
+    "q3": "name id",
+    "q5": "until bids auction",
+    "q7": "until price",
+    "q8": "id name",
+    "q9": "id price",
+    "q11": "bidder bids",
+    "q17": "auction total_bids rank1_bids min_price max_price sum_price",
+    "q20": "auction bidder price item",
+    "q22": "auction price dir1 dir2 dir3",
+}
+_TIMES = ("date_time", "expires", "until")
+
+
+def _timed(row: Row) -> Row:
+    return {k: datetime.fromisoformat(v) if k in _TIMES else v for k, v in row.items()}
+
+
+def _ends(at: datetime, slide: timedelta) -> list[datetime]:
+    """The ends of the windows of 10 seconds that a time is in."""
+    first = BEGIN + (at - BEGIN) // slide * slide + slide
+    return [first + number * slide for number in range(TEN // slide)]
+
+
+@pytest.fixture
+def nexmark(tmp_path: Path, kafka: KafkaBroker, topic: Callable[..., str]) -> Iterator[Project]:
+    project = Project(tmp_path / "p", "nexmark")
+    text = (EXAMPLE / "sources.yaml").read_text().replace("localhost:19092", kafka.bootstrap)
+    for name in ("person", "auction", "bid"):
+        text = text.replace(f"topic: {name}\n", f"topic: {topic(name, partitions=1)}\n")
+    project.write("sources", text)
+    shutil.copy(EXAMPLE / "views.yaml", project.folder)
+    yield project
+    project.down()
+
+
+@pytest.mark.nightly
+def test_each_view_equals_the_same_query_over_all_events(nexmark: Project, kafka: KafkaBroker) -> None:
+    state = {name: body["topic"] for name, body in _sources(nexmark).items()}
+    nexmark.apply()
+    happened = list(events(NUMBER))
+    for part in (happened[: NUMBER // 2], happened[NUMBER // 2 :]):
+        _send(kafka, state, part)
+        eventually("all events are read", lambda: _lag(nexmark) == 0)
+    _send(kafka, state, list(end(NUMBER)))
+    oracle = Oracle(happened)
+    for name, columns in COLUMNS.items():
+        expected = sorted(getattr(oracle, name)())
+        eventually(
+            f"{len(expected)} rows of {name}",
+            lambda name=name, columns=columns, expected=expected: _rows(nexmark, name, columns) == expected,
+        )
+    assert nexmark.json("drift")["drift"] == []
+
+
+def _sources(project: Project) -> dict[str, Row]:
+    import yaml
+
+    document = yaml.safe_load((project.folder / "sources.yaml").read_text())
+    return dict(document["sources"])
+
+
+def _send(kafka: KafkaBroker, topics: dict[str, str], happened: list[Event]) -> None:
+    for name, topic in topics.items():
+        produce_json(kafka.bootstrap, topic, [value for of, value in happened if of == name])
+
+
+def _lag(project: Project) -> int:
+    return sum(int(query["lag"] or 0) for query in project.queries().values())
+
+
+def _rows(project: Project, view: str, columns: str) -> list[tuple[Any, ...]]:
+    """The rows of a view, without those that the last events make."""
+    done = project.run("snapshot", f"view.{view}", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    rows = [_timed(json.loads(line)) for line in done.stdout.splitlines()]
+    last = BEGIN + timedelta(hours=12)
+    return sorted(
+        tuple(row[column] for column in columns.split())
+        for row in rows
+        if row.get("auction") != -1 and row.get("id", 0) < 10**9 and row.get("until", BEGIN) < last
+    )
