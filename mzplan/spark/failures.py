@@ -14,6 +14,7 @@ from mzplan.secrets.resolved import scrub, shortened
 OTHER = "MZ064"
 _MARKED = re.compile(MARK + r"\[(MZ\d{3})\]: ([^\n]*)")
 _MAX = 600
+_LONGEST_MESSAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,14 @@ def of_exception(problem: BaseException) -> Failure:
         return Failure(sentence(first), first.code, first.kind)
     thrown = _thrown(problem)
     return of_messages([(type(problem).__name__, str(problem))] if thrown is None else _chain(thrown))
+
+
+def spark_message(problem: BaseException) -> str:
+    """Return what Spark says of SQL that it refuses, in one line."""
+    thrown = getattr(problem, "java_exception", None)  # of Java itself, such as a stack that is full
+    message = str(thrown.toString()) if thrown is not None else str(problem)
+    text = re.sub(r"\s*SQLSTATE: \w+.*", "", message.strip(), flags=re.S)
+    return shortened(" ".join(text.split()), _LONGEST_MESSAGE)
 
 
 def as_error(

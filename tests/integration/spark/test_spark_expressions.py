@@ -26,6 +26,7 @@ from mzplan.schema.sql_text import SqlTextError, bare, trees
 from mzplan.schema.sql_types import type_of
 from mzplan.schema.view_query import QueryPart, ViewQuery, parse_view
 from mzplan.spark import projection
+from mzplan.spark.expression_trees import expression_check
 from tests.hostile_expressions import HOSTILE, HOSTILE_VIEWS, ONLY_SPARK_KNOWS
 from tests.integration.spark_lab import Lab, until
 from tests.unit.config.test_config_expressions import GOOD
@@ -131,7 +132,7 @@ def _session(lab: Lab) -> Any:
 def test_both_parsers_read_every_expression_of_the_suites_alike(lab: Lab) -> None:
     spark = _session(lab)
     parser = spark._jsparkSession.sessionState().sqlParser()
-    looking = projection._looking(spark.sparkContext._gateway)
+    check = expression_check(spark.sparkContext._gateway)
     compared = 0
     for text, parse in _expressions().items():
         parsed = parse(text)
@@ -143,8 +144,8 @@ def test_both_parsers_read_every_expression_of_the_suites_alike(lab: Lab) -> Non
             tree = parser.parseExpression(parsed.sql)
         except Exception:
             continue  # what a test expects Spark to refuse
-        assert "has no function" in looking.odd_tree(tree) or looking.odd_tree(tree) == "", text
-        classes, names = projection._lines(tree.map(looking._class)), _names(tree)
+        assert "has no function" in check.problem_of_parsed(tree) or check.problem_of_parsed(tree) == "", text
+        classes, names = check.classes(tree), _names(tree)
         read = {name for class_, name in zip(classes, names, strict=True) if class_.endswith("Attribute")}
         variables = {name for class_, name in zip(classes, names, strict=True) if "LambdaVariable" in class_}
         ours = {name.lower() for name, _ in parsed.columns}
@@ -293,7 +294,7 @@ def test_a_variable_of_spark_s_configuration_stays_text(lab: Lab, capsys: pytest
 def test_what_spark_itself_has_of_one_row_is_let_through(lab: Lab) -> None:
     """Its functions by their own examples, but those that see other rows, or reach out."""
     spark = _session(lab)
-    looking = projection._looking(spark.sparkContext._gateway)
+    check = expression_check(spark.sparkContext._gateway)
     columns = {"id": "BIGINT", "note": "STRING", "tags": "ARRAY<STRING>", "at": "TIMESTAMP"}
     rows = spark.range(1).selectExpr(*(f"CAST(NULL AS {type_}) AS {name}" for name, type_ in columns.items()))
     items = [
@@ -326,9 +327,10 @@ def test_what_spark_itself_has_of_one_row_is_let_through(lab: Lab) -> None:
     for item in items:
         sql = parse_select(f"{item} AS x").sql
         assert sql, item
-        assert looking.odd_tree(parser.parseExpression(sql)) == "", item
+        assert check.problem_of_parsed(parser.parseExpression(sql)) == "", item
         filtered = rows.where(parse_where(f"({item}) IS NOT NULL").sql)
-        assert looking.odd_plan(filtered.selectExpr(sql), rows, ["Project", "Filter"]) == "", item
+        plans = (frame._jdf.queryExecution().analyzed() for frame in (filtered.selectExpr(sql), rows))
+        assert check.problem_of_projection(*plans, ["Project", "Filter"]) == "", item
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -356,7 +358,7 @@ def test_no_schema_brings_a_class(lab: Lab) -> None:
     }
     field = {"name": "a", "nullable": True, "metadata": {}, "type": udt}
     schema = json.dumps({"type": "struct", "fields": [field]})
-    looking = projection._looking(spark.sparkContext._gateway)
+    check = expression_check(spark.sparkContext._gateway)
     parser = spark._jsparkSession.sessionState().sqlParser()
     for call in (
         f"from_json(note, '{schema}')",
@@ -364,13 +366,13 @@ def test_no_schema_brings_a_class(lab: Lab) -> None:
         "from_json(schema_of_json(note), upper(note))",
         "variant_get(parse_json(note), '$', '[1]')",
     ):
-        assert "takes its types as DDL" in looking.odd_tree(parser.parseExpression(call)), call
+        assert "takes its types as DDL" in check.problem_of_parsed(parser.parseExpression(call)), call
     for call in (
         "from_json(note, 'a INT')",
         "from_csv(note, schema_of_csv('a'))",
         "variant_get(v, '$', 'int')",
     ):
-        assert looking.odd_tree(parser.parseExpression(call)) == "", call
+        assert check.problem_of_parsed(parser.parseExpression(call)) == "", call
     rows = spark.range(1).selectExpr(f"from_json('{{}}', '{schema}') AS n")
     with pytest.raises(ValueError, match="user-defined type"):
         print(rows.columns, rows.schema)

@@ -1,0 +1,212 @@
+"""Check Catalyst's trees of expressions, as Spark's parser reads them and as Spark has analysed them.
+
+What may be in a tree is listed, and nothing else runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from mzplan.schema.expressions import SCHEMA_OF, TYPED, XPATH, is_ddl
+
+CATALYST = "org.apache.spark.sql.catalyst."
+_ROW = r"expressions\.(?:(?:variant|xml|st)\.)?"
+_NOT_OF_ROW = (
+    r"(?!(?:Exists|ListQuery|CallMethodViaReflection|TryReflect|ApplyFunctionExpression)\b)"
+    r"(?!\w*(?:XPath|Subquery|UDF|UDAF|UDTF|UserDefined|Window))\w+\$?"
+)
+# Catalyst's own expressions of a row, but those that hold a query, call others' code, or see other rows.
+_EXPRESSION = re.compile(re.escape(CATALYST) + _ROW + _NOT_OF_ROW)
+# Of a query over several rows also aggregates, and windows of time.
+_EXPRESSION_OF_ROWS = re.compile(
+    re.escape(CATALYST) + r"(?!expressions\.(?:Cube|Rollup|GroupingSets)\b)(?:"
+    r"expressions\.(?:TimeWindow|SessionWindow|WindowTime)|"
+    r"expressions\.aggregate\.(?!\w*(?:UDAF|UserDefined|ScalaAggregator|V2Aggregator))\w+\$?|"
+    rf"{_ROW}{_NOT_OF_ROW})"
+)
+_UNRESOLVED = {
+    f"{CATALYST}analysis.Unresolved{name}"
+    for name in ("Attribute", "Function", "ExtractValue", "Star", "StarExceptOrReplace", "Alias")
+}
+_FUNCTION = f"{CATALYST}analysis.UnresolvedFunction"
+_GENERATOR = f"{CATALYST}analysis.UnresolvedGenerator"
+_UNRESOLVED_OF_ROWS = _UNRESOLVED | {
+    _GENERATOR,
+    f"{CATALYST}analysis.MultiAlias",
+    f"{CATALYST}analysis.UnresolvedOrdinal",
+}
+_STAR = f"{CATALYST}analysis.UnresolvedStar"
+# What LATERAL VIEW may call.
+_GENERATORS = frozenset(
+    f"{name}{outer}" for name in ("explode", "inline", "posexplode") for outer in ("", "_outer")
+) | {"json_tuple", "stack"}
+# With more arguments than these they open a file or an address, which their options name; or call Java.
+_MOST_ARGUMENTS = {
+    "from_avro": 2,
+    "from_protobuf": 0,
+    "from_xml": 2,
+    "java_method": 0,
+    "reflect": 0,
+    "schema_of_avro": 1,
+    "schema_of_csv": 1,  # an option says how much memory it takes
+    "schema_of_xml": 1,
+    "to_avro": 2,
+    "to_protobuf": 0,
+    "try_reflect": 0,
+    # They open what a document type in the text of XML names.
+    **dict.fromkeys(XPATH, 0),
+}
+
+
+@lru_cache(maxsize=1)
+def expression_check(gateway: Any) -> ExpressionCheck:
+    """Return the check for the JVM of a gateway."""
+    return ExpressionCheck(gateway)
+
+
+class ExpressionCheck:
+    """Looks at trees of Catalyst, with few calls: Java walks a tree, and names the class of each node.
+
+    (`toJSON` says more, and takes a hundred times as long: 300 ms for sixty columns.)
+    """
+
+    def __init__(self, gateway: Any):
+        java = gateway.jvm.java.lang
+        loader = java.Thread.currentThread().getContextClassLoader()
+
+        def class_of(name: str) -> Any:
+            return loader.loadClass(name)
+
+        function, sequence = class_of("scala.Function1"), class_of("scala.collection.immutable.Seq")
+        public = java.invoke.MethodHandles.publicLookup()
+
+        def method(owner: str, name: str, result: Any, *takes: Any) -> Any:
+            return public.findVirtual(
+                class_of(owner), name, java.invoke.MethodType.methodType(result, *takes)
+            )
+
+        def as_function(handle: Any) -> Any:
+            return java.invoke.MethodHandleProxies.asInterfaceInstance(function, handle)
+
+        self._class = as_function(method("java.lang.Object", "getClass", class_of("java.lang.Class")))
+        named = method(f"{CATALYST}expressions.Expression", "prettyName", class_of("java.lang.String"))
+        self._name = as_function(named)
+        bound = gateway.new_array(java.Object, 1)
+        bound[0] = self._class
+        walk = method(f"{CATALYST}trees.TreeNode", "map", sequence, function)
+        self._classes = as_function(java.invoke.MethodHandles.insertArguments(walk, 1, bound))
+        registry = getattr(gateway.jvm.org.apache.spark.sql.catalyst.analysis, "FunctionRegistry$")
+        listed = registry.__getattr__("MODULE$").builtin().listFunction().mkString("\n").lower().split("\n")
+        names = {name.rpartition(".")[2].strip("`") for name in listed}
+        self._built_in = {name for name in names if not name.startswith("mzplan_")}
+
+    def classes(self, tree: Any) -> list[str]:
+        """Return the class of each node of a tree, parents first."""
+        return _lines(tree.map(self._class))
+
+    def problem_of_parsed(self, tree: Any, *, of_rows: bool = False) -> str:
+        """Say in a sentence what isn't allowed in an expression that is only parsed; "" if all of it is.
+
+        `of_rows`: the expression is part of a query over several rows, whose inputs have no columns of
+        mzplan's own.
+        """
+        allowed = _UNRESOLVED_OF_ROWS if of_rows else _UNRESOLVED
+        pattern = _EXPRESSION_OF_ROWS if of_rows else _EXPRESSION
+        classes, names = self.classes(tree), _lines(tree.map(self._name))
+        if len(classes) != len(names):
+            return "There is a name with a line break in it."
+        for number, (class_, name) in enumerate(zip(classes, names, strict=True)):
+            if number and class_.startswith(_STAR) and not of_rows:
+                return "A star within a call stands for a column of mzplan's own, too."
+            if class_ == _FUNCTION and (problem := self._problem_of_call(tree, name)):
+                return problem
+            if class_ == _GENERATOR and name.lower() not in _GENERATORS:
+                return f"LATERAL VIEW can't call {name}."
+            if not pattern.fullmatch(class_) and class_ not in allowed:
+                return _not_allowed(class_, of_rows=of_rows)
+        return ""
+
+    def _problem_of_call(self, tree: Any, name: str) -> str:
+        called = name.lower().removeprefix("system.").removeprefix("builtin.")
+        if called not in self._built_in:
+            return f"Spark has no function {name} of its own."
+        if called in _MOST_ARGUMENTS and _has_options(tree, called):
+            return f"With so many arguments, {name} can reach a file, an address or Java code."
+        if called in TYPED and not _has_plain_types(tree, called):
+            return f"{name} takes its types as DDL, written out, or from schema_of_…"
+        return ""
+
+    def problem_of_analysed(self, node: Any, *, of_rows: bool = False) -> str:
+        """See problem_of_parsed, for the expressions of one node of an analysed plan."""
+        pattern = _EXPRESSION_OF_ROWS if of_rows else _EXPRESSION
+        classes = _lines(node.expressions().flatMap(self._classes).distinct())
+        refused = next((class_ for class_ in classes if not pattern.fullmatch(class_)), None)
+        return _not_allowed(refused, of_rows=of_rows) if refused is not None else ""
+
+    def problem_of_projection(self, plan: Any, base: Any, made: Iterable[str]) -> str:
+        """Say what isn't allowed in an analysed projection: nodes of these classes, then `base`; "" if all of
+        it is."""
+        for wanted in made:
+            node = str(plan.getClass().getName())
+            if node != f"{CATALYST}plans.logical.{wanted}":
+                return _not_allowed(node)
+            if problem := self.problem_of_analysed(plan):
+                return problem
+            plan = plan.child()
+        return "" if plan.fastEquals(base) else _not_allowed(str(plan.getClass().getName()))
+
+
+def _not_allowed(class_: str, *, of_rows: bool = False) -> str:
+    name = class_.rpartition(".")[2].rstrip("$")
+    if of_rows:
+        return f"Spark reads {name} in it, which isn't allowed: it would run with the rights of the runner."
+    return f"Spark reads {name} in it, which is not of one row: it would run with the rights of the runner."
+
+
+def _lines(sequence: Any) -> list[str]:
+    text = str(sequence.mkString("\n"))
+    return [line.removeprefix("class ") for line in text.split("\n")] if text else []
+
+
+def _has_options(tree: Any, called: str) -> bool:
+    """Whether a call of this function has more arguments than it may have."""
+    return any(len(arguments) > _MOST_ARGUMENTS[called] for arguments in _calls(tree, called))
+
+
+def _has_plain_types(tree: Any, called: str) -> bool:
+    """Whether the types that calls of this function take are DDL, or made by Spark: in JSON they could name
+    classes, which would be loaded."""
+    place = TYPED[called]
+    for types in (arguments[place] for arguments in _calls(tree, called) if len(arguments) > place):
+        is_text = str(types["class"]).endswith(".Literal") and types.get("dataType") == "string"
+        if not (is_text and is_ddl(str(types.get("value")))) and _called(types) not in SCHEMA_OF:
+            return False
+    return True
+
+
+def _calls(tree: Any, called: str) -> list[list[Mapping[str, Any]]]:
+    """The arguments of each call of a function. In Spark's JSON the nodes of a tree stand in a row, each
+    before its children."""
+    nodes = json.loads(tree.toJSON())
+    after = [0] * len(nodes)  # where what belongs to a node ends
+    calls = []
+    for place in reversed(range(len(nodes))):
+        arguments, following = [], place + 1
+        for _ in range(nodes[place]["num-children"]):
+            arguments.append(nodes[following])
+            following = after[following]
+        after[place] = following
+        if _called(nodes[place]) == called:
+            calls.append(arguments)
+    return calls
+
+
+def _called(node: Mapping[str, Any]) -> str:
+    """The function that a node calls, without what it is qualified with; "" for another node."""
+    if node["class"] != _FUNCTION:
+        return ""
+    return str(node["nameParts"]).strip("[]").lower().rpartition(", ")[2]

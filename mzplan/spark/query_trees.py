@@ -1,0 +1,132 @@
+"""Check Catalyst's trees of a query over several relations, as parsed and as analysed.
+
+Analysis already opens files, so the parsed tree is checked first. Each relation must be an input of the query
+by its name, or a CTE of the query. The nodes that may be in a tree are listed, and nothing else runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from mzplan.spark.expression_trees import CATALYST, ExpressionCheck
+
+_LOGICAL = f"{CATALYST}plans.logical."
+_RELATION = f"{CATALYST}analysis.UnresolvedRelation"
+_WITH = f"{_LOGICAL}UnresolvedWith"
+_VIEW = f"{_LOGICAL}View"
+_COMMON = {
+    f"{_LOGICAL}{name}"
+    for name in ("Aggregate", "Distinct", "Filter", "Generate", "Join", "Project", "SubqueryAlias", "Union")
+}
+_PARSED = _COMMON | {
+    _RELATION,
+    _WITH,
+    f"{CATALYST}analysis.UnresolvedHaving",
+    f"{CATALYST}analysis.UnresolvedSubqueryColumnAliases",
+}
+# Spark makes Expand of overlapping windows.
+_ANALYSED = _COMMON | {
+    f"{_LOGICAL}{name}" for name in ("CTERelationDef", "CTERelationRef", "Expand", "WithCTE")
+}
+# What people call the nodes that Spark's parser makes of clauses which aren't allowed.
+_CLAUSES = {
+    "Except": "EXCEPT",
+    "GlobalLimit": "LIMIT or TABLESAMPLE",
+    "Intersect": "INTERSECT",
+    "LateralJoin": "LATERAL",
+    "LocalRelation": "VALUES",
+    "Offset": "OFFSET",
+    "OneRowRelation": "a SELECT without FROM",
+    "Pivot": "PIVOT",
+    "RelationTimeTravel": "a version of a table",
+    "RepartitionByExpression": "DISTRIBUTE BY or CLUSTER BY",
+    "Sample": "TABLESAMPLE",
+    "ScriptTransformation": "TRANSFORM",
+    "Sort": "ORDER BY or SORT BY",
+    "UnionLoop": "WITH RECURSIVE",
+    "UnresolvedHint": "a hint",
+    "UnresolvedInlineTable": "VALUES",
+    "UnresolvedTableValuedFunction": "a table-valued function",
+    "Unpivot": "UNPIVOT",
+    "WithWindowDefinition": "WINDOW",
+}
+
+
+class QueryCheck:
+    """Walks the plans of one query."""
+
+    def __init__(self, expressions: ExpressionCheck):
+        self._expressions = expressions
+
+    def problem_of_parsed(self, plan: Any, names: Collection[str]) -> str:
+        """Say in a sentence what isn't allowed in a plan that is only parsed; "" if all of it is. `names`: of
+        the inputs, in lower case."""
+        waiting = [(plan, frozenset(names))]
+        while waiting:
+            node, known = waiting.pop()
+            class_ = _class_of(node)
+            if class_ not in _PARSED:
+                return _not_allowed(class_)
+            if class_ == _RELATION and (problem := _problem_of_relation(node, known)):
+                return problem
+            for expression in _elements(node.expressions()):
+                if problem := self._expressions.problem_of_parsed(expression, of_rows=True):
+                    return problem
+            if class_ == _WITH:  # a CTE sees the inputs, and the CTEs before it
+                if any(node.productElement(place) is True for place in range(node.productArity())):
+                    return _not_allowed("UnionLoop")
+                for definition in _elements(node.cteRelations()):
+                    waiting.append((definition._2(), known))
+                    known |= {str(definition._1()).lower()}
+            waiting += [(child, known) for child in _elements(node.children())]
+        return ""
+
+    def problem_of_analysed(self, plan: Any, inputs: Collection[Any]) -> str:
+        """See problem_of_parsed, for an analysed plan. `inputs`: the plans behind the temporary views."""
+        waiting = [plan]
+        while waiting:
+            node = waiting.pop()
+            class_ = _class_of(node)
+            if class_ == _VIEW:
+                if not any(node.child().sameResult(input_) for input_ in inputs):
+                    return "Spark reads a relation in it that is no input of the view."
+                continue
+            if class_ not in _ANALYSED:
+                return _not_allowed(class_)
+            if problem := self._expressions.problem_of_analysed(node, of_rows=True):
+                return problem
+            waiting += _elements(node.children())
+        return ""
+
+
+def nodes_of(plan: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the nodes of an analysed query down to its inputs, each with its name: `Join`, `Aggregate`."""
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        class_ = _class_of(node)
+        yield class_.rpartition(".")[2], node
+        if class_ != _VIEW:
+            waiting += _elements(node.children())
+
+
+def _problem_of_relation(node: Any, known: Collection[str]) -> str:
+    parts = _elements(node.multipartIdentifier())
+    name = str(parts[0]).lower()
+    if len(parts) > 1 or name not in known or not node.options().isEmpty():
+        return f"It reads {'.'.join(map(str, parts))}, which is no input of the view."
+    return "It reads STREAM …: write the collection's name alone." if node.isStreaming() else ""
+
+
+def _not_allowed(class_: str) -> str:
+    name = class_.rpartition(".")[2].rstrip("$")
+    return f"It has {_CLAUSES.get(name, name)}, which isn't allowed in the query of a view."
+
+
+def _class_of(node: Any) -> str:
+    return str(node.getClass().getName())
+
+
+def _elements(sequence: Any) -> list[Any]:
+    return [sequence.apply(place) for place in range(sequence.size())]

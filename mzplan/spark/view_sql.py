@@ -1,0 +1,115 @@
+"""Views by SQL over several rows: joins, aggregations, unions. (Views of one row for each row: projection.)
+
+Spark reads the SQL in a session whose only relations are the inputs of the view.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.frames.types import quoted
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.schema.columns import POSITION
+from mzplan.schema.description import CollectionRead
+from mzplan.schema.relational import sql_of
+from mzplan.schema.source_columns import columns_of
+from mzplan.schema.sql_text import SqlTextError
+from mzplan.spark.expression_trees import expression_check
+from mzplan.spark.failures import spark_message
+from mzplan.spark.query_trees import QueryCheck
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def computed_by_sql(
+    session: SparkSession,
+    streams: Mapping[str, DataFrame],
+    tables: Mapping[str, DataFrame],
+    query: ResolvedQuery,
+    position: str,
+) -> DataFrame:
+    """Return the rows of a relational view: the columns of its query, then `_position`, NULL of this type.
+
+    `streams`, `tables`: the rows of its inputs by name, read in `session`. They become temporary views there,
+    with their declared columns. Raises MzplanError MZ019 for SQL that no view may have, or that Spark
+    refuses.
+    """
+    reads = query.description.inputs
+    inputs = {name: _declared(rows, reads[name]) for name, rows in {**streams, **tables}.items()}
+    try:
+        for name, mark in query.body.get("watermarks", {}).items():
+            if name in streams:
+                inputs[name] = inputs[name].withWatermark(mark["column"], _interval(mark["delay"]))
+        for name, rows in inputs.items():
+            rows.createOrReplaceTempView(name)
+        computed = _run(session, query, inputs)
+    except MzplanError:
+        raise
+    except Exception as problem:
+        raise refused_by_spark(query, problem) from None
+    return computed.selectExpr("*", f"CAST(NULL AS {position}) AS {POSITION}")
+
+
+def refused_by_spark(query: ResolvedQuery, problem: BaseException) -> MzplanError:
+    """Return Spark's refusal of a view's SQL as an error."""
+    columns = (
+        f"{name} ({', '.join(column.name for column in columns_of(read.type, read.body))})"
+        for name, read in query.description.inputs.items()
+    )
+    return error(
+        "MZ019",
+        f"Spark doesn't accept the query of {query.address}",
+        spark_message(problem),
+        f"correct the query; it reads {', '.join(columns)}.",
+        address=query.address,
+        kind="unfit",
+    )
+
+
+def analysed(rows: DataFrame) -> Any:
+    """Return Spark's analysed plan of some rows."""
+    return rows._jdf.queryExecution().analyzed()
+
+
+def _run(session: SparkSession, query: ResolvedQuery, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    try:
+        sql = sql_of(query.body["query"])
+    except SqlTextError as refused:
+        raise _not_allowed(query, f"{refused.problem[0].upper()}{refused.problem[1:]}.") from None
+    spark: Any = session
+    check = QueryCheck(expression_check(spark.sparkContext._gateway))
+    parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
+    if problem := check.problem_of_parsed(parsed, inputs):
+        raise _not_allowed(query, problem)
+    computed = session.sql(sql)
+    if problem := check.problem_of_analysed(analysed(computed), list(map(analysed, inputs.values()))):
+        raise _not_allowed(query, problem)
+    return computed
+
+
+def _declared(rows: DataFrame, read: CollectionRead) -> DataFrame:
+    """Return the rows with their declared columns, without mzplan's own."""
+    return rows.select(*(quoted(column.name) for column in columns_of(read.type, read.body)))
+
+
+def _interval(delay: str) -> str:
+    """`"10m"` → `"10 minutes"`."""
+    return re.sub(r"^(\d+)([smhd])$", lambda match: f"{match[1]} {_UNITS[match[2]]}", delay)
+
+
+def _not_allowed(query: ResolvedQuery, problem: str) -> MzplanError:
+    return error(
+        "MZ019",
+        f"The query of {query.address} isn't allowed",
+        problem,
+        "write one query over the collections by their names, with joins, GROUP BY, UNION ALL, WITH and "
+        "LATERAL VIEW, and with Spark's own functions.",
+        address=query.address,
+        kind="unfit",
+    )
