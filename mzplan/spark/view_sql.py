@@ -14,7 +14,7 @@ from mzplan.connectors.frames.types import quoted
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import CollectionRead
-from mzplan.schema.relational import sql_of
+from mzplan.schema.relations.parse import sql_of
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.sql_text import SqlTextError
 from mzplan.spark.expression_trees import expression_check
