@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from mzplan.model.address import Address
 from mzplan.model.cause import Cause, CauseKind
 from mzplan.model.diagnostics import ProblemKind
 from mzplan.model.losses import Loss
+from mzplan.model.measures import Measure, as_instant, in_bytes, measure, measure_of_state
 from mzplan.model.stored import (
     KEY,
     SPARSE,
     FromMinusOne,
     InstanceName,
+    Instant,
 )
 
 DIGITS = 3  # of a measure, after the point
@@ -35,18 +37,6 @@ class Versions:
     def stores_as(self, other: Versions) -> bool:
         """Whether both write a checkpoint with the same Spark and Delta."""
         return (self.spark, self.delta, self.kafka) == (other.spark, other.delta, other.kafka)
-
-
-class Measure(NamedTuple):
-    """How a number of seconds is shown. `title`: to people; `help`: by Prometheus."""
-
-    title: str
-    help: str
-
-
-def measure(title: str, help_: str) -> dict[str, Measure]:
-    """The metadata of a field with a Measure."""
-    return {"measure": Measure(title, help_)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +86,10 @@ class RunFacts:
     - `batch_seconds`: how long the last micro-batch of this run has taken. `latency_seconds`: how long the
       oldest record of it was on its way when it ended (docs/metrics.md); None where that is
       not known.
+    - `state_rows`, `state_bytes`: how much state the query keeps after its last micro-batch.
+      `watermark_timestamp_seconds`: its watermark, in seconds since the epoch; None before a first one.
+      `late_rows`: rows that this run has dropped because they came behind the watermark. All of them are None
+      of a query that keeps no state, and of a run without a micro-batch.
     """
 
     step: FromMinusOne = -1
@@ -117,6 +111,23 @@ class RunFacts:
         metadata=measure(
             "Latency", "How long the oldest record of the last micro-batch was on its way, where known."
         ),
+    )
+    state_rows: int | None = field(
+        default=None, metadata=measure_of_state("State rows", "Rows in the state of a stateful query.")
+    )
+    state_bytes: int | None = field(
+        default=None,
+        metadata=measure_of_state("State size", "Size of the state of a stateful query.", in_bytes),
+    )
+    watermark_timestamp_seconds: Instant | None = field(
+        default=None,
+        metadata=measure_of_state(
+            "Watermark", "The watermark of a stateful query.", as_instant, text_name="watermark"
+        ),
+    )
+    late_rows: int | None = field(
+        default=None,
+        metadata=measure_of_state("Late rows", "Rows behind the watermark that the run has dropped."),
     )
 
     def longest(self, since: float) -> float:

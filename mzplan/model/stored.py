@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from mzplan.model.address import ID, is_valid_name
+from mzplan.model.times import LAST_INSTANT
 
 Read = Callable[..., Any]  # (value, its name for errors, fields that its JSON does not have) → value
 Derive = Callable[[Mapping[str, Any]], Any]
@@ -66,13 +67,13 @@ def missing_or_not(noun: str, value: object) -> str:
     return "missing" if value is None else f"not {noun}"
 
 
-def number_from(least: float) -> Read:
-    """Reads a number from `least` on."""
+def number_from(least: float, most: float = MOST) -> Read:
+    """Reads a number from `least` to `most`."""
 
     def read(value: Any, name: str) -> float:
         if type(value) is not float and type(value) is not int:
             raise ValueError(f"{name} is {missing_or_not('a number', value)}")
-        if not least <= value <= MOST:
+        if not least <= value <= most:
             raise ValueError(f"{name} is out of range")
         return float(value)
 
@@ -84,5 +85,6 @@ InstanceName = Annotated[str, text_like(is_valid_name, "the name of an instance"
 Positive = Annotated[int, integer_from(1)]
 Port = Annotated[int, integer_from(1, 65_535)]
 Seconds = Annotated[float, number_from(0.0)]
+Instant = Annotated[float, number_from(0.0, LAST_INSTANT)]
 Wait = Annotated[float, number_from(1.0)]
 FromMinusOne = Annotated[int, integer_from(-1)]

@@ -32,6 +32,7 @@ def shortest(duration: float) -> str:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+LAST_INSTANT = _LAST / 1000  # in seconds since the epoch
 
 
 def instant(text: str) -> int | None:

@@ -143,13 +143,19 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         **({"fault_fix": seen.fault_fix} if seen and seen.fault_fix else {}),
         **({"fault_since": seen.fault_since} if seen and seen.at_fault and seen.fault_since else {}),
         "written_with": encode(seen.written_with) if seen and seen.written_with else None,
-        **{name: getattr(seen, name) if seen else None for name in MEASURES},
+        **_measures_to_json(seen),
         "counters": encode(replace(seen.counters, starts={})) if seen and seen.counters else None,
         "starts": dict(seen.counters.starts) if seen and seen.counters else {},
         "started_because": cause_to_json(seen.started_because) if seen and seen.started_because else None,
         **({"backfills": _backfills_to_json(query)} if resource.own_backfills else {}),
         **({"replays": _replays_to_json(query)} if resource.own_replays else {}),
     }
+
+
+def _measures_to_json(seen: Observation | None) -> dict[str, Any]:
+    return dict(
+        measure.to_json(name, getattr(seen, name) if seen else None) for name, measure in MEASURES.items()
+    )
 
 
 def _backfills_to_json(query: QueryStatus) -> list[dict[str, Any]]:
@@ -371,6 +377,17 @@ def _left_out(query: QueryStatus) -> str:
     return f"{records} {'kept aside' if kept else 'skipped'} since it was started"
 
 
+def _state(query: QueryStatus) -> str:
+    """Return `state rows 1,234; state size 5.2 MiB; watermark …; late rows 3`, without what is 0."""
+    seen = query.observation
+    shown = [
+        f"{measure.title.lower()} {measure.text(number)}"
+        for name, measure in MEASURES.items()
+        if measure.is_of_state and (number := getattr(seen, name, None))
+    ]
+    return "; ".join(shown)
+
+
 def _tasks(query: QueryStatus) -> str:
     return "\n".join(
         f"its {task.word} {task} is not done yet" for task in query.resource.open_tasks(query.observation)
@@ -400,7 +417,7 @@ def _started(query: QueryStatus) -> str:
     return f"started for {cause_in_words(cause)}" if cause is not None and cause.detail != NEW else ""
 
 
-_NOTES = (_error, _fault, _backlog, _held, _warning, _left_out, _written_with, _tasks, _started)
+_NOTES = (_error, _fault, _backlog, _held, _warning, _left_out, _written_with, _state, _tasks, _started)
 
 
 def notes(query: QueryStatus) -> list[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mzplan.connectors.formats.records import LEFT_OUT
+from mzplan.model.times import instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,22 @@ class Progress:
     left_out: int = 0
     heard_at: float = 0.0
     batch_seconds: float | None = None
+    state_rows: int | None = None
+    state_bytes: int | None = None
+    watermark_timestamp_seconds: float | None = None
+    late_rows: int | None = None
+
+    def after(self, before: Progress) -> Progress:
+        """Add what this run has counted `before`; what only a micro-batch tells stays what it was."""
+        kept = {
+            name: getattr(before, name)
+            for name in ("batch_seconds", "state_rows", "state_bytes", "watermark_timestamp_seconds")
+            if getattr(self, name) is None
+        }
+        late = [run.late_rows for run in (before, self) if run.late_rows is not None]
+        return replace(
+            self, **kept, left_out=before.left_out + self.left_out, late_rows=sum(late) if late else None
+        )
 
 
 class ProgressListener:
@@ -83,14 +100,8 @@ class ProgressListener:
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         data = json.loads(event.progress().json())
         with self._lock:
-            latest = parse_progress(data)
             before = self._runs.get(data["runId"], Progress())
-            self._runs[data["runId"]] = replace(
-                latest,
-                heard_at=time.time(),
-                left_out=before.left_out + latest.left_out,
-                batch_seconds=before.batch_seconds if latest.batch_seconds is None else latest.batch_seconds,
-            )
+            self._runs[data["runId"]] = replace(parse_progress(data).after(before), heard_at=time.time())
         if self._also is not None:
             self._also(data)
 
@@ -130,7 +141,33 @@ def parse_progress(data: dict[str, Any]) -> Progress:
         lag=_lag(data.get("sources") or []),
         left_out=_left_out(data) if executed else 0,
         batch_seconds=durations.get("triggerExecution", 0) / 1000 if executed else None,
+        **(_state_of(data) if executed else {}),
     )
+
+
+def _state_of(data: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a Progress about the state of all stateful operators; none for a stateless query."""
+    operators = data.get("stateOperators") or []
+    if not operators:
+        return {}
+    return {
+        "state_rows": sum(int(operator.get("numRowsTotal") or 0) for operator in operators),
+        "state_bytes": sum(_size(operator) for operator in operators),
+        "watermark_timestamp_seconds": _watermark(data.get("eventTime") or {}),
+        "late_rows": sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators),
+    }
+
+
+def _size(operator: dict[str, Any]) -> int:
+    """The bytes of RocksDB's files, once it has any; else what the state takes in memory."""
+    files = (operator.get("customMetrics") or {}).get("rocksdbSstFileSize")
+    return int(files or operator.get("memoryUsedBytes") or 0)
+
+
+def _watermark(event_time: dict[str, Any]) -> float | None:
+    """In seconds since the epoch. Spark begins with the epoch, before it has seen a row."""
+    milliseconds = instant(str(event_time.get("watermark", "")))
+    return milliseconds / 1000 if milliseconds else None
 
 
 def _left_out(data: dict[str, Any]) -> int:

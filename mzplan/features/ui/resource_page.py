@@ -75,11 +75,11 @@ def _facts(overview: Overview, resource: ResourceState, query: QueryStatus | Non
 
 
 def measures(seen: Observation) -> list[tuple[str, Content]]:
-    """What the last batch took, how long its rows were on their way, and what its runner has counted."""
+    """Return what the last batch took, what state the query keeps, and what its runner has counted."""
     pairs: list[tuple[str, Content]] = []
     for name, measure in MEASURES.items():
-        if (seconds := getattr(seen, name)) is not None:
-            pairs.append((measure.title, f"{seconds:,.1f} s"))
+        if (number := getattr(seen, name)) is not None:
+            pairs.append((measure.title, measure.text(number)))
     if (counted := seen.counters) is not None:
         parts = [count(counted.batches, "batch", "batches"), count(counted.restarts, "restart")]
         parts.append(count(counted.retries, "retry", "retries"))

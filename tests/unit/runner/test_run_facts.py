@@ -43,6 +43,10 @@ FACTS = RunFacts(
     started_because=Cause(cause="secret", serial=4, detail="another value", at="2026-11-01T08:00:00Z"),
     batch_seconds=0.25,
     latency_seconds=1.23456,
+    state_rows=1234,
+    state_bytes=5_500_000,
+    watermark_timestamp_seconds=1_767_225_840.5,
+    late_rows=1,
 )
 
 
@@ -62,7 +66,8 @@ def test_each_comes_from_the_report_into_the_stored_status_and_the_measures_to_a
     (shown,) = status_to_json(ProjectStatus(serial=1, instances=(), queries=(query,)))["queries"]
     titles = dict(measures(seen))
     for field, measure in MEASURES.items():
-        assert shown[field] == getattr(seen, field)
+        key, number = measure.to_json(field, getattr(seen, field))
+        assert shown[key] == number
         assert measure.title in titles and _HELP[field] == measure.help
 
 

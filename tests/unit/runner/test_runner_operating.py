@@ -206,9 +206,10 @@ def test_counters_outlive_runs_and_failures(world: World) -> None:
     world.commit(make_state(1))
     world.settle()
     name = world.executor.running()[ORDERS].name
-    world.executor.progress(name, batch_seconds=0.5, latency_seconds=2.3456)
+    world.executor.progress(name, batch_seconds=0.5, latency_seconds=2.3456, late_rows=3)
     world.now += STATUS_EVERY
     seen = world.settle().observations[ORDERS]
+    assert seen.late_rows == 3
     assert seen.counters == Counters(rows=120, batches=7)  # its first start is no restart
     assert (seen.batch_seconds, seen.latency_seconds) == (0.5, 2.346)
     for failures in range(2):
@@ -221,7 +222,7 @@ def test_counters_outlive_runs_and_failures(world: World) -> None:
     world.settle()
     seen = world.settle().observations[ORDERS]
     assert seen.counters == Counters(rows=120, batches=7, restarts=3, retries=2)
-    assert (seen.batch_seconds, seen.latency_seconds) == (None, None)  # of this run
+    assert (seen.batch_seconds, seen.latency_seconds, seen.late_rows) == (None, None, None)  # of this run
     world.commit(make_state(3, broker="b:1", paused=True))
     paused = world.settle().observations[ORDERS]
     assert (paused.condition, paused.counters) == ("paused", seen.counters)

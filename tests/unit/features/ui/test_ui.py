@@ -219,11 +219,16 @@ def test_the_page_of_a_query_lists_its_last_steps(port: int, shown: ShownProject
 
 def test_the_page_of_a_query_has_what_its_runner_measures(shown: ShownProject) -> None:
     counted = {"rows": 1234, "batches": 2, "restarts": 1, "retries": 0}
-    fields = {"batch_seconds": 0.25, "latency_seconds": 1500.0, "counters": Counters(**counted)}
+    state = {"state_rows": 1234, "state_bytes": 2048, "watermark_timestamp_seconds": 1.5, "late_rows": 0}
+    fields = {"batch_seconds": 0.25, "latency_seconds": 1500.0, "counters": Counters(**counted), **state}
     seen = observe(shown.store.read_state(), orders=fields)["local"].observations[at("source.orders")]
     assert measures(seen) == [
         ("Batch took", "0.2 s"),
         ("Latency", "1,500.0 s"),
+        ("State rows", "1,234"),
+        ("State size", "2.0 KiB"),
+        ("Watermark", "1970-01-01T00:00:01.500Z"),
+        ("Late rows", "0"),
         ("Since its runner leads", "1,234 rows, 2 batches, 1 restart, 0 retries"),
     ]
 
