@@ -334,14 +334,18 @@ class _Select:
         return grouped
 
     def _key(self, tree: Any) -> str:
-        """Return a text that is equal for the same expressions."""
+        """Return a text that is equal for the same expressions, however their columns are qualified."""
         from sqlglot import exp
 
-        def named(node: Any) -> Any:
-            is_column = isinstance(node, exp.Column) and not isinstance(node.this, exp.Star)
-            return exp.column(self._scope.key(node), quoted=True) if is_column else node
-
-        return str(tree.unnest().copy().transform(named).sql(dialect="spark"))
+        tree = tree.unnest()
+        if isinstance(tree, exp.Column) and not isinstance(tree.this, exp.Star):
+            return self._scope.key(tree)
+        parts = [type(tree).__name__.lower()]
+        for name, value in tree.args.items():
+            values = value if isinstance(value, list) else [value]
+            given = [self._key(v) if isinstance(v, exp.Expression) else repr(v) for v in values if v]
+            parts += [name, *given] if given else []
+        return f"({' '.join(parts)})"
 
     def _check_grouped(self, tree: Any, keys: list[str]) -> None:
         from sqlglot import exp

@@ -214,7 +214,7 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
         (
             "SELECT customer, max(my_own(id)) AS n FROM orders GROUP BY customer",
             {"output": "update", "key": ["customer"]},
-            ["MZ301", 'The type of "n" is known to Spark alone'],
+            ["MZ301", 'The type of "n" is known only to Spark'],
         ),
         (
             "SELECT id, sum(amount) FROM orders GROUP BY id",
