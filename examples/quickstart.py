@@ -100,6 +100,10 @@ def show(stage: Stage) -> int:
     say(f"PostgreSQL has {total} orders; {2 * ORDERS} were sent. Each is there exactly once.")
     for row in sample(dsn):
         print("  ", *row)
+    say("view.spending sums them up by customer:")
+    phases.wait_for("sums of all orders", lambda: sum(row[1] for row in spending(dsn)) == total)
+    for row in spending(dsn):
+        print("  ", *row)
     good = total == 2 * ORDERS and restarted == {"source.orders", "source.customers"}
     print("\nIt works." if good else "\nThis is not what should have happened.", flush=True)
     return 0 if good else 1
@@ -149,6 +153,12 @@ def sample(dsn: str) -> list[tuple[Any, ...]]:
     """The last three of them."""
     with psycopg.connect(dsn) as connection:
         return connection.execute("SELECT * FROM public.orders ORDER BY id DESC LIMIT 3").fetchall()
+
+
+def spending(dsn: str) -> list[tuple[Any, ...]]:
+    """What the view has computed: customer, number of orders, sum of their amounts."""
+    with psycopg.connect(dsn) as connection:
+        return connection.execute("SELECT * FROM public.spending ORDER BY customer").fetchall()
 
 
 if __name__ == "__main__":
