@@ -25,13 +25,13 @@ from mzplan.plan.file import read_plan
 from mzplan.plan.manual_changes import OVERRIDES, plan_destroy
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan
-from mzplan.render.resumption import letters_to_json, render_letters, render_resumed, resumed_to_json
+from mzplan.render.resumption import render_resumed, resumed_to_json, task_to_json
 from mzplan.render.text import paragraph, safe
 
 if TYPE_CHECKING:
-    from mzplan.model.observed import LettersReplayed
     from mzplan.model.plan import Plan
     from mzplan.model.state import State
+    from mzplan.model.tasks import TaskOutcome
     from mzplan.operations.apply import Applied
     from mzplan.operations.project import Outcome, Project
     from mzplan.operations.selection import Selection
@@ -241,11 +241,9 @@ def finish(invocation: Invocation, applied: Applied) -> int:
     for address, seen in sorted(applied.resumed.items(), key=natural_item):
         invocation.out(f"  {safe(render_resumed(address, seen))}")
     for outcome in applied.outcomes.values():
-        if (letters := _letters_of(outcome, applied)) is not None:
-            invocation.out(f"  {paragraph(render_letters(outcome.address, letters), '    ')}")
-        if outcome.replayed is not None and outcome.replayed.serial == applied.serial:
-            rows = count(outcome.replayed.rows, "row was", "rows were")
-            invocation.out(f"  {outcome.address}: {rows} written again")
+        task_done = _requested_task(outcome, applied)
+        if task_done is not None and task_done.text:
+            invocation.out(f"  {outcome.address}: {paragraph(task_done.text, '    ')}")
     if bad:
         number = count(len(bad), "query has", "queries have")
         goes_on = "the runner goes on trying"
@@ -279,10 +277,10 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
             }
             if change.address in applied.resumed:
                 shown["resumed"] = resumed_to_json(applied.resumed[change.address])
-            if (letters := _letters_of(outcome, applied)) is not None:
-                shown["dead_letters"] = letters_to_json(letters)
-            if outcome.replayed is not None and outcome.replayed.serial == applied.serial:
-                shown["rows_replayed"] = outcome.replayed.rows
+            task_done = _requested_task(outcome, applied)
+            tasks = {task.serial: task for task in change.after.tasks} if change.after is not None else {}
+            if task_done is not None and applied.serial in tasks:
+                shown["task"] = task_to_json(tasks[applied.serial], True, task_done)
             if outcome.reason:
                 shown["error"] = _reason(outcome)
             if outcome.warning:
@@ -295,10 +293,9 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
     return document
 
 
-def _letters_of(outcome: Outcome, applied: Applied) -> LettersReplayed | None:
-    """What has become of the dead letters, where this command has asked for them."""
-    letters = outcome.letters
-    return letters if letters is not None and letters.serial == applied.serial else None
+def _requested_task(outcome: Outcome, applied: Applied) -> TaskOutcome | None:
+    """Return what has become of the task that this command has requested, if it is done."""
+    return next((done for done in outcome.tasks_done if done.serial == applied.serial), None)
 
 
 def _reason(outcome: Outcome) -> str:

@@ -16,8 +16,8 @@ from mzplan.connectors.api.queries import (
     resolve,
     resolve_connection,
 )
-from mzplan.connectors.api.repairs import check_replays
-from mzplan.connectors.api.upstreams import check_tasks, judge_upstream
+from mzplan.connectors.api.tasks import check_tasks
+from mzplan.connectors.api.upstreams import judge_upstream
 from mzplan.connectors.catalogue import Connectors, find_connector
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -75,7 +75,7 @@ def check_description(
             query = resolve(description, secrets, directory or str(secrets.directory), warehouse)
             if description.address.writes_target:
                 probed = connectors.sink(description.type).probe(query, outputs(query))
-                beyond = check_replays(query, query.checkpoint) if query.checkpoint is not None else ()
+                beyond = check_tasks(query, query.checkpoint) if query.checkpoint is not None else ()
                 return replace(probed, diagnostics=(*probed.diagnostics, *beyond)) if beyond else probed
             connector = connectors.source(description.type)
             going_on = _going_on(query, warehouse)
@@ -86,7 +86,7 @@ def check_description(
             if probe.upstream is not None:
                 former = going_on.checkpoint or query.checkpoint
                 other = judge_upstream(connector, going_on, former, probe.upstream).diagnostic
-                more = (other,) if other else check_tasks(connector, query, query.checkpoint)
+                more = (other,) if other else check_tasks(query, query.checkpoint, connector)
             if probe.ok and not more:
                 more = check_losses(connector, query, warehouse, probe.upstream)
             return replace(probe, diagnostics=(*probe.diagnostics, *more)) if more else probe

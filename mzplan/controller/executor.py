@@ -152,7 +152,7 @@ class Executor(Protocol):
     def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
         """Start the query from its checkpoint (creating collection and checkpoint for a new generation),
         under its QueryName. Returns when the query has been submitted, not when it has done anything, but for
-        the description's backfills: they are done before, each once, however often this is called.
+        the description's tasks: they are done before, each once, however often this is called.
         Raises MzplanError when it can't be started. `epoch` is the lease's: targets fence older ones."""
 
     def stop(self, name: QueryName) -> None:

@@ -26,6 +26,7 @@ from mzplan.controller.terms import (
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.observed import Counters, Status, Versions
+from mzplan.model.tasks import TaskOutcome
 from mzplan.schema.columns import CHANGE, DELETE
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.source_columns import keys_of
@@ -76,7 +77,7 @@ class InMemoryExecutor:
                     run_id=seen.run_id,
                     active=True,
                     triggered=True,
-                    backfilled=seen.backfilled,
+                    tasks_done=seen.tasks_done,
                     started_because=seen.started_because,
                 )
 
@@ -123,7 +124,7 @@ class InMemoryExecutor:
                 run_id=str(uuid.uuid4()),
                 active=True,
                 triggered=self.triggers_at_once,
-                backfilled=max((task.serial for task in description.tasks), default=0),
+                tasks_done=tuple(TaskOutcome(serial=task.serial) for task in description.tasks),
             )
 
     def stop(self, name: QueryName) -> None:

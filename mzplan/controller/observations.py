@@ -24,6 +24,7 @@ from mzplan.model.observed import (
     Verdict,
     facts_of,
 )
+from mzplan.model.tasks import TaskOutcome
 from mzplan.model.times import seconds
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
@@ -168,7 +169,7 @@ def observe(address: Address, query: QueryState) -> Observation:
         fault_since=fault.since if fault else None,
         counters=query.counters,
         loss=measured.loss if measured else None,
-        **facts_of(shown or RunFacts(step=query.reached, backfilled=_backfilled(memory))),
+        **facts_of(shown or RunFacts(step=query.reached, tasks_done=_tasks_done(memory))),
     )
 
 
@@ -186,10 +187,10 @@ def _error(query: QueryState, failed: Verdict | None) -> tuple[str | None, str |
     return next(((text, code or None, kind) for text, code, kind in causes if text), nothing)
 
 
-def _backfilled(memory: Memory) -> int:
-    """The newest task that was done when the description was accepted: each is done before a start."""
+def _tasks_done(memory: Memory) -> tuple[TaskOutcome, ...]:
+    """The tasks that were done when the description was accepted: each is done before a start."""
     accepted = memory.accepted.tasks if memory.accepted is not None else ()
-    return max((task.serial for task in accepted), default=0)
+    return tuple(TaskOutcome(serial=task.serial) for task in accepted)
 
 
 def _past_step(record: StepRecord) -> PastStep:

@@ -350,7 +350,7 @@ def _as_committed(decision: Decision, desired: Desired | None) -> Decision:
     command = decision.command
     if not isinstance(command, Switch) or (desired and command.description == desired.description):
         return decision
-    description = replace(command.description, backfills=(), replays=())
+    description = replace(command.description, tasks=())
     return replace(decision, command=replace(command, description=description))
 
 
@@ -370,10 +370,9 @@ def _collections_of(description: Description) -> tuple[Description | CollectionR
 
 def has_tasks(description: Description, memory: Memory, reports: Sequence[QueryReport]) -> bool:
     """Whether a start may have something to do first: it returns when that is done. True where that is not
-    known. A description that was accepted has done all of its own. Of a query that runs, the newest task
-    that it has done counts only if it is one of these (see ResourceState.has_done)."""
-    own, accepted = {task.serial for task in description.tasks}, memory.accepted
+    known. A description that was accepted has done all of its own."""
+    accepted = memory.accepted
     known = accepted.tasks if accepted is not None and accepted.place == description.place else ()
     same = [report for report in reports if report.name.generation == description.generation]
-    newest = max((report.backfilled for report in same if report.backfilled in own), default=0)
-    return any(task.serial > newest and task not in known for task in description.tasks)
+    done = {outcome.serial for report in same for outcome in report.tasks_done}
+    return any(task.serial not in done and task not in known for task in description.tasks)

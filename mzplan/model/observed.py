@@ -18,6 +18,7 @@ from mzplan.model.stored import (
     InstanceName,
     Instant,
 )
+from mzplan.model.tasks import TaskOutcome
 
 DIGITS = 3  # of a measure, after the point
 
@@ -40,36 +41,6 @@ class Versions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LettersReplayed:
-    """What has become of the dead letters that a replay has read, each record counted once. `serial`: the one
-    that asked for it. `rows` of them are rows now; `before` were rows already, by a backfill for example; the
-    others stay: `stay` says how many for which reason, the most frequent first."""
-
-    serial: int
-    rows: int
-    before: int
-    stay: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def stays(self) -> int:
-        """The number of dead letters that stay."""
-        return sum(number for _, number in self.stay)
-
-    @property
-    def read(self) -> int:
-        """The number of dead letters that were read."""
-        return self.rows + self.before + self.stays
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsReplayed:
-    """How many rows a replay of a sink's steps has written. `serial`: the one that asked for it."""
-
-    serial: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """What a QueryReport and an Observation say in the same words.
 
@@ -79,9 +50,7 @@ class RunFacts:
     - `resumed`: where this run has gone on: `step`, the last one before it, and `position`, Spark's entry in
       the offset log after that; None of one that has begun anew. `run_rows`: rows since.
     - `written_with`: with what its checkpoint was last written, where this run has others and no step yet.
-    - `backfilled`: the serial of the newest backfill or replay that is done; 0 for none. `letters`: what has
-      become of the dead letters of a source's newest replay; None for none. `replayed`: what a sink's newest
-      replay has written; None for none.
+    - `tasks_done`: the newest tasks of its generation that are done.
     - `started_because`: why this run was started; None where another runner has started it.
     - `batch_seconds`: how long the last micro-batch of this run has taken. `latency_seconds`: how long the
       oldest record of it was on its way when it ended (docs/metrics.md); None where that is
@@ -99,9 +68,7 @@ class RunFacts:
     resumed: Mapping[str, Any] | None = None
     run_rows: int | None = None
     written_with: Versions | None = field(default=None, metadata=SPARSE)
-    backfilled: int = field(default=0, metadata=SPARSE)
-    letters: LettersReplayed | None = field(default=None, metadata=SPARSE)
-    replayed: RowsReplayed | None = field(default=None, metadata=SPARSE)
+    tasks_done: tuple[TaskOutcome, ...] = field(default=(), metadata=SPARSE)
     started_because: Cause | None = field(default=None, metadata=SPARSE)
     batch_seconds: float | None = field(
         default=None, metadata=measure("Batch took", "What the last micro-batch has taken.")

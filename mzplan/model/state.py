@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from mzplan.model.address import Address, Place, is_valid_name
 from mzplan.model.cause import Cause
@@ -21,9 +21,8 @@ from mzplan.model.stored import (
     InstanceName,
     Positive,
     stored,
-    text_like,
 )
-from mzplan.model.times import instant
+from mzplan.model.tasks import Task
 
 DEFAULT_WAIT = 60.0  # seconds
 
@@ -41,8 +40,6 @@ class Canary:
 
 
 FORMAT_VERSION = 1
-
-Time = Annotated[str, text_like(lambda text: instant(text) is not None, "a time with its zone")]
 
 
 def _is_snapshot(role: str) -> bool:
@@ -80,55 +77,6 @@ def _cause_of(items: tuple[tuple[str, Any], ...], name: str) -> Cause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backfill:
-    """A range of a source's upstream that is to be in its collection once more: the records from `start` to
-    `end`, without that, which are times (`2026-11-01T08:00:00Z`). `serial` is the one that asked for it, and
-    tells it from all others; `generation` that of the source, for which alone it counts."""
-
-    word: ClassVar[str] = "backfill"
-
-    serial: Positive
-    start: Time = field(metadata=stored("from"))
-    end: Time = field(metadata=stored("to"))
-    generation: Positive
-
-    def __str__(self) -> str:
-        return f"from {self.start} to {self.end}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """Steps of a sink, from `first` to `last` (None: the newest), that it is to write into its target once
-    more; with `missing` only those rows of them that the target lacks. Or, with `dead_letters`, those of a
-    source that meet `where` (empty: all), which it is to read once more. `serial` and `generation`: see
-    Backfill."""
-
-    word: ClassVar[str] = "replay"
-
-    serial: Positive
-    first: int = 0
-    last: int | None = None
-    missing: bool = False
-    dead_letters: bool = field(default=False, metadata=SPARSE)
-    where: str = field(default="", metadata=SPARSE)
-    generation: Positive
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is of all steps that the sink has written."""
-        return self.first == 0 and self.last is None
-
-    def __str__(self) -> str:
-        if self.dead_letters:
-            return f"of its dead letters where {self.where}" if self.where else "of its dead letters"
-        steps = "of all steps" if self.is_whole else f"of the steps from {self.first} on"
-        if self.last is not None:
-            single = self.first == self.last
-            steps = f"of step {self.first}" if single else f"of steps {self.first} to {self.last}"
-        return f"{steps}, rows that are missing" if self.missing else steps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Predecessor:
     """The generation whose rows the next one begins with (`lifecycle: {replace: from-collection}`).
 
@@ -142,23 +90,19 @@ class Predecessor:
     predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
 
 
-Task = Backfill | Replay
-"""What a query does once before it starts: it is part of its description, and a serial has asked for it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceState:
     """A committed resource.
 
     `id` names it for life: checkpoints and collections live under it, never under its name. `generation`
     counts replacements; a new one has its own checkpoint and collection. `digest` is that of its inlined
-    description (see mzplan.schema.description): a running query whose digest differs must restart. `override`
-    and `restart_token` come from `pause`, `resume` and `restart`. `backfills` (of a source) and `replays`:
-    what was asked for, each with a restart, before which it is done; the next one takes those out
-    that are done. `because`: why the query last had to start, stop or move, as the commit that wanted it
-    says; no part of what is wanted. `may_lose`: the generation of a source that may begin although its
-    upstream no longer holds all that the one before has read (`apply --allow-loss`); 0: none. `predecessor`:
-    the generation whose rows this one begins with; None for one that reads its upstream from the start.
+    description (see mzplan.schema.description): a running query whose digest differs must restart.
+    `override` and `restart_token` come from `pause`, `resume` and `restart`. `tasks`: those that were
+    requested, each with a restart, before which it is done; the next request removes those that are done.
+    `because`: why the query last had to start, stop or move, as the commit that wanted it says; no part
+    of what is wanted. `may_lose`: the generation of a source that may begin although its upstream no
+    longer holds all that the one before has read (`apply --allow-loss`); 0: none. `predecessor`: the
+    generation whose rows this one begins with; None for one that reads its upstream from the start.
     """
 
     address: Address = field(metadata=KEY)
@@ -173,41 +117,26 @@ class ResourceState:
     digest: str = field(default="", metadata=OPTIONAL)
     override: Literal["paused", "resumed"] | None = None
     restart_token: int = field(default=0, metadata=OPTIONAL)
-    backfills: tuple[Backfill, ...] = field(default=(), metadata=SPARSE)
-    replays: tuple[Replay, ...] = field(default=(), metadata=SPARSE)
+    tasks: tuple[Task, ...] = field(default=(), metadata=SPARSE)
     because: Annotated[Cause | None, _read_cause] = field(default=None, compare=False, metadata=SPARSE)
     may_lose: int = field(default=0, metadata=SPARSE)
     predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
 
     @property
-    def own_backfills(self) -> tuple[Backfill, ...]:
-        """The backfills of this generation; those of an earlier one ended with it."""
-        return tuple(backfill for backfill in self.backfills if backfill.generation == self.generation)
-
-    @property
-    def own_replays(self) -> tuple[Replay, ...]:
-        """The replays of this generation."""
-        return tuple(replay for replay in self.replays if replay.generation == self.generation)
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """Backfills and replays of this generation."""
-        return (*self.own_backfills, *self.own_replays)
+    def own_tasks(self) -> tuple[Task, ...]:
+        """The tasks of this generation; those of an earlier one ended with it."""
+        return tuple(task for task in self.tasks if task.generation == self.generation)
 
     def has_done(self, task: Task, seen: Observation | None) -> bool | None:
         """Whether the query has done one of its tasks; None if the observation does not show it."""
         if seen is None or seen.generation != self.generation:
             return None
-        if seen.digest == self.digest:
-            return True
-        # They are done in the order of their serials. That says nothing where the newest one that is done
-        # is none of them: a rollback has brought back older ones, which may have been given up.
-        own = {own_task.serial for own_task in self.tasks}
-        return seen.backfilled in own and task.serial <= seen.backfilled
+        done = {outcome.serial for outcome in seen.tasks_done}
+        return seen.digest == self.digest or task.serial in done
 
     def open_tasks(self, seen: Observation | None) -> tuple[Task, ...]:
         """The tasks that are not done yet, according to an observation."""
-        return tuple(task for task in self.tasks if self.has_done(task, seen) is False)
+        return tuple(task for task in self.own_tasks if self.has_done(task, seen) is False)
 
     @property
     def declared(self) -> Resource:

@@ -260,8 +260,7 @@ def _outcome(
         warning=seen.warning or "",
         query_id=seen.query_id,
         run_id=seen.run_id,
-        letters=seen.letters,
-        replayed=seen.replayed,
+        tasks_done=seen.tasks_done,
     )
 
 

@@ -13,9 +13,9 @@ from mzplan.config import load_configuration, load_project, read_files
 from mzplan.host.local_folder import journal_path
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, usage_error
-from mzplan.model.observed import LettersReplayed, RowsReplayed
 from mzplan.model.resources import Configuration, Instance, ProjectSettings
 from mzplan.model.state import ResourceState, State
+from mzplan.model.tasks import TaskOutcome
 from mzplan.model.words import count, did_you_mean
 from mzplan.store.backends.backend import CommittedError
 from mzplan.store.store import Store, misplaced_state, open_store
@@ -35,8 +35,7 @@ OutcomeStatus = Literal["applied", "pending", "rejected", "failed"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The outcome of one query. `seconds` since the commit; `reason` for all but `applied`; `warning`: of
-    what it warns, and goes on all the same; `letters`: what has become of the dead letters that its newest
-    replay has read."""
+    what it warns, and goes on all the same; `tasks_done`: see RunFacts."""
 
     address: Address
     status: OutcomeStatus
@@ -46,8 +45,7 @@ class Outcome:
     warning: str = ""
     query_id: str | None = None
     run_id: str | None = None
-    letters: LettersReplayed | None = None
-    replayed: RowsReplayed | None = None
+    tasks_done: tuple[TaskOutcome, ...] = ()
 
 
 class Runners(Protocol):

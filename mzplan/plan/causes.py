@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.plan import Change, Effect, FieldChange, heaviest
-from mzplan.model.state import ResourceState, Task
+from mzplan.model.state import ResourceState
 from mzplan.plan.comparison import compare_resources
 from mzplan.plan.row_migration import sinks_go_on
 from mzplan.schema.description import collection_columns
@@ -222,8 +222,6 @@ def _listed(names: list[str]) -> str:
 
 def task_reason(before: ResourceState, after: ResourceState) -> str:
     """Why a query restarts when its tasks have changed."""
-    then: tuple[Task, ...] = (*before.backfills, *before.replays)
-    now: tuple[Task, ...] = (*after.backfills, *after.replays)
-    if new := [task for task in now if task not in then]:
-        return "; ".join(f"a {task.word} {task}" for task in new)
-    return "; ".join(f"the {task.word} {task} is given up" for task in then if task not in now)
+    if new := [task for task in after.tasks if task not in before.tasks]:
+        return "; ".join(f"a {task}" for task in new)
+    return "; ".join(f"the {task} is given up" for task in before.tasks if task not in after.tasks)

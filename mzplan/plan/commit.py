@@ -93,8 +93,7 @@ def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceSt
         digest=before.digest if before else "",
         override=before.override if before else None,
         restart_token=before.restart_token if before else 0,
-        backfills=before.backfills if before else (),
-        replays=before.replays if before else (),
+        tasks=before.tasks if before else (),
         may_lose=before.may_lose if before else 0,
         predecessor=before.predecessor if before else None,
     )

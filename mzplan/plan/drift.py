@@ -205,7 +205,7 @@ def _why_pending(resource: ResourceState, seen: Observation) -> str:
 
 
 def _tasks(resource: ResourceState, seen: Observation) -> str:
-    return "; ".join(f"the {task.word} {task} is not done yet" for task in resource.open_tasks(seen))
+    return "; ".join(f"the {task} is not done yet" for task in resource.open_tasks(seen))
 
 
 def _error(seen: Observation) -> str:

@@ -216,8 +216,7 @@ def plan_between(before: State, after: State) -> Plan:
     restarted = {
         old.address
         for old, new in pairs
-        if (old.restart_token, old.backfills, old.replays) != (new.restart_token, new.backfills, new.replays)
-        and new.address not in shown
+        if (old.restart_token, old.tasks) != (new.restart_token, new.tasks) and new.address not in shown
     }
     if replaced or restarted:
         plan = build_plan(
@@ -264,7 +263,7 @@ def _unexplained(change: Change, before: ResourceState, after: ResourceState, se
         return change
     if (because := after.because) is not None and (because.cause, because.serial) == ("secret", serial):
         return dataclasses.replace(change, reason=because.detail, cause="secret")
-    if (before.backfills, before.replays) != (after.backfills, after.replays):
+    if before.tasks != after.tasks:
         return dataclasses.replace(change, reason=task_reason(before, after), cause="hand")
     if before.restart_token != after.restart_token:
         return dataclasses.replace(change, reason="restarted by hand", cause="hand")

@@ -107,17 +107,17 @@ def _replaced(change: Change, statuses: Statuses, instances: Instances) -> Itera
 
 
 def _given_up(change: Change, statuses: Statuses) -> Iterator[Diagnostic]:
-    """MZ045 for each backfill or replay of a replaced query that isn't done: it ends with the generation."""
+    """MZ045 for each task of a replaced query that isn't done: it ends with the generation."""
     before = change.before
     if before is None:
         return
     seen = _seen(before, statuses)
-    for task in before.tasks:
+    for task in before.own_tasks:
         if before.has_done(task, seen) is not True:
             yield notice(
-                f"{change.address}: gives up the {task.word} {task}",
+                f"{change.address}: gives up the {task}",
                 f"It isn't done yet, and ends with generation {before.generation}.",
-                f"wait until it is done, then apply; or ask for the {task.word} again afterwards.",
+                f"wait until it is done, then apply; or ask for the {task.command} again afterwards.",
                 address=change.address,
             )
 

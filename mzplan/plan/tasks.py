@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, refusal
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Change, Plan
-from mzplan.model.state import Backfill, Replay, ResourceState, State, Task
+from mzplan.model.state import ResourceState, State
+from mzplan.model.tasks import Task
 from mzplan.plan.causes import task_reason
 from mzplan.plan.manual_changes import committed, plan_of
 from mzplan.schema.description import digest_of
@@ -23,40 +25,50 @@ def left_of(record: ResourceState, statuses: Mapping[str, Status]) -> tuple[Task
     """The tasks of a query that are not known to be done."""
     status = statuses.get(record.instance)
     seen = status.observations.get(record.address) if status is not None else None
-    return tuple(task for task in record.tasks if not record.has_done(task, seen))
+    return tuple(task for task in record.own_tasks if not record.has_done(task, seen))
 
 
 def plan_task(
     state: State,
     before: ResourceState,
-    new: Task,
+    kind: str,
+    title: str,
+    arguments: Mapping[str, Any],
     statuses: Mapping[str, Status],
     notices: tuple[Diagnostic, ...] = (),
 ) -> Plan:
-    """Plan one more task of a query. Raises MzplanError MZ275 if the same one is open."""
+    """Plan one more task of a query (see Task). Raises MzplanError MZ275 if the same one is open."""
     address, left = before.address, left_of(before, statuses)
-    if same := next((task for task in left if str(task) == str(new)), None):
+    new = Task(
+        kind=kind,
+        arguments=arguments,
+        serial=state.serial + 1,
+        generation=before.generation,
+        title=title,
+    )
+    if same := next((task for task in left if (task.kind, task.arguments) == (kind, arguments)), None):
+        cancel = f"mzplan {new.command} {address} --cancel"
         raise refusal(
             "MZ275",
-            f"The {new.word} of {address} {same} was already requested",
+            f"{address}: the {same} was already requested",
             f"Serial {same.serial} has asked for it, and no runner has reported it done.",
-            f"wait for it (mzplan status), then ask again; mzplan {new.word} {address} --cancel gives it up.",
+            f"wait for it (mzplan status), then ask again; {cancel} gives it up.",
             address=address,
         )
     return _plan_tasks(state, before, (*left, new), statuses, notices)
 
 
 def plan_without_tasks(
-    state: State, address: Address, word: str, statuses: Mapping[str, Status] = _NO_STATUS
+    state: State, address: Address, command: str, statuses: Mapping[str, Status] = _NO_STATUS
 ) -> Plan:
-    """Give up the open tasks of a kind, by its word. Raises MzplanError MZ275 if there are none."""
+    """Give up the open tasks that a command has requested. Raises MzplanError MZ275 if there are none."""
     before = committed(state, address)
     left = left_of(before, statuses)
-    others = [task for task in left if task.word != word]
+    others = [task for task in left if task.command != command]
     if len(others) == len(left):
         raise refusal(
             "MZ275",
-            f"{address} has no {word} that could be given up",
+            f"{address} has no {command} that could be given up",
             "None was asked for, or its runner has reported it done.",
             f"`mzplan status {address} --json` lists those that are done.",
             address=address,
@@ -72,12 +84,7 @@ def _plan_tasks(
     notices: tuple[Diagnostic, ...] = (),
 ) -> Plan:
     """A plan that gives a query these tasks in place of all that it had; the query restarts for them."""
-    after = dataclasses.replace(
-        before,
-        backfills=tuple(task for task in tasks if isinstance(task, Backfill)),
-        replays=tuple(task for task in tasks if isinstance(task, Replay)),
-        restart_token=before.restart_token + 1,
-    )
+    after = dataclasses.replace(before, tasks=tuple(tasks), restart_token=before.restart_token + 1)
     after = dataclasses.replace(after, digest=digest_of(after, state.resources))
     change = Change(
         address=before.address,

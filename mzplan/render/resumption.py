@@ -1,12 +1,12 @@
-"""Where queries went on after a repair, and what has become of dead letters: for a person and as JSON."""
+"""Where queries went on after a repair, and what has become of tasks: for a person and as JSON."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from mzplan.model.address import Address
-from mzplan.model.observed import LettersReplayed, Observation
-from mzplan.model.words import count
+from mzplan.model.observed import Observation
+from mzplan.model.tasks import Task, TaskOutcome
 
 
 def render_resumed(address: Address, seen: Observation) -> str:
@@ -31,24 +31,14 @@ def resumed_to_json(seen: Observation) -> dict[str, Any]:
     }
 
 
-def render_letters(address: Address, letters: LettersReplayed) -> str:
-    """`source.orders: 5 dead letters were read: 3 are rows now, 2 stay`, and a line for each reason."""
-    parts = [f"{letters.rows:,} {'is a row' if letters.rows == 1 else 'are rows'} now"]
-    if letters.before:
-        parts.append(f"{letters.before:,} {'was one' if letters.before == 1 else 'were rows'} already")
-    parts.append(f"{letters.stays:,} {'stays' if letters.stays == 1 else 'stay'}")
-    read = count(letters.read, "dead letter was read", "dead letters were read")
-    told = [f"{address}: {read}{': ' + ', '.join(parts) if letters.read else ''}"]
-    return "\n".join([*told, *(f"{number:,}: {reason}" for reason, number in letters.stay)])
-
-
-def letters_to_json(letters: LettersReplayed) -> dict[str, Any]:
-    """How many were read, are rows now, were rows before, and stay for which reason."""
+def task_to_json(task: Task, done: bool | None, outcome: TaskOutcome | None) -> dict[str, Any]:
+    """Return a task, whether it is done (None: unknown), and what has become of it where that is known."""
     return {
-        "read": letters.read,
-        "rows": letters.rows,
-        "rows_before": letters.before,
-        "stay": [{"reason": reason, "letters": number} for reason, number in letters.stay],
+        "kind": task.kind,
+        "serial": task.serial,
+        "arguments": dict(task.arguments),
+        "done": done,
+        "outcome": dict(outcome.facts) if outcome is not None and outcome.facts else None,
     }
 
 

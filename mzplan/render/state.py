@@ -19,10 +19,7 @@ def resource_to_json(resource: ResourceState) -> dict[str, Any]:
         "digest": resource.digest,
         "override": resource.override,
         "restart_token": resource.restart_token,
-        **(
-            {"backfills": [encode(backfill) for backfill in resource.backfills]} if resource.backfills else {}
-        ),
-        **({"replays": [encode(replay) for replay in resource.replays]} if resource.replays else {}),
+        **({"tasks": [encode(task) for task in resource.tasks]} if resource.tasks else {}),
         "dependencies": [str(address) for address in resource.dependencies],
         "body": dict(resource.body),
     }

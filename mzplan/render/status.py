@@ -20,12 +20,11 @@ from mzplan.model.state import (
     InstanceStatus,
     ProjectStatus,
     QueryStatus,
-    Replay,
 )
 from mzplan.model.times import instant_text
 from mzplan.model.words import count, size, span
 from mzplan.render.cause_text import cause_in_words, cause_to_json
-from mzplan.render.resumption import letters_to_json
+from mzplan.render.resumption import task_to_json
 from mzplan.render.text import Paint, paragraph, safe
 
 if TYPE_CHECKING:
@@ -147,8 +146,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "counters": encode(replace(seen.counters, starts={})) if seen and seen.counters else None,
         "starts": dict(seen.counters.starts) if seen and seen.counters else {},
         "started_because": cause_to_json(seen.started_because) if seen and seen.started_because else None,
-        **({"backfills": _backfills_to_json(query)} if resource.own_backfills else {}),
-        **({"replays": _replays_to_json(query)} if resource.own_replays else {}),
+        **({"tasks": _tasks_to_json(query)} if resource.own_tasks else {}),
     }
 
 
@@ -158,41 +156,14 @@ def _measures_to_json(seen: Observation | None) -> dict[str, Any]:
     )
 
 
-def _backfills_to_json(query: QueryStatus) -> list[dict[str, Any]]:
-    """The backfills that the next one does not remove yet; `done` is null if that can't be seen now."""
+def _tasks_to_json(query: QueryStatus) -> list[dict[str, Any]]:
+    """Return the tasks that the next request doesn't remove yet."""
     resource, seen = query.resource, query.observation
+    outcomes = {outcome.serial: outcome for outcome in seen.tasks_done} if seen is not None else {}
     return [
-        {
-            "serial": backfill.serial,
-            "from": backfill.start,
-            "to": backfill.end,
-            "done": resource.has_done(backfill, seen),
-        }
-        for backfill in resource.own_backfills
+        task_to_json(task, resource.has_done(task, seen), outcomes.get(task.serial))
+        for task in resource.own_tasks
     ]
-
-
-def _replays_to_json(query: QueryStatus) -> list[dict[str, Any]]:
-    """See _backfills_to_json. `last` is null for the newest step."""
-    resource, seen = query.resource, query.observation
-    return [
-        {
-            "serial": replay.serial,
-            **_replayed_to_json(replay, seen),
-            "done": resource.has_done(replay, seen),
-        }
-        for replay in resource.own_replays
-    ]
-
-
-def _replayed_to_json(replay: Replay, seen: Observation | None) -> dict[str, Any]:
-    if not replay.dead_letters:
-        done = seen.replayed if seen is not None else None
-        rows = {"rows": done.rows} if done is not None and done.serial == replay.serial else {}
-        return {"first": replay.first, "last": replay.last, "missing": replay.missing, **rows}
-    letters = seen.letters if seen is not None else None
-    document = letters_to_json(letters) if letters is not None and letters.serial == replay.serial else None
-    return {"dead_letters": document, "where": replay.where or None}
 
 
 def _unit(query: QueryStatus) -> str | None:
@@ -389,9 +360,7 @@ def _state(query: QueryStatus) -> str:
 
 
 def _tasks(query: QueryStatus) -> str:
-    return "\n".join(
-        f"its {task.word} {task} is not done yet" for task in query.resource.open_tasks(query.observation)
-    )
+    return "\n".join(f"its {task} is not done yet" for task in query.resource.open_tasks(query.observation))
 
 
 def _fault(query: QueryStatus) -> str:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.model.address import Address, Place
-from mzplan.model.state import Backfill, Predecessor, Replay, ResourceState, Task
+from mzplan.model.state import Predecessor, ResourceState
 from mzplan.model.stored import SPARSE, Id, Positive
+from mzplan.model.tasks import Task
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.view_query import with_collection
 
@@ -68,7 +69,7 @@ class Description:
 
     - `reads`: each collection that the query reads as a stream, by name; empty for a source.
     - `snapshots`: each collection that a view reads as a table, by name.
-    - `backfills`, `replays`: one-off work that the query does before it starts, each once.
+    - `tasks`: one-off work that the query does before it starts, each once.
     - `may_lose`: this generation may begin although the upstream no longer holds all that the last one read.
     - `predecessor`: the generation of this query whose rows the collection begins with.
     """
@@ -82,8 +83,7 @@ class Description:
     connections: Mapping[str, InlinedConnection] = field(default_factory=dict)
     reads: Mapping[str, CollectionRead] = field(default_factory=dict, metadata=SPARSE)
     snapshots: Mapping[str, CollectionRead] = field(default_factory=dict, metadata=SPARSE)
-    backfills: tuple[Backfill, ...] = field(default=(), metadata=SPARSE)
-    replays: tuple[Replay, ...] = field(default=(), metadata=SPARSE)
+    tasks: tuple[Task, ...] = field(default=(), metadata=SPARSE)
     may_lose: bool = field(default=False, metadata=SPARSE)
     predecessor: Predecessor | None = field(default=None, metadata=SPARSE)
 
@@ -113,11 +113,6 @@ class Description:
     def position_type(self) -> str:
         """The type of the query whose connector declares `_position`; see CollectionRead.origin."""
         return self.input.position_type if self.input is not None else self.type
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """All tasks that the query does once before it starts."""
-        return (*self.backfills, *self.replays)
 
     @property
     def place(self) -> Place:
@@ -172,8 +167,7 @@ def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]
         connections=connections,
         reads=reads,
         snapshots=snapshots,
-        backfills=resource.own_backfills,
-        replays=resource.own_replays,
+        tasks=resource.own_tasks,
         may_lose=resource.may_lose == resource.generation,
         predecessor=resource.predecessor,
     )
@@ -254,18 +248,10 @@ def digest_of(
     memo = {} if memo is None else memo
     content = [resource.address.kind, *_identity(resource, resources, memo)]
     content.append([resource.generation, resource.restart_token])
-    if backfills := resource.own_backfills:
-        content.append([[backfill.serial, backfill.start, backfill.end] for backfill in backfills])
-    if replays := resource.own_replays:
-        content.append([_of_replay(replay) for replay in replays])
+    if tasks := resource.own_tasks:
+        content.append([[task.kind, task.serial, task.arguments] for task in tasks])
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return f"{DIGEST_VERSION}:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def _of_replay(one: Replay) -> list[Any]:
-    if one.dead_letters:
-        return ["dead letters", one.serial, one.where]
-    return ["replay", one.serial, one.first, one.last, one.missing]
 
 
 def _identity(

@@ -46,7 +46,7 @@ from mzplan.spark.projection import analysed_outputs, ensure_columns
 from mzplan.spark.query import Running
 from mzplan.spark.start import QueryStart, StartContext
 from mzplan.spark.step_recorder import StepRecorder
-from mzplan.spark.tasks.dead_letters import check_conditions
+from mzplan.spark.tasks.open_tasks import check_arguments
 from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.versions import require_features, require_readable
 from mzplan.spark.view_functions import computed_outputs, function_of
@@ -190,11 +190,11 @@ class SparkExecutor(SparkDriver):
             return ()
 
     def _unacceptable(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """MZ019, before anything is stopped for dead letters whose condition Spark does not accept."""
+        """MZ019, before anything is stopped for a task whose arguments Spark does not accept."""
         spark = self._spark
-        if spark is None or not any(replay.where for replay in description.replays):
+        if spark is None or not description.tasks:
             return ()
-        return _refusals(lambda: check_conditions(spark, self._resolve(description, secrets)))
+        return _refusals(lambda: check_arguments(spark, self._resolve(description, secrets)))
 
     def _otherwise(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """MZ019 and MZ230, before anything is stopped for a view that Spark reads in another way."""

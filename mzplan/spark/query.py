@@ -11,7 +11,8 @@ from typing import Any
 
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.model.observed import LettersReplayed, RowsReplayed, Versions
+from mzplan.model.observed import Versions
+from mzplan.model.tasks import TaskOutcome
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.pools import DEFAULT
@@ -37,7 +38,7 @@ class Running:
     aside, and `interruptions` end a batch that waits for a server. `resumed` is where it has gone on (see
     RunFacts). `step` is the last micro-batch before this run: of one that finds nothing to do, Spark reports
     none. `was_idle`: it has finished a trigger. `written_with`: what has written its checkpoint before, where
-    that is another Spark or Delta. `backfilled`, `letters`, `replayed`: see RunFacts. `asked_at`: when it
+    that is another Spark or Delta. `tasks_done`: see RunFacts. `asked_at`: when it
     was looked at last, in seconds, monotonic."""
 
     name: QueryName
@@ -55,9 +56,7 @@ class Running:
     ended: Failure | None = None
     was_idle: bool = False
     written_with: Versions | None = None
-    backfilled: int = 0
-    letters: LettersReplayed | None = None
-    replayed: RowsReplayed | None = None
+    tasks_done: tuple[TaskOutcome, ...] = ()
     begun: float = field(default_factory=time.time)
     asked_at: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -157,9 +156,7 @@ class Running:
             state_bytes=newest.state_bytes,
             watermark_timestamp_seconds=newest.watermark_timestamp_seconds,
             late_rows=newest.late_rows,
-            backfilled=self.backfilled,
-            letters=self.letters,
-            replayed=self.replayed,
+            tasks_done=self.tasks_done,
         )
 
     def _ending(self) -> Failure:

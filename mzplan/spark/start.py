@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery, SinkRun
-from mzplan.connectors.api.repairs import replays_to_do
-from mzplan.connectors.api.upstreams import take_upstream, tasks_to_do
+from mzplan.connectors.api.upstreams import take_upstream
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.releases import record_release
 from mzplan.connectors.views import Compute
@@ -18,7 +17,6 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.observed import Versions
-from mzplan.model.state import Replay
 from mzplan.schema.description import CollectionRead, Description, writes_all
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark import failures
@@ -26,22 +24,18 @@ from mzplan.spark.collections import Collections
 from mzplan.spark.migration.rows import RowMigration
 from mzplan.spark.pools import PROPERTY
 from mzplan.spark.progress import ProgressListener
-from mzplan.spark.projection import analysed_outputs, ensure_columns, outputs_of, read_by
+from mzplan.spark.projection import ensure_columns, outputs_of, read_by
 from mzplan.spark.query import Running, resumed
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.streams import (
     collection_stream,
-    letters_of,
     rows_read,
     source_writer,
     trigger_interval,
 )
-from mzplan.spark.tasks.backfills import write_backfill
-from mzplan.spark.tasks.dead_letters import LettersReplays
-from mzplan.spark.tasks.replays import write_replays
-from mzplan.spark.tasks.source_steps import newest_done, pass_over_begun, settle_steps
+from mzplan.spark.tasks.interface import TaskContext
+from mzplan.spark.tasks.open_tasks import do_open_tasks
 from mzplan.spark.unfinished import UnfinishedSteps
-from mzplan.spark.verification.sink_content import SinkContent
 from mzplan.spark.versions import take_over
 from mzplan.spark.view_functions import computed, function_of
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
@@ -156,86 +150,33 @@ class QueryStart:
             moves.move()
 
     def _do_tasks(self) -> None:
-        """Do what the query is to do before it starts. Raises as `submit` does."""
-        if self._query.address.writes_collection:
-            self._write_task_steps()
-        else:
-            with self._failing("replay"):
-                self._replay()
-
-    @contextmanager
-    def _failing(self, word: str) -> Iterator[None]:
-        """While a task of this word is done: what of Spark's fails is its failure."""
-        try:
-            yield
-        except (MzplanError, OSError):
-            raise
-        except Exception as problem:
-            raise failures.as_error(
-                problem,
-                "MZ279",
-                f"The {word} of {self._query.address} could not be done",
-                self._query.address,
-                f"it is tried again; mzplan {word} {self._query.address} --cancel gives it up.",
-            ) from None
-
-    def _replay(self) -> None:
-        """Write rows of the sink's steps into its target once more."""
+        """Do the open tasks of the query. Raises as `submit` does."""
         query, checkpoint, running = self._query, self._checkpoint, self._running
-        if not query.description.replays:
+        if not query.description.tasks and not checkpoint.tasks.all():
             return
-        done = checkpoint.replays()
-        running.backfilled, running.replayed = done.newest(), done.rows()
-        if not replays_to_do(query, checkpoint):
-            return
-        finishing = Running(running.name, running.place)
-        self._context.unfinished.finish(query.description, checkpoint, finishing, self._run_once)
-        self._use_scheduler_pool()
-        spark = (
-            self._spark.newSession()
-        )  # for its settings and temporary views: others write at the same time
-        connectors, warehouse = self._context.connectors, self._context.warehouse
-
-        def content() -> SinkContent:
-            return SinkContent(query.description, self._resolve, connectors, warehouse, spark, carries=True)
-
-        position = connectors.position(query.description)
-        run = self._sink_run(analysed_outputs(spark, query, position), begins=False)
-        write_replays(connectors.sink(query.description.type), run, content)
-        done = checkpoint.replays()
-        running.backfilled, running.replayed = done.newest(), done.rows()
-
-    def _write_task_steps(self) -> None:
-        """Do the tasks of a source; first what a killed runner has begun of them."""
-        query, checkpoint, running = self._query, self._checkpoint, self._running
-        if not query.description.tasks and not checkpoint.task_steps.all():
-            return
-        spark = self._spark.newSession()  # for its temporary views: others write at the same time
-        connector = self._context.connectors.source(query.description.type)
-        replays = LettersReplays(
-            spark=spark, connector=connector, query=query, checkpoint=checkpoint, collection=self._collection
+        context = TaskContext(
+            spark=self._spark.newSession(),
+            connectors=self._context.connectors,
+            query=query,
+            checkpoint=checkpoint,
+            warehouse=self._context.warehouse,
+            collection=self._collection,
+            resolve=self._resolve,
+            sink_run=partial(self._sink_run, begins=False),
+            leave_out=running.leave_out,
         )
-        with self._failing("replay"):
-            settle_steps(checkpoint, self._collection, replays.clear)
-        running.backfilled, running.letters = newest_done(checkpoint)
-        if tasks_to_do(query, checkpoint):
+        running.tasks_done = do_open_tasks(context, self._prepare_tasks)
+
+    def _prepare_tasks(self) -> None:
+        """Finish the step that was interrupted, and see that source and collection are those of before."""
+        query, running = self._query, self._running
+        if query.address.writes_collection:
             self._remember_upstream()
-        pass_over_begun(query, checkpoint)
-        todo = tasks_to_do(query, checkpoint)
-        if not todo:
-            return
         finishing = Running(running.name, running.place)
-        self._context.unfinished.finish(query.description, checkpoint, finishing, self._run_once)
-        self._own_collection()
+        self._context.unfinished.finish(query.description, self._checkpoint, finishing, self._run_once)
+        if query.address.writes_collection:
+            self._own_collection()
         self._use_scheduler_pool()
-        aside = letters_of(connector, query, running.leave_out)
-        for task in todo:
-            with self._failing(task.word):
-                if isinstance(task, Replay):
-                    replays.write(task)
-                else:
-                    write_backfill(spark, connector, query, checkpoint, self._collection, aside, task)
-        running.backfilled, running.letters = newest_done(checkpoint)
 
     def _start(self, *, once: bool = False) -> StreamingQuery:
         """`once`: for one micro-batch."""

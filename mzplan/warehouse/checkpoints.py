@@ -5,10 +5,9 @@
     <warehouse>/checkpoints/<id>/g<n>/upstream.json
     <warehouse>/checkpoints/<id>/g<n>/collection.json
     <warehouse>/checkpoints/<id>/g<n>/steps        what a durable endpoint remembers of its steps
-    <warehouse>/checkpoints/<id>/g<n>/backfills    which step of a source is a task, and of what
+    <warehouse>/checkpoints/<id>/g<n>/tasks        the one-off tasks that have begun, and which are done
     <warehouse>/checkpoints/<id>/g<n>/delivery.json
     <warehouse>/checkpoints/<id>/g<n>/begun.json
-    <warehouse>/checkpoints/<id>/g<n>/replays.json
     <warehouse>/checkpoints/<id>/g<n>/versions.json
     <warehouse>/checkpoints/<id>/g<n>/migrated.json
     <warehouse>/checkpoints/<id>/g<n>/read.json
@@ -21,11 +20,10 @@ of steps means something only with that. `begun.json` says under which descripti
 Spark runs a step again that a crash has interrupted, as the query is then. Of a step that began under another
 description, part may be in the target already: so it is finished under that one, and the next steps begin
 under the new one. Only what decides which rows a step makes is kept (`x-rows` in the schema of the sink).
-A file of `backfills` (see docs/internals/protocol.md) is written before the rows are, so that whoever goes
-on after a kill writes the same ones; it is kept,
-for Spark's log says of such a step only that it has read nothing.
-`replays.json`: which replays of a sink are done, recorded once their rows are in the target: done a second
-time, they change nothing there.
+A file of `tasks` (see docs/internals/protocol.md) that is a step of a source is written before the rows are,
+so that whoever goes on after a kill writes the same ones. It is kept, because Spark's log says of such a step
+only that it has read nothing. The file of a sink's task is written once its rows are in the target: done a
+second time, it changes nothing there.
 `versions.json`: which Spark and Delta have written here last, recorded before they do. `migrated.json`: of a
 source that begins with the rows of its earlier generation, which rows these are, and where it goes on; it is
 written before they are. `read.json`: of a source that reads a Delta table, the last version that it has read
@@ -40,15 +38,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.model.codec import decode, encode
-from mzplan.model.observed import LettersReplayed, RowsReplayed, Versions
-from mzplan.model.state import Backfill, Replay
-from mzplan.model.stored import stored
+from mzplan.model.observed import Versions
+from mzplan.model.stored import SPARSE, stored
+from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.folder import decoding, open_folder, read_text, write_text
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.step_record import Count
 
 FORMAT_VERSION = 1
+OUTCOMES = 8  # of done tasks, in a status
 LAYOUT = 1  # of collections and checkpoints, as docs/internals/protocol.md describes it
 BEGUN_KEPT = 100  # descriptions
 
@@ -122,89 +121,56 @@ class History:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """A replay that is done: so many rows were written."""
+class TaskRecord:
+    """A task that a runner has begun.
 
-    replay: Replay
-    rows: Count
+    - `step`: the step of the collection that the task writes; None for a task of a sink.
+    - `start`, `end`: the entries of Spark's offset log between which it reads its upstream, if it does.
+    - `details`: what its kind needs to go on after a kill, as JSON.
+    - `outcome`: what has become of it, or will have once it is done.
+    - `done`: its rows are written, and the checkpoint is behind its step. A task that was given up stays.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class ReplaysDone:
-    """Those of a sink, in the order in which they were done."""
-
-    done: tuple[Replayed, ...] = ()
-
-    def has(self, replay: Replay) -> bool:
-        """Whether it is one of them."""
-        return any(replayed.replay == replay for replayed in self.done)
-
-    def newest(self) -> int:
-        """The serial of the newest one; 0 for none."""
-        return max((replayed.replay.serial for replayed in self.done), default=0)
-
-    def rows(self) -> RowsReplayed | None:
-        """What the newest one has written."""
-        newest = max(self.done, key=lambda replayed: replayed.replay.serial, default=None)
-        return RowsReplayed(serial=newest.replay.serial, rows=newest.rows) if newest is not None else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillStep:
-    """The step of a backfill. `start` and `end`: entries of Spark's offset log that its records lie between.
-    `done`: its rows are in the collection, and the checkpoint is behind it. One that was given up stays."""
-
-    step: Count
-    task: Backfill = field(metadata=stored("backfill"))
-    start: Any = field(metadata=stored("from"))
-    end: Any = field(metadata=stored("to"))
+    task: Task
+    outcome: TaskOutcome
+    step: Count | None = None
+    start: Any = field(default=None, metadata=stored("from"))
+    end: Any = field(default=None, metadata=stored("to"))
+    details: Mapping[str, Any] = field(default_factory=dict, metadata=SPARSE)
     done: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LettersStep:
-    """The step of a replay of dead letters, which were read from the table at `path`, as it was declared.
-    `found`: what has become of them. `done`: see BackfillStep; and what is a row is no letter any more."""
-
-    step: Count
-    task: Replay = field(metadata=stored("replay"))
-    path: str
-    found: LettersReplayed
-    done: bool = False
-
-
-TaskStep = BackfillStep | LettersStep
-_TASK_STEPS: Mapping[str, type[TaskStep]] = {"backfill": BackfillStep, "letters": LettersStep}
-
-
-class TaskSteps:
-    """Which steps of a source are tasks. Of one checkpoint: one writer (the leading runner), readers
-    anywhere. Raises OSError, also for a file that holds something else."""
+class TaskRecords:
+    """The tasks that runners have begun on one checkpoint: one writer (the leading runner), readers anywhere.
+    Raises OSError, also for a file that holds something else."""
 
     def __init__(self, folder: str):
-        self.place = f"{folder}/backfills"
+        self.place = f"{folder}/tasks"
         self._folder = open_folder(self.place)
 
-    def all(self) -> list[TaskStep]:
-        """In the order of their steps."""
-        steps = [self.at(int(name[:20])) for name in sorted(self._folder.names()) if name[:20].isdecimal()]
-        return [step for step in steps if step is not None]
+    def all(self) -> list[TaskRecord]:
+        """Return the records in the order of their steps; those of a sink in the order of their serials."""
+        records = [self.at(int(name[:20])) for name in sorted(self._folder.names()) if name[:20].isdecimal()]
+        return [record for record in records if record is not None]
 
-    def at(self, step: int) -> TaskStep | None:
-        """The one that is this step; None where it is no task."""
+    def at(self, step: int) -> TaskRecord | None:
+        """Return the task that is this step of a collection; None if the step is no task."""
         data = self._folder.read(_file_of(step))
         if data is None:
             return None
         with decoding(f"{self.place}/{_file_of(step)}"):
-            content = json.loads(data)
-            (word,) = content.keys() & _TASK_STEPS.keys()
-            return decode(_TASK_STEPS[word], content[word])
+            return decode(TaskRecord, json.loads(data)["task"])
 
-    def record(self, one: TaskStep) -> None:
-        """Write it down, durably and whole."""
-        word = "backfill" if isinstance(one, BackfillStep) else "letters"
-        data = {"format_version": FORMAT_VERSION, word: encode(one)}
-        self._folder.write(_file_of(one.step), json.dumps(data, separators=(",", ":")).encode())
+    def record(self, one: TaskRecord) -> None:
+        """Write a record down, durably and whole."""
+        data = {"format_version": FORMAT_VERSION, "task": encode(one)}
+        number = one.step if one.step is not None else one.task.serial
+        self._folder.write(_file_of(number), json.dumps(data, separators=(",", ":")).encode())
+
+    def done(self) -> tuple[TaskOutcome, ...]:
+        """Return the outcomes of the newest tasks that are done, by serial."""
+        outcomes = {record.task.serial: record.outcome for record in self.all() if record.done}
+        return tuple(outcomes[serial] for serial in sorted(outcomes)[-OUTCOMES:])
 
 
 def _file_of(step: int) -> str:
@@ -232,9 +198,9 @@ class Checkpoint:
         return CheckpointLog(self.spark)
 
     @property
-    def task_steps(self) -> TaskSteps:
-        """Those of a source."""
-        return TaskSteps(self.folder)
+    def tasks(self) -> TaskRecords:
+        """The tasks that runners have begun."""
+        return TaskRecords(self.folder)
 
     @property
     def steps(self) -> str:
@@ -320,16 +286,6 @@ class Checkpoint:
     def record_begun(self, history: History) -> None:
         """Write it down, durably and whole, before a step begins under the last of them."""
         self._record("begun", encode(history))
-
-    def replays(self) -> ReplaysDone:
-        """The replays of a sink that are done. Raises OSError, also for a file that holds something else."""
-        recorded = self._fact("replays")
-        with decoding(f"{self.folder}/replays.json"):
-            return decode(ReplaysDone, recorded) if recorded is not None else ReplaysDone()
-
-    def record_replays(self, replays: ReplaysDone) -> None:
-        """Write them down, durably and whole."""
-        self._record("replays", encode(replays))
 
     def migrated_rows(self) -> MigratedRows | None:
         """With which rows a source began; None for one that began without any. Raises OSError, also for a

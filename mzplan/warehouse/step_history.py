@@ -14,7 +14,7 @@ from typing import Any
 
 from mzplan.model.address import Place
 from mzplan.warehouse.checkpoint_log import CheckpointLog
-from mzplan.warehouse.checkpoints import BackfillStep, Checkpoint, TaskSteps, collection_path
+from mzplan.warehouse.checkpoints import Checkpoint, TaskRecords, collection_path
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, steps_of, versions_between
 from mzplan.warehouse.folder import decoding
 from mzplan.warehouse.step_index import StepIndex
@@ -47,13 +47,13 @@ class StepHistory:
         self.written = source or place  # where the collection lies
         self.index = StepIndex(checkpoint)
         self.log = checkpoint.log
-        self.task_steps = checkpoint.task_steps
+        self.tasks = checkpoint.tasks
         self.collection = CollectionLog(collection_path(warehouse, *(source or place)))
 
     def tail(self, last: StepRecord | None, upto: int | None = None) -> list[StepRecord]:
         """The committed steps after the `last` known one."""
         if self.is_source:
-            records = source_tail(self.log, self.collection, self.task_steps, last, upto)
+            records = source_tail(self.log, self.collection, self.tasks, last, upto)
             migrated = self._checkpoint.migrated_rows() if records and records[0].step == 0 else None
             if migrated is not None:
                 records[0] = replace(records[0], migrated=migrated.generation)
@@ -150,7 +150,7 @@ class StepHistory:
 def source_tail(
     log: CheckpointLog,
     collection: CollectionLog,
-    task_steps: TaskSteps,
+    tasks: TaskRecords,
     last: StepRecord | None,
     upto: int | None = None,
 ) -> list[StepRecord]:
@@ -163,8 +163,8 @@ def source_tail(
             break
         start, end, _ = _range_of(log, commit.step, last)
         # A task leaves the checkpoint where it was, once it is behind it: no other step is looked up.
-        own = task_steps.at(commit.step) if end is None or start == end else None
-        backfill = own if isinstance(own, BackfillStep) else None
+        own = tasks.at(commit.step) if end is None or start == end else None
+        backfill = own if own is not None and own.end is not None else None
         last = StepRecord(
             step=commit.step,
             start=backfill.start if backfill is not None else start,

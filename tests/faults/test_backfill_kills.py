@@ -98,7 +98,7 @@ def test_killed_in_a_backfill(
     project.run("up")
     wanted += Counter(range(20, 50)) + Counter(range(100, 110))
     arrive(wanted)
-    eventually("it is done", lambda: project.json("status")["queries"][-1]["backfills"][0]["done"], SECONDS)
+    eventually("it is done", lambda: project.json("status")["queries"][-1]["tasks"][0]["done"], SECONDS)
     assert project.json("plan")["pending"] == []
     project.down()
     found = project.json("steps", "source.s")["steps"]

@@ -202,11 +202,11 @@ def test_killed_while_letters_are_read_once_more(
     shop.send(range(143, 150))
     running = doomed.runner()
     shop.arrive([*range(140), *range(143, 150)])
-    eventually("it is done", lambda: project.queries()["source.s"]["replays"][0]["done"], SECONDS)
+    eventually("it is done", lambda: project.queries()["source.s"]["tasks"][0]["done"], SECONDS)
     assert shop.letters() == [140, 141, 142]
-    (replay,) = project.queries()["source.s"]["replays"]
+    (replay,) = project.queries()["source.s"]["tasks"]
     stay = [{"reason": "amount is not a DECIMAL(12,2)", "letters": 3}]
-    assert replay["dead_letters"] == {"read": 43, "rows": 40, "rows_before": 0, "stay": stay}
+    assert replay["outcome"] == {"read": 43, "rows": 40, "rows_before": 0, "stay": stay}
     eventually("nothing is pending", lambda: project.json("plan")["pending"] == [], SECONDS)
 
     # With a runner alive the command says what has become of them.
@@ -217,7 +217,7 @@ def test_killed_while_letters_are_read_once_more(
     said = "3 dead letters were read: 0 are rows now, 3 stay\n    3: amount is not a DECIMAL(12,2)"
     assert said in again.stdout
     (change,) = project.json(*asked, "--where", "topic = 'other'")["changes"]
-    assert change["dead_letters"] == {"read": 0, "rows": 0, "rows_before": 0, "stay": []}
+    assert change["task"]["outcome"] == {"read": 0, "rows": 0, "rows_before": 0, "stay": []}
     running.terminate()
     assert running.wait(SECONDS) == 0
     for address in ("source.s", "sink.pg"):
@@ -234,4 +234,4 @@ def is_running(project: Project, sink: str) -> bool:
 
 def is_done(project: Project, sink: str) -> bool:
     (query,) = project.json("status", sink)["queries"]
-    return bool(query["replays"][0]["done"])
+    return bool(query["tasks"][0]["done"])

@@ -1,5 +1,5 @@
 """What is to be read of an upstream: whether it is still the same one, and when it is not, what the source
-says is to be done; and which of a source's tasks are still to be done.
+says is to be done.
 
 A checkpoint's offsets mean something only on the upstream that they came from. It stays, whatever is done: a
 synthetic micro-batch, planned and done at once, moves it, and steps go on counting.
@@ -11,13 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from mzplan.connectors.api.connector import LastTimes, SourceConnector, no_times
+from mzplan.connectors.api.connector import LastTimes, SourceConnector
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.api.repairs import ensure_letters
 from mzplan.connectors.api.targets import unreadable
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
-from mzplan.model.state import Backfill, Replay, Task
-from mzplan.model.times import instant
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.warehouse.checkpoints import Checkpoint
 
 Policy = Literal["accept", "reset-earliest", "reset-latest", "translate-timestamp"]
@@ -162,61 +159,4 @@ def _as_notice(refusal: Diagnostic, query: ResolvedQuery, policy: str) -> Diagno
         detail=refusal.detail.partition(". ")[0] + ".",
         hint="",
         exit_code=ExitCode.OK,
-    )
-
-
-def tasks_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Task]:
-    """Of a source, in the order in which they were asked for. Raises OSError."""
-    wanted = query.description.tasks
-    if not wanted:
-        return []
-    done = [entry.task for entry in checkpoint.task_steps.all() if entry.done]
-    return sorted((task for task in wanted if task not in done), key=lambda task: task.serial)
-
-
-def range_of_backfill(
-    connector: SourceConnector, query: ResolvedQuery, backfill: Backfill, position: str | None
-) -> tuple[Any, Any]:
-    """What its upstream holds of it before the `position` of the checkpoint: two entries of Spark's offset
-    log. Raises MzplanError: MZ273 for a type that can't read by time, MZ277 for a range that is not there,
-    MZ278 for one that was not read yet."""
-    start, end = instant(backfill.start), instant(backfill.end)
-    if start is None or end is None:
-        raise no_times(query)
-    return connector.between_times(query, start, end, position)
-
-
-def check_tasks(
-    connector: SourceConnector, query: ResolvedQuery, checkpoint: Checkpoint
-) -> tuple[Diagnostic, ...]:
-    """Why a source could not do its tasks now. Changes nothing, and never raises for what a server or the
-    storage did."""
-    try:
-        todo = tasks_to_do(query, checkpoint)
-        if todo and checkpoint.log.committed() < 0:
-            return not_begun(query, todo[0]).diagnostics
-        begun = [
-            entry.task for entry in checkpoint.task_steps.all() if entry.step > checkpoint.log.committed()
-        ]
-        for task in todo:
-            if isinstance(task, Replay):
-                ensure_letters(query.address, query.description.type, query.body)
-            elif task not in begun:  # its offsets are known, and its rows may be there
-                range_of_backfill(connector, query, task, checkpoint.position())
-    except MzplanError as problem:
-        return problem.diagnostics
-    except OSError:  # what is wrong with it, the start says
-        pass
-    return ()
-
-
-def not_begun(query: ResolvedQuery, task: Task) -> MzplanError:
-    """MZ278: there is no step yet that a task could come after."""
-    return error(
-        "MZ278",
-        f"{query.address} has read nothing yet, so nothing can be {task.word}ed",
-        f"A {task.word} is a step after others, and its checkpoint has none.",
-        f"wait for its first step, or give it up: mzplan {task.word} {query.address} --cancel.",
-        address=query.address,
-        exit_code=ExitCode.REFUSED,
     )

@@ -10,7 +10,7 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error, n
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
-from mzplan.model.state import Backfill, ResourceState, State
+from mzplan.model.state import ResourceState, State
 from mzplan.model.times import instant_text
 from mzplan.model.words import count
 from mzplan.plan.manual_changes import committed
@@ -37,17 +37,14 @@ def plan_backfill(
     before = committed(state, address)
     _ensure_able(before)
     _ensure_range(address, start, end, now)
-    new = Backfill(
-        serial=state.serial + 1,
-        start=instant_text(start),
-        end=instant_text(end),
-        generation=before.generation,
-    )
+    arguments = {"from": instant_text(start), "to": instant_text(end)}
+    title = "backfill from {from} to {to}".format_map(arguments)
     downstream = DependencyGraph.of(state.resources).reach([address]) - {address}
     appends: dict[bool, list[Address]] = {True: [], False: []}
     for reached in sorted(downstream, key=natural):
         appends[state.resources[reached].body.get("mode", "append") == "append"].append(reached)
-    return plan_task(state, before, new, statuses, _rows_again(address, appends[True], appends[False]))
+    notices = _rows_again(address, appends[True], appends[False])
+    return plan_task(state, before, "backfill", title, arguments, statuses, notices)
 
 
 def _rows_again(

@@ -1,3 +1,3 @@
-"""`mzplan replay`: steps of a sink, or dead letters of a source, once more. What a record says of replays is
-the core's (model.state), and so is doing them (spark.tasks): the room plans them.
+"""`mzplan replay`: steps of a sink, or dead letters of a source, once more. What a task is
+belongs to the core (model.tasks), and doing these kinds to spark.tasks: the room plans them.
 """

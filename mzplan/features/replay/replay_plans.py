@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mzplan.connectors.api.repairs import ensure_letters, letters_refused
+from mzplan.connectors.api.tasks import ReplayedSteps, ensure_letters, letters_refused
 from mzplan.connectors.catalogue import find_connector
 from mzplan.connectors.formats.dead_letters import COLUMNS
 from mzplan.model.address import Address, natural
+from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, refusal
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.observed import Status
 from mzplan.model.plan import Plan
-from mzplan.model.state import Replay, ResourceState, State
+from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
 from mzplan.plan.manual_changes import committed
 from mzplan.plan.tasks import plan_task
@@ -42,10 +43,8 @@ def plan_replay(
     before = committed(state, address)
     _ensure_able(before, missing=missing)
     first, last = steps or (0, None)
-    new = Replay(
-        serial=state.serial + 1, first=first, last=last, missing=missing, generation=before.generation
-    )
-    return plan_task(state, before, new, statuses)
+    wanted = ReplayedSteps(first=first, last=last, missing=missing)
+    return plan_task(state, before, "replay", f"replay of {wanted}", encode(wanted), statuses)
 
 
 def plan_letters(
@@ -66,8 +65,9 @@ def plan_letters(
         raise letters_refused(address, why, f"mzplan resume {address}, then ask again.")
     if where is not None:
         _ensure_condition(address, where)
-    new = Replay(serial=state.serial + 1, dead_letters=True, where=where or "", generation=before.generation)
-    return plan_task(state, before, new, statuses, _late_rows(state, address))
+    title = f"replay of its dead letters{f' where {where}' if where else ''}"
+    notices = _late_rows(state, address)
+    return plan_task(state, before, "dead-letters", title, {"where": where}, statuses, notices)
 
 
 def _ensure_condition(address: Address, where: str) -> None:

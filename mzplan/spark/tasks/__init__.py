@@ -1,1 +1,1 @@
-"""What a query does once before it starts: backfills of a source, replays of a sink."""
+"""One-off tasks: the rule that open ones are done before their query starts, and what each kind does."""

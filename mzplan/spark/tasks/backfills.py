@@ -3,69 +3,57 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.api.upstreams import range_of_backfill
-from mzplan.connectors.formats.dead_letters import DeadLetters
+from mzplan.connectors.api.tasks import range_of_backfill
 from mzplan.connectors.frames.merges import append, naming
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.state import Backfill
+from mzplan.model.tasks import Task, TaskOutcome
+from mzplan.spark.streams import letters_of
+from mzplan.spark.tasks.interface import TaskContext, TaskKind
 from mzplan.spark.tasks.source_steps import finish_step, next_step
-from mzplan.warehouse.checkpoints import BackfillStep, Checkpoint
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
 
 log = logging.getLogger("mzplan.spark")
 
 
-def write_backfill(
-    spark: SparkSession,
-    connector: SourceConnector,
-    query: ResolvedQuery,
-    checkpoint: Checkpoint,
-    collection: str,
-    letters: DeadLetters | None,
-    backfill: Backfill,
-) -> None:
-    """Do a backfill of the source; every step of its checkpoint is finished, and no query runs on it. Raises
-    MzplanError, OSError, and whatever Spark raises."""
-    step = begin_backfill(connector, query, checkpoint, backfill)
+def _do(context: TaskContext, task: Task) -> None:
+    query, checkpoint = context.query, context.checkpoint
+    connector = context.connectors.source(query.description.type)
+    record = begin_backfill(connector, query, checkpoint, task)
     failpoint(Failpoint.BACKFILL_JOURNALED)
-    log.info("%s: the backfill %s begins, as step %d", query.address, backfill, step.step)
-    _write(spark, connector, query, checkpoint, collection, letters, step)
+    log.info("%s: the %s begins, as step %d", query.address, task, record.step)
+    _write(context, connector, record)
     failpoint(Failpoint.BACKFILL_WRITTEN)
-    finish_step(checkpoint, step)
-    log.info("%s: the backfill %s is done", query.address, backfill)
+    finish_step(checkpoint, record)
+    log.info("%s: the %s is done", query.address, task)
 
 
 def begin_backfill(
-    connector: SourceConnector, query: ResolvedQuery, checkpoint: Checkpoint, backfill: Backfill
-) -> BackfillStep:
+    connector: SourceConnector, query: ResolvedQuery, checkpoint: Checkpoint, task: Task
+) -> TaskRecord:
     """Write down what it is to read, where a killed runner has not. Raises MzplanError, OSError."""
-    number, step = next_step(query, checkpoint, backfill)
-    if isinstance(step, BackfillStep):
-        return step
-    start, end = range_of_backfill(connector, query, backfill, checkpoint.position())
-    step = BackfillStep(step=number, task=backfill, start=start, end=end)
-    checkpoint.task_steps.record(step)
-    return step
+    number, record = next_step(query, checkpoint, task)
+    if record is not None:
+        return record
+    start, end = range_of_backfill(connector, query, task, checkpoint.position())
+    outcome = TaskOutcome(serial=task.serial)
+    record = TaskRecord(task=task, outcome=outcome, step=number, start=start, end=end)
+    checkpoint.tasks.record(record)
+    return record
 
 
-def _write(
-    spark: SparkSession,
-    connector: SourceConnector,
-    query: ResolvedQuery,
-    checkpoint: Checkpoint,
-    collection: str,
-    letters: DeadLetters | None,
-    step: BackfillStep,
-) -> None:
-    with naming(spark, checkpoint.log.query_id() or ""):  # as the query of the checkpoint does
-        rows = connector.replay(spark, query, step.start, step.end, lambda: ())
+def _write(context: TaskContext, connector: SourceConnector, record: TaskRecord) -> None:
+    assert record.step is not None
+    spark, query = context.spark, context.query
+    letters = letters_of(connector, query, context.leave_out)
+    with naming(spark, context.checkpoint.log.query_id() or ""):  # as the query of the checkpoint does
+        rows = connector.replay(spark, query, record.start, record.end, lambda: ())
         if letters is None:
-            return append(rows, step.step, collection)
-        with letters.apart(rows, step.step) as good:
-            return append(good, step.step, collection)
+            return append(rows, record.step, context.collection)
+        with letters.apart(rows, record.step) as good:
+            return append(good, record.step, context.collection)
+
+
+BACKFILL = TaskKind(do=_do)

@@ -9,23 +9,24 @@ is done again: an upsert writes the same rows, and of what was missing nothing i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.api.connector import SinkConnector
-from mzplan.connectors.api.queries import SinkRun
-from mzplan.connectors.api.repairs import replays_to_do
 from mzplan.connectors.api.targets import PLACE, incomparable
+from mzplan.connectors.api.tasks import ReplayedSteps
 from mzplan.connectors.frames.changes import THERE, VERSION
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.types import quoted
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.state import Replay
+from mzplan.model.tasks import Task, TaskOutcome
+from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, DELETE, POSITION, UPSERT
+from mzplan.spark.projection import analysed_outputs
+from mzplan.spark.tasks.interface import TaskContext, TaskKind
 from mzplan.spark.verification.sink_content import Sides, SinkContent
 from mzplan.spark.verification.wanted_content import MUST, NOT_BEFORE, ORDER, ROW, STEP
-from mzplan.warehouse.checkpoints import Replayed, ReplaysDone
+from mzplan.warehouse.checkpoints import TaskRecord
 from mzplan.warehouse.damage import GoneError
 
 if TYPE_CHECKING:
@@ -37,43 +38,47 @@ log = logging.getLogger("mzplan.spark")
 _HASH, _THERE, _RANK, _ALL = "_hash", "_there", "_rank", "_all"
 
 
-def write_replays(sink: SinkConnector, run: SinkRun, opened: Callable[[], SinkContent]) -> None:
-    """Do what is still to be done of the sink's replays; every step of its checkpoint is finished, and no
-    query runs on it. `opened`: what its target holds and should hold, with ROW. Raises MzplanError, OSError,
-    and whatever Spark raises."""
-    for replay in replays_to_do(run.query, run.checkpoint):
-        log.info("%s: the replay %s begins", run.query.address, replay)
-        failpoint(Failpoint.REPLAY_BEGUN)
-        count = _write(sink, run, opened(), replay)
-        failpoint(Failpoint.REPLAY_WRITTEN)
-        done = run.checkpoint.replays().done
-        run.checkpoint.record_replays(ReplaysDone((*done, Replayed(replay=replay, rows=count))))
-        log.info("%s: the replay %s is done: %d rows were written", run.query.address, replay, count)
+def _do(context: TaskContext, task: Task) -> None:
+    query = context.query
+    log.info("%s: the %s begins", query.address, task)
+    failpoint(Failpoint.REPLAY_BEGUN)
+    rows = _write(context, task)
+    failpoint(Failpoint.REPLAY_WRITTEN)
+    text = f"{count(rows, 'row was', 'rows were')} written again"
+    outcome = TaskOutcome(serial=task.serial, text=text, facts={"rows": rows})
+    context.checkpoint.tasks.record(TaskRecord(task=task, outcome=outcome, done=True))
+    log.info("%s: the %s is done: %s", query.address, task, text)
 
 
-def _write(sink: SinkConnector, run: SinkRun, both: SinkContent, replay: Replay) -> int:
+REPLAY = TaskKind(do=_do)
+
+
+def _write(context: TaskContext, task: Task) -> int:
     """How many rows."""
+    query, spark, connectors = context.query, context.spark, context.connectors
+    run = context.sink_run(analysed_outputs(spark, query, connectors.position(query.description)))
+    both = SinkContent(query.description, context.resolve, connectors, context.warehouse, spark, carries=True)
     try:
         # Kept: what is read of a target is as it was at one moment, which ends here.
-        rows = rows_again(both, both.sides(), replay).persist()
-        count = rows.count()
+        rows = rows_again(both, both.sides(), ReplayedSteps.of(task)).persist()
+        number = rows.count()
     except GoneError as problem:
-        address = run.query.address
         raise incomparable(
-            run.query, str(problem), f"mzplan replay {address} --cancel gives it up."
+            query, str(problem), f"mzplan replay {query.address} --cancel gives it up."
         ) from None
     finally:
         both.leave()
     try:
-        if count:
-            log.info("%s: %d rows are to be written once more", run.query.address, count)
-            sink.put_again(rows, run, f"mzplan replay {replay.serial} of {run.checkpoint.log.query_id()}")
+        if number:
+            log.info("%s: %d rows are to be written once more", query.address, number)
+            name = f"mzplan replay {task.serial} of {context.checkpoint.log.query_id()}"
+            connectors.sink(query.description.type).put_again(rows, run, name)
     finally:
         rows.unpersist()
-    return count
+    return number
 
 
-def rows_again(both: SinkContent, sides: Sides, replay: Replay) -> DataFrame:
+def rows_again(both: SinkContent, sides: Sides, replay: ReplayedSteps) -> DataFrame:
     """Those of the wanted rows that are to be written, as SinkConnector.put_again takes them."""
     from pyspark.sql import functions as f
 
@@ -85,7 +90,7 @@ def rows_again(both: SinkContent, sides: Sides, replay: Replay) -> DataFrame:
     return wanted.select(f"{POSITION}.{ROW}.*", f.col(f"{POSITION}.{ORDER}").alias(POSITION))
 
 
-def _of_keyed(sides: Sides, replay: Replay, wanted: DataFrame) -> DataFrame:
+def _of_keyed(sides: Sides, replay: ReplayedSteps, wanted: DataFrame) -> DataFrame:
     """Of a keyed collection, rows of the keys that the steps have changed; and those of them that are gone by
     now are to be deleted."""
     comes = _with_change(wanted, UPSERT)
@@ -120,7 +125,7 @@ def _with_change(rows: DataFrame, change: str) -> DataFrame:
     return rows.select("*", order.alias(POSITION), f.lit(change).alias(CHANGE))
 
 
-def _within(replay: Replay) -> Expression:
+def _within(replay: ReplayedSteps) -> Expression:
     """Whether a row has come with one of the steps; of files that were merged, whether it may have."""
     from pyspark.sql import functions as f
 

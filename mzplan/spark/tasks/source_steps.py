@@ -13,31 +13,29 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.api.upstreams import not_begun
+from mzplan.connectors.api.tasks import require_begun
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.observed import LettersReplayed
-from mzplan.model.state import Task
-from mzplan.warehouse.checkpoints import Checkpoint, LettersStep, TaskStep
+from mzplan.model.tasks import Task
+from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
 from mzplan.warehouse.collection_log import CollectionLog
 
 
-def settle_steps(checkpoint: Checkpoint, collection: str, clear: Callable[[LettersStep], None]) -> None:
+def settle_steps(checkpoint: Checkpoint, collection: str, settle: Callable[[TaskRecord], None]) -> None:
     """What a killed runner has left: a task whose rows are in the table is done, also one that was passed
     over before they came (of a runner that was frozen, say). One whose rows are not has changed nothing.
-    Before anything else of the source is looked at. `clear` takes letters that are rows out of their table.
-    Raises OSError, and what `clear` raises."""
-    left = [step for step in checkpoint.task_steps.all() if not step.done]
+    Before anything else of the source is looked at. `settle` completes what its kind does besides.
+    Raises OSError, and what `settle` raises."""
+    left = [record for record in checkpoint.tasks.all() if not record.done]
     query_id = checkpoint.log.query_id()
     if not left or query_id is None:
         return
     log_ = CollectionLog(collection)
     transactions = {commit.transaction for commit in log_.after(-1)}
     last = log_.last_transaction(query_id)  # also where the log is cut off
-    for step in left:
-        if last == step.step or (query_id, step.step) in transactions:
-            if isinstance(step, LettersStep):
-                clear(step)
-            finish_step(checkpoint, step)
+    for record in left:
+        if last == record.step or (query_id, record.step) in transactions:
+            settle(record)
+            finish_step(checkpoint, record)
 
 
 def pass_over_begun(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
@@ -45,40 +43,29 @@ def pass_over_begun(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
     may write it yet, and then the table takes that step from nobody else. Raises OSError."""
     begun = _begun(checkpoint)
     if begun is not None and begun.task not in query.description.tasks:
-        checkpoint.log.pass_over(begun.step)
+        checkpoint.log.pass_over(checkpoint.log.committed() + 1)
 
 
-def next_step(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> tuple[int, TaskStep | None]:
+def next_step(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> tuple[int, TaskRecord | None]:
     """The step that a task is to be, and what a killed runner has written down of it. Raises MzplanError
     MZ278, OSError."""
     begun = _begun(checkpoint)
     if begun is not None and begun.task != task:  # it was asked for later than one that is not done
-        checkpoint.log.pass_over(begun.step)
+        checkpoint.log.pass_over(checkpoint.log.committed() + 1)
         begun = None
-    done = checkpoint.log.committed()
-    if done < 0:
-        raise not_begun(query, task)
-    return done + 1, begun
+    require_begun(query, checkpoint, task)
+    return checkpoint.log.committed() + 1, begun
 
 
-def finish_step(checkpoint: Checkpoint, step: TaskStep) -> None:
+def finish_step(checkpoint: Checkpoint, record: TaskRecord) -> None:
     """Behind the step, at the position that it has found: Spark takes it for a step without data."""
-    if checkpoint.log.committed() < step.step:
-        checkpoint.log.pass_over(step.step)
+    if record.step is not None and checkpoint.log.committed() < record.step:
+        checkpoint.log.pass_over(record.step)
     failpoint(Failpoint.TASK_PASSED_OVER)
-    checkpoint.task_steps.record(replace(step, done=True))
+    checkpoint.tasks.record(replace(record, done=True))
 
 
-def newest_done(checkpoint: Checkpoint) -> tuple[int, LettersReplayed | None]:
-    """The serial of the newest task that is done, 0 for none; and what has become of the letters of the
-    newest replay. Raises OSError."""
-    done = [step for step in checkpoint.task_steps.all() if step.done]
-    letters = [step.found for step in done if isinstance(step, LettersStep)]
-    serial = max((step.task.serial for step in done), default=0)
-    return serial, max(letters, key=lambda outcome: outcome.serial, default=None)
-
-
-def _begun(checkpoint: Checkpoint) -> TaskStep | None:
+def _begun(checkpoint: Checkpoint) -> TaskRecord | None:
     """The one whose step comes next. Of another the checkpoint has gone on without it."""
-    next_ = checkpoint.log.committed() + 1
-    return next((step for step in checkpoint.task_steps.all() if not step.done and step.step == next_), None)
+    record = checkpoint.tasks.at(checkpoint.log.committed() + 1)
+    return record if record is not None and not record.done else None

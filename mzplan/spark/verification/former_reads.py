@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.model.state import Replay
+from mzplan.connectors.api.tasks import ReplayedSteps
 from mzplan.schema.columns import Column, spark_type
 from mzplan.schema.source_columns import columns_of
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -29,7 +29,7 @@ class FormerReads:
     columns: tuple[Column, ...] | None
     records: tuple[StepRecord, ...]
 
-    def require_known(self, replay: Replay) -> None:
+    def require_known(self, replay: ReplayedSteps) -> None:
         """Raise GoneError for a replay of only some of the steps before `moved`: their rows are mixed."""
         last = self.moved - 1
         if 0 < replay.first <= last or (replay.last is not None and replay.last < last):

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.state import Replay
 from tests.integration.generations.test_row_migration import after, reading, rows
 from tests.integration.spark.test_spark_replays import replayed
 from tests.integration.spark.test_spark_verify_sinks import compared, numbers
 from tests.integration.spark_lab import read_delta, until
+from tests.tasks import replay
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
@@ -87,9 +87,9 @@ def test_steps_before_a_changed_select_and_a_migration_are_refused(
     with pytest.raises(MzplanError, match="MZ177") as refused:
         compared(lab, moved)
     assert "select or where was changed at step" in refused.value.diagnostics[0].detail
-    asked = Replay(serial=7, missing=True, generation=1)
+    asked = replay(7, missing=True)
     with pytest.raises(MzplanError, match="MZ177"):
-        lab.start(replace(lab.retried(moved), replays=(asked,)))
+        lab.start(replace(lab.retried(moved), tasks=(asked,)))
     assert len(lab.rows(name, "SELECT id FROM t")) == 3
 
 

@@ -13,13 +13,13 @@ from confluent_kafka import Producer, TopicPartition
 from examples.servers.topics import admin
 from mzplan.connectors.api.queries import resolve
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.state import Backfill
 from mzplan.model.times import instant_text
 from mzplan.spark.verification.source import open_upstream
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.replay import collection_batches
 from mzplan.warehouse.step_history import StepHistory
 from tests.integration.spark_lab import read_delta, until
+from tests.tasks import backfill
 
 if TYPE_CHECKING:
     from mzplan.schema.description import Description
@@ -85,8 +85,8 @@ def test_a_range_is_there_once_more_as_a_step(lab: Lab, topic: Make) -> None:
     sink = lab.sink(source, "delta", {"type": "files", "path": str(lab.folder)}, path=f"{name}-copy")
     send(lab, name, 1, 2, 3, 4)
     send(lab, name, 3, 5, partition=1)
-    asked = Backfill(serial=7, start=hour(2), end=hour(4), generation=1)
-    described = replace(lab.retried(source), backfills=(asked,))
+    asked = backfill(7, hour(2), hour(4))
+    described = replace(lab.retried(source), tasks=(asked,))
     (early,) = lab.check(described).diagnostics
     assert early.code == "MZ278", "nothing was read that it could come after"
     lab.start(source, sink)
@@ -97,12 +97,12 @@ def test_a_range_is_there_once_more_as_a_step(lab: Lab, topic: Make) -> None:
     assert lab.check(described).diagnostics == ()
     lab.start(described)
     assert ids(lab, described) == [1, 2, 2, 3, 3, 3, 3, 4, 5]
-    assert lab.report(described).backfilled == 7
+    assert [done.serial for done in lab.report(described).tasks_done] == [7]
     send(lab, name, 6)
     until("it goes on", lambda: ids(lab, described)[-1] == 6)
     lab.finish(described)
     # Once, however often it starts.
-    later = replace(lab.retried(described), backfills=(asked,))
+    later = replace(lab.retried(described), tasks=(asked,))
     lab.start(later)
     send(lab, name, 7)
     until("it goes on again", lambda: ids(lab, later) == [1, 2, 2, 3, 3, 3, 3, 4, 5, 6, 7])
@@ -134,8 +134,8 @@ def test_a_range_that_is_not_there(lab: Lab, topic: Make) -> None:
     deleted.result(20)
 
     def asked(first: int, last: int) -> Description:
-        wanted = Backfill(serial=7, start=hour(first), end=hour(last), generation=1)
-        return replace(lab.retried(source), backfills=(wanted,))
+        wanted = backfill(7, hour(first), hour(last))
+        return replace(lab.retried(source), tasks=(wanted,))
 
     (gone,) = lab.check(asked(1, 3)).diagnostics
     assert gone.code == "MZ277" and f"--from {instant_text(BEGAN + 2 * HOUR + 1)} or later" in gone.hint
@@ -160,8 +160,8 @@ def test_what_a_killed_runner_has_begun(lab: Lab, topic: Make) -> None:
     lab.start(source)
     until("the rows are there", lambda: ids(lab, source) == [1, 2, 3])
     lab.finish(source)
-    asked = Backfill(serial=7, start=hour(1), end=hour(3), generation=1)
-    described = replace(lab.retried(source), backfills=(asked,))
+    asked = backfill(7, hour(1), hour(3))
+    described = replace(lab.retried(source), tasks=(asked,))
     query = resolve(described, lab.secrets, str(lab.folder), str(lab.folder / "warehouse"))
     checkpoint = Checkpoint(str(lab.checkpoint(source)))
     assert query.checkpoint == checkpoint
@@ -173,7 +173,7 @@ def test_what_a_killed_runner_has_begun(lab: Lab, topic: Make) -> None:
     send(lab, name, 4)
     until("it goes on", lambda: ids(lab, source) == [1, 2, 3, 4])
     lab.finish(source)
-    assert checkpoint.task_steps.all() == [begun] and lab.last_step(source) > begun.step
+    assert checkpoint.tasks.all() == [begun] and lab.last_step(source) > begun.step
     # A step of the query's own that a crash has interrupted is finished before.
     lab.undo_commit(source)
     lab.start(described)

@@ -12,12 +12,12 @@ from confluent_kafka import Consumer, Producer
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.observed import LettersReplayed
-from mzplan.model.state import Replay
+from mzplan.model.tasks import TaskOutcome
 from mzplan.spark import streams
 from mzplan.spark.tasks import dead_letters
 from mzplan.warehouse.step_history import StepHistory
 from tests.integration.spark_lab import until
+from tests.tasks import letters_replay
 
 if TYPE_CHECKING:
     from mzplan.schema.description import Description
@@ -135,10 +135,17 @@ def kept_aside(lab: Lab, topic: str) -> Description:
     return source
 
 
+def outcome(serial: int, rows: int, before: int, stay: Any = ()) -> TaskOutcome:
+    return dead_letters.outcome_of(letters_replay(serial), rows, before, stay)
+
+
 def replayed(lab: Lab, source: Description, serial: int, where: str = "", **body: Any) -> Description:
     """The source without that column, which is to read letters once more."""
-    replay = Replay(serial=serial, dead_letters=True, where=where, generation=1)
-    return replace(lab.retried(source), body={**source.body, "format": FITS, **body}, replays=(replay,))
+    return replace(
+        lab.retried(source),
+        body={**source.body, "format": FITS, **body},
+        tasks=(letters_replay(serial, where),),
+    )
 
 
 @pytest.mark.nightly
@@ -146,7 +153,7 @@ def test_letters_are_read_once_more(lab: Lab, topic: Make) -> None:
     source = kept_aside(lab, topic(partitions=1))
     odd = ("reflect('java.lang.Thread', 'yield') IS NULL", "value > map(1, 2)", "offset IN (SELECT 1)")
     for asked in (replayed(lab, source, 7, where) for where in odd):
-        assert lab.codes(asked) == ["MZ019"], asked.replays
+        assert lab.codes(asked) == ["MZ019"], asked.tasks
         with pytest.raises(MzplanError, match="MZ019"):
             lab.start(asked)
     assert lab.codes(replayed(lab, source, 7, dead_letter={"topic": topic("dead", 1)})) == ["MZ273"]
@@ -157,7 +164,7 @@ def test_letters_are_read_once_more(lab: Lab, topic: Make) -> None:
     lab.start(first)
     assert ids(lab, source) == [1, 2]
     assert [r.offset for r in found(lab, source)] == [2, 3, 4]
-    assert lab.report(first).letters == LettersReplayed(serial=7, rows=1, before=0)
+    assert lab.report(first).tasks_done[-1] == outcome(7, 1, 0)
     send(lab, source.body["topic"], b'{"id": 6}')
     until("it goes on", lambda: ids(lab, source) == [1, 2, 6])
     lab.finish(first)
@@ -177,7 +184,7 @@ def test_letters_that_are_rows_already(lab: Lab, topic: Make, monkeypatch: pytes
     # Before it goes on, the source is changed.
     other = replace(first, digest="1:c", body={**first.body, "dead_letter": {"path": "dead/other"}})
     lab.start(other)
-    assert lab.report(other).letters == LettersReplayed(serial=7, rows=3, before=0, stay=STAYS)
+    assert lab.report(other).tasks_done[-1] == outcome(7, 3, 0, STAYS)
     assert [r.offset for r in found(lab, source)] == [3]
     lab.finish(other)
 
@@ -190,7 +197,7 @@ def test_letters_that_are_rows_already(lab: Lab, topic: Make, monkeypatch: pytes
     # It has another name now.
     second = replace(replayed(lab, source, 8), address=Address("source", "renamed"))
     lab.start(second)
-    assert lab.report(second).letters == LettersReplayed(serial=8, rows=0, before=1, stay=STAYS)
+    assert lab.report(second).tasks_done[-1] == outcome(8, 0, 1, STAYS)
     assert [r.offset for r in found(lab, source)] == [3]
     assert [r.offset for r in found(lab, replace(source, id=elsewhere))] == [1]
     send(lab, source.body["topic"], b'{"id": 6}')

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mzplan.model.state import Replay
-from mzplan.warehouse.checkpoints import Checkpoint, Replayed
+from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
 from tests.integration.spark.test_spark_verify_sinks import (
     Filled,
     compared,
@@ -19,6 +18,7 @@ from tests.integration.spark.test_spark_verify_sinks import (
     verified,
 )
 from tests.integration.spark_lab import read_delta, until
+from tests.tasks import replay
 
 if TYPE_CHECKING:
     from mzplan.schema.description import Description
@@ -31,19 +31,19 @@ def replayed(
     lab: Lab, sink: Description, serial: int, first: int = 0, last: int | None = None, missing: bool = False
 ) -> int:
     """Do one, and run the sink on. Returns how many rows it has written."""
-    asked = Replay(serial=serial, first=first, last=last, missing=missing, generation=1)
-    described = replace(lab.retried(sink), replays=(asked,))
+    asked = replay(serial, first=first, last=last, missing=missing)
+    described = replace(lab.retried(sink), tasks=(asked,))
     assert lab.codes(described) == []
     lab.start(described)
-    assert lab.report(described).backfilled == serial
+    assert lab.report(described).tasks_done[-1].serial == serial
     lab.finish(described)
-    (done,) = [one for one in done_of(lab, sink) if one.replay.serial == serial]
-    assert done.replay == asked
-    return done.rows
+    (done,) = [one for one in done_of(lab, sink) if one.task.serial == serial]
+    assert done.task == asked
+    return int(done.outcome.facts["rows"])
 
 
-def done_of(lab: Lab, sink: Description) -> tuple[Replayed, ...]:
-    return Checkpoint(str(lab.checkpoint(sink))).replays().done
+def done_of(lab: Lab, sink: Description) -> list[TaskRecord]:
+    return Checkpoint(str(lab.checkpoint(sink))).tasks.all()
 
 
 @pytest.mark.nightly
@@ -110,8 +110,8 @@ def test_what_a_hand_has_taken_is_put_back(lab: Lab, topic: Make, database: Make
         found_ = verified(lab, sink)
         assert (found_.difference, found_.problems) == (None, ()), kind
     straight = orders.sinks["straight"]
-    beyond = Replay(serial=20, first=99, last=99, missing=True, generation=1)
-    assert lab.codes(replace(straight, replays=(beyond,))) == ["MZ273"]
+    beyond = replay(20, first=99, last=99, missing=True)
+    assert lab.codes(replace(straight, tasks=(beyond,))) == ["MZ273"]
 
 
 @pytest.mark.nightly

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.state import Replay
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
 from tests.integration.spark_lab import read_delta, until
+from tests.tasks import replay
 
 if TYPE_CHECKING:
     from mzplan.schema.description import Description
@@ -75,7 +75,7 @@ def test_a_restored_table_is_refused(lab: Lab, tmp_path: Path) -> None:
     until("it goes on", lambda: sorted(row["id"] for row in read_delta(tmp_path / "all")) == [0, 3])
     lab.finish(source, accepting)
     # Unless it is written once more, as the error says.
-    again = replace(lab.retried(accepting), replays=(Replay(serial=5, missing=True, generation=1),))
+    again = replace(lab.retried(accepting), tasks=(replay(5, missing=True),))
     lab.start(again)
     assert sorted(row["id"] for row in read_delta(tmp_path / "all")) == [0, 2, 3]
     lab.finish(again)

@@ -22,12 +22,12 @@ from mzplan.endpoints import Step
 from mzplan.endpoints.interface import Written
 from mzplan.endpoints.replay import StepReplay
 from mzplan.model.diagnostics import Diagnostic, ExitCode
-from mzplan.model.state import Replay
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from tests.integration.committed import committed
 from tests.integration.spark.test_spark_endpoints import append
 from tests.integration.spark_lab import read_delta, until
 from tests.support import execute, rows_of
+from tests.tasks import replay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -166,7 +166,7 @@ def _restored(lab: Lab, flow: Flow) -> None:
     lab.finish(accepting)
     assert lab.check(accepting).diagnostics == ()
     # And what was lost is written once more, as the error says.
-    again = replace(lab.retried(accepting), replays=(Replay(serial=5, missing=True, generation=1),))
+    again = replace(lab.retried(accepting), tasks=(replay(5, missing=True),))
     lab.start(again)
     assert ids(flow.dsn) == [0, 1, 2]
     lab.finish(again)

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from mzplan.connectors.api.queries import resolve
-from mzplan.connectors.api.upstreams import check_tasks, tasks_to_do
+from mzplan.connectors.api.tasks import check_tasks, tasks_to_do
 from mzplan.connectors.kafka import positions
 from mzplan.connectors.kafka.probe import KafkaProbe
 from mzplan.connectors.kafka.source import KafkaSource
@@ -27,7 +27,8 @@ from mzplan.features.state.edit_plans import plan_rollback
 from mzplan.features.steps.steps_text import render_steps
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.plan import Plan
-from mzplan.model.state import Backfill, State
+from mzplan.model.state import State
+from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause, plan_restart
 from mzplan.plan.tasks import plan_without_tasks
@@ -35,10 +36,11 @@ from mzplan.schema.description import describe, digest_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark.tasks.source_steps import pass_over_begun, settle_steps
 from mzplan.store.formats import decode_state, encode_state
-from mzplan.warehouse.checkpoints import BackfillStep, Checkpoint, TaskSteps
+from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord, TaskRecords
 from mzplan.warehouse.collection_log import CollectionLog
 from tests.stored_steps import StoredSource, offsets
 from tests.stored_steps import commit as seen_through
+from tests.tasks import backfill
 from tests.unit import cli_runs
 from tests.unit.small_projects import (
     actions,
@@ -60,7 +62,7 @@ HOUR = 3_600_000
 NOW = 1_795_420_800_000  # 2026-11-23T08:00:00Z
 RANGE = (NOW - 3 * HOUR, NOW - HOUR)
 TEXT = "from 2026-11-23T05:00:00Z to 2026-11-23T07:00:00Z"
-SEVEN = Backfill(serial=7, start="2026-11-23T05:00:00Z", end="2026-11-23T07:00:00Z", generation=1)
+SEVEN = backfill(7, "2026-11-23T05:00:00Z", "2026-11-23T07:00:00Z")
 
 
 @pytest.fixture
@@ -71,6 +73,10 @@ def state() -> State:
 def backfilled(state: State, statuses: Any = None, start: int = RANGE[0]) -> tuple[Plan, State]:
     plan = plan_backfill(state, ORDERS, start, RANGE[1], NOW, statuses or {})
     return plan, commit_plan(plan, state)
+
+
+def done(*serials: int) -> tuple[TaskOutcome, ...]:
+    return tuple(TaskOutcome(serial=serial) for serial in serials)
 
 
 # --- what is planned
@@ -85,9 +91,9 @@ def test_a_backfill_is_a_restart_that_the_state_explains(state: State) -> None:
     assert (appends.severity, upserts.severity) == ("notice", "warning")
     assert "sink.out:" in appends.detail and "sink.orders_pg:" in upserts.detail
     before, record = state.resources[ORDERS], after.resources[ORDERS]
-    assert record.backfills == (replace(SEVEN, serial=2),) and record.restart_token == 1
+    assert record.tasks == (replace(SEVEN, serial=2),) and record.restart_token == 1
     assert record.digest != before.digest and record.place == before.place
-    assert describe(record, after.resources).backfills == record.backfills
+    assert describe(record, after.resources).tasks == record.tasks
     assert decode_state(encode_state(after), "x").resources == after.resources
     # The files say nothing of it, and take nothing of it back.
     assert build_plan(shop(out=console("out", "orders")), after).is_empty
@@ -101,11 +107,11 @@ def test_it_is_pending_until_the_query_runs_that_has_done_it(state: State) -> No
     (pending,) = build_plan(shop(out=console("out", "orders")), after, old).pending
     assert pending.reason == f"the backfill {TEXT} is not done yet"
     record = after.resources[ORDERS]
-    assert record.open_tasks(old["local"].observations[ORDERS]) == record.backfills
+    assert record.open_tasks(old["local"].observations[ORDERS]) == record.tasks
     assert build_plan(shop(out=console("out", "orders")), after, observe(after)).pending == ()
     # A later restart that is still to come does not bring it back.
     later = commit_plan(plan_restart(after, [ORDERS]), after)
-    seen = observe(after, orders={"backfilled": 2})["local"].observations[ORDERS]
+    seen = observe(after, orders={"tasks_done": done(2)})["local"].observations[ORDERS]
     assert later.resources[ORDERS].open_tasks(seen) == ()
 
 
@@ -116,7 +122,7 @@ def test_what_a_query_that_does_not_run_has_done(state: State) -> None:
     for accepted, done in ((state, False), (after, True)):
         memory = Memory(accepted=describe(accepted.resources[ORDERS], accepted.resources))
         seen = observe_query(ORDERS, QueryState(wanted=wanted, memory=memory))
-        assert record.has_done(record.backfills[0], seen) is done
+        assert record.has_done(record.tasks[0], seen) is done
 
 
 def test_the_same_range_again_only_when_it_is_done(state: State) -> None:
@@ -126,9 +132,9 @@ def test_the_same_range_again_only_when_it_is_done(state: State) -> None:
             backfilled(after, statuses)
         assert caught.value.diagnostics[0].code == "MZ275" and caught.value.exit_code == ExitCode.REFUSED
     _, other = backfilled(after, observe(state), RANGE[0] + HOUR)
-    assert [one.serial for one in other.resources[ORDERS].backfills] == [2, 3]
+    assert [one.serial for one in other.resources[ORDERS].tasks] == [2, 3]
     _, again = backfilled(after, observe(after))
-    assert [one.serial for one in again.resources[ORDERS].backfills] == [3]
+    assert [one.serial for one in again.resources[ORDERS].tasks] == [3]
 
 
 def test_giving_it_up(state: State) -> None:
@@ -137,7 +143,7 @@ def test_giving_it_up(state: State) -> None:
     assert change_of(plan, "source.orders").reason == f"the backfill {TEXT} is given up"
     assert plan.diagnostics == ()
     given_up = commit_plan(plan, after)
-    assert given_up.resources[ORDERS].backfills == ()
+    assert given_up.resources[ORDERS].tasks == ()
     assert given_up.resources[ORDERS].digest not in (after.resources[ORDERS].digest, "")
     for none in (given_up, state):
         with pytest.raises(MzplanError, match="no backfill that could be given up"):
@@ -150,7 +156,7 @@ def test_a_new_generation_has_none(state: State) -> None:
     _, after = backfilled(state)
     anew = commit(shop(out=console("out", "orders")), after, replace=[ORDERS])
     record = anew.resources[ORDERS]
-    assert record.generation == 2 and describe(record, anew.resources).backfills == ()
+    assert record.generation == 2 and describe(record, anew.resources).tasks == ()
     assert record.open_tasks(observe(state)["local"].observations[ORDERS]) == ()
 
 
@@ -168,10 +174,15 @@ def test_another_one_after_a_rollback_is_done_too(state: State) -> None:
     record = second.resources[ORDERS]
     assert record.restart_token == first.resources[ORDERS].restart_token
     assert record.digest != first.resources[ORDERS].digest
-    assert record.open_tasks(observe(first)["local"].observations[ORDERS]) == record.backfills
+    assert record.open_tasks(observe(first)["local"].observations[ORDERS]) == record.tasks
     ran = describe(first.resources[ORDERS], first.resources)
     report = QueryReport(
-        name=QueryName.of("shop", ran), query_id="q", run_id="r", active=True, triggered=True, backfilled=2
+        name=QueryName.of("shop", ran),
+        query_id="q",
+        run_id="r",
+        active=True,
+        triggered=True,
+        tasks_done=done(2),
     )
     wanted = Desired(description=describe(record, second.resources), paused=False)
     decision = decide(ORDERS, wanted, [report], Memory(target=key_of(ran), accepted=ran), 0.0)
@@ -188,25 +199,25 @@ def test_an_older_one_that_a_rollback_brings_back_is_not_done_by_a_newer_one(sta
     again = rolled_back(second, first)
     record = again.resources[ORDERS]
     assert record.digest == first.resources[ORDERS].digest
-    seen = observe(second, orders={"backfilled": second.resources[ORDERS].backfills[0].serial})
-    assert record.open_tasks(seen["local"].observations[ORDERS]) == record.backfills
+    seen = observe(second, orders={"tasks_done": done(second.resources[ORDERS].tasks[0].serial)})
+    assert record.open_tasks(seen["local"].observations[ORDERS]) == record.tasks
     _, third = backfilled(again, seen, RANGE[0] + HOUR)
-    assert [one.serial for one in third.resources[ORDERS].backfills] == [2, third.serial]
+    assert [one.serial for one in third.resources[ORDERS].tasks] == [2, third.serial]
 
 
-def test_those_before_the_newest_that_is_done_are_done(state: State) -> None:
+def test_which_of_several_are_done(state: State) -> None:
     _, one = backfilled(state)
     _, two = backfilled(one, observe(state), RANGE[0] + HOUR)
     later = commit_plan(plan_restart(two, [ORDERS]), two).resources[ORDERS]
-    for newest, left in ((0, [2, 3]), (2, [3]), (3, [])):
-        seen = observe(state, orders={"backfilled": newest})["local"].observations[ORDERS]
+    for serials, left in (((), [2, 3]), ((2,), [3]), ((2, 3), [])):
+        seen = observe(state, orders={"tasks_done": done(*serials)})["local"].observations[ORDERS]
         assert [one.serial for one in later.open_tasks(seen)] == left
 
 
 def test_the_digest_has_the_backfills_of_the_generation(state: State) -> None:
     _, after = backfilled(state)
     record = after.resources[ORDERS]
-    none, anew = replace(record, backfills=()), replace(record, generation=2)
+    none, anew = replace(record, tasks=()), replace(record, generation=2)
     assert digest_of(none, after.resources) != digest_of(record, after.resources) == record.digest
     assert digest_of(anew, after.resources) == digest_of(replace(none, generation=2), after.resources)
 
@@ -277,8 +288,9 @@ def test_the_command(tmp_path: Path) -> None:
     )
     assert run("plan", "--detailed-exitcode").code == 0
     (shown,) = [q for q in run("status", "--json").json()["queries"] if q["address"] == "source.orders"]
-    assert shown["backfills"] == [
-        {"serial": 2, "from": "2026-11-01T07:00:00Z", "to": "2026-11-01T09:00:00Z", "done": True}
+    arguments = {"from": "2026-11-01T07:00:00Z", "to": "2026-11-01T09:00:00Z"}
+    assert shown["tasks"] == [
+        {"kind": "backfill", "serial": 2, "arguments": arguments, "done": True, "outcome": None}
     ]
     assert "Backfill of source.orders from" in run("history").out
     assert run("drift", "--detailed-exitcode").code == 0
@@ -290,15 +302,19 @@ def test_the_command(tmp_path: Path) -> None:
 # --- its step
 
 
-def steps_of(source: StoredSource) -> TaskSteps:
-    return Checkpoint.of(str(source.warehouse), *source.place).task_steps
+def steps_of(source: StoredSource) -> TaskRecords:
+    return Checkpoint.of(str(source.warehouse), *source.place).tasks
 
 
-def write_backfill(source: StoredSource, start: int, end: int) -> BackfillStep:
+def record_of(step: int, start: Any, end: Any, task: Task = SEVEN) -> TaskRecord:
+    """A backfill that has begun as this step."""
+    outcome = TaskOutcome(serial=task.serial)
+    return TaskRecord(task=task, outcome=outcome, step=step, start=start, end=end)
+
+
+def write_backfill(source: StoredSource, start: int, end: int) -> TaskRecord:
     """Its step, as the runner leaves it: rows, and a checkpoint that has not moved."""
-    step = BackfillStep(
-        step=source.step, task=SEVEN, start={"orders": {"0": start}}, end={"orders": {"0": end}}
-    )
+    step = record_of(source.step, {"orders": {"0": start}}, {"orders": {"0": end}})
     steps_of(source).record(step)
     upstream, source.offset = source.offset, source.offset
     offsets(source.checkpoint, source.step, {"orders": {"0": upstream}})
@@ -337,8 +353,8 @@ def test_one_that_was_passed_over_keeps_its_step(tmp_path: Path) -> None:
     checkpoint = Checkpoint.of(str(tmp_path), *stored.place)
     stored.run([{"id": 1}, {"id": 2}])
     (Path(checkpoint.spark) / "metadata").write_text('{"id":"q"}')
-    begun = BackfillStep(step=1, task=SEVEN, start={"orders": {"0": 0}}, end={"orders": {"0": 1}})
-    checkpoint.task_steps.record(begun)
+    begun = record_of(1, {"orders": {"0": 0}}, {"orders": {"0": 1}})
+    checkpoint.tasks.record(begun)
     before = checkpoint.position()
     pass_over_begun(query_of(tmp_path, SEVEN), checkpoint)
     assert checkpoint.log.committed() == 0, "it is wanted: it begins again with the same offsets"
@@ -346,13 +362,13 @@ def test_one_that_was_passed_over_keeps_its_step(tmp_path: Path) -> None:
         pass_over_begun(query_of(tmp_path), checkpoint)
         assert (checkpoint.log.committed(), checkpoint.position()) == (1, before)
     settle_steps(checkpoint, str(stored.collection), Mock())
-    assert checkpoint.task_steps.all() == [begun], "nothing of it is there"
+    assert checkpoint.tasks.all() == [begun], "nothing of it is there"
     info = {"timestamp": 1795244169143, "operation": "WRITE", "operationMetrics": {"numOutputRows": "1"}}
     stored._commit({"commitInfo": info}, {"txn": {"appId": "q", "version": 1}})
     stored.step = 2
     stored.run([{"id": 3}])
     settle_steps(checkpoint, str(stored.collection), Mock())
-    assert checkpoint.task_steps.all() == [replace(begun, done=True)] and checkpoint.log.committed() == 2
+    assert checkpoint.tasks.all() == [replace(begun, done=True)] and checkpoint.log.committed() == 2
     checkpoint.log.pass_over(1)
     assert (checkpoint.log.committed(), checkpoint.log.entry(2)) == (2, '{"orders": {"0": 3}}')
     found = stored.history.read().records
@@ -380,13 +396,13 @@ def test_who_has_written_last(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_of_them(tmp_path: Path) -> None:
-    kept = TaskSteps(str(tmp_path))
+    kept = TaskRecords(str(tmp_path))
     assert kept.all() == [] and kept.at(3) is None
-    step = BackfillStep(step=3, task=SEVEN, start={"t": {"0": 1}}, end={"t": {"0": 2}})
+    step = record_of(3, {"t": {"0": 1}}, {"t": {"0": 2}})
     kept.record(step)
     kept.record(replace(step, step=11, done=True))
     assert [one.step for one in kept.all()] == [3, 11] and kept.at(3) == step
-    (tmp_path / "backfills" / f"{11:020}.json").write_text("{")
+    (tmp_path / "tasks" / f"{11:020}.json").write_text("{")
     with pytest.raises(OSError, match="is damaged"):
         kept.all()
 
@@ -394,9 +410,9 @@ def test_what_is_kept_of_them(tmp_path: Path) -> None:
 # --- whether the upstream has it
 
 
-def query_of(folder: Path, *backfills: Backfill) -> Any:
+def query_of(folder: Path, *tasks: Task) -> Any:
     described = describe(commit(shop()).resources[ORDERS], commit(shop()).resources)
-    return resolve(replace(described, backfills=backfills), Secrets(".", {}), ".", str(folder))
+    return resolve(replace(described, tasks=tasks), Secrets(".", {}), ".", str(folder))
 
 
 def test_a_check_looks_for_those_that_are_not_done(tmp_path: Path) -> None:
@@ -408,19 +424,19 @@ def test_a_check_looks_for_those_that_are_not_done(tmp_path: Path) -> None:
             asked.append((start, end, position))
             return {}, {}
 
-    (begins,) = check_tasks(Asked(), query, query.checkpoint)
+    (begins,) = check_tasks(query, query.checkpoint, Asked())
     assert begins.code == "MZ278" and not asked
     spark = Path(query.checkpoint.spark)
     offsets(spark, 0, {"orders": {"0": 3}})
     seen_through(spark, 0)
-    query.checkpoint.task_steps.record(BackfillStep(step=1, task=SEVEN, start={}, end={}, done=True))
+    query.checkpoint.tasks.record(replace(record_of(1, {}, {}), done=True))
     assert tasks_to_do(query, query.checkpoint) == [replace(SEVEN, serial=8)]
-    assert check_tasks(Asked(), query, query.checkpoint) == ()
+    assert check_tasks(query, query.checkpoint, Asked()) == ()
     assert asked == [(*RANGE, '{"orders": {"0": 3}}')]
     # One that has begun has its offsets, and its rows may be there: nothing is looked for.
-    query.checkpoint.task_steps.record(BackfillStep(step=2, task=replace(SEVEN, serial=8), start={}, end={}))
-    assert check_tasks(Asked(), query, query.checkpoint) == () and len(asked) == 1
-    assert check_tasks(Asked(), query_of(tmp_path), query.checkpoint) == ()
+    query.checkpoint.tasks.record(record_of(2, {}, {}, replace(SEVEN, serial=8)))
+    assert check_tasks(query, query.checkpoint, Asked()) == () and len(asked) == 1
+    assert check_tasks(query_of(tmp_path), query.checkpoint, Asked()) == ()
 
 
 @pytest.mark.parametrize(

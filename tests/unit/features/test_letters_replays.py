@@ -13,28 +13,29 @@ import pytest
 
 from mzplan.cli.apply import applied_to_json
 from mzplan.connectors.api.queries import resolve
-from mzplan.connectors.api.upstreams import check_tasks, tasks_to_do
+from mzplan.connectors.api.tasks import check_tasks, tasks_to_do
 from mzplan.connectors.kafka.source import KafkaSource
 from mzplan.features.backfill.backfill_plans import plan_backfill
 from mzplan.features.replay.replay_plans import plan_letters
 from mzplan.features.steps.steps_text import render_steps
 from mzplan.model.diagnostics import ExitCode, MzplanError
-from mzplan.model.observed import LettersReplayed
 from mzplan.model.plan import Plan
-from mzplan.model.state import Replay, State
+from mzplan.model.state import State
+from mzplan.model.tasks import Task
 from mzplan.operations.apply import Applied
 from mzplan.operations.project import Outcome
 from mzplan.plan import build_plan
 from mzplan.plan.manual_changes import plan_between, plan_pause
 from mzplan.plan.tasks import plan_without_tasks
-from mzplan.render.resumption import render_letters
 from mzplan.schema.description import describe
 from mzplan.secrets.references import Secrets
-from mzplan.spark.tasks.source_steps import newest_done, pass_over_begun, settle_steps
+from mzplan.spark.tasks.dead_letters import outcome_of
+from mzplan.spark.tasks.source_steps import pass_over_begun, settle_steps
 from mzplan.store.formats import decode_state, encode_state
-from mzplan.warehouse.checkpoints import Checkpoint, LettersStep
+from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
 from tests.stored_steps import StoredSource, offsets
 from tests.stored_steps import commit as seen_through
+from tests.tasks import task
 from tests.unit import cli_runs
 from tests.unit.small_projects import (
     actions,
@@ -52,8 +53,9 @@ ORDERS = at("source.orders")
 WHERE = "reason LIKE 'id %'"
 ASIDE: dict[str, Any] = {"on_error": "dead-letter", "dead_letter": {"path": "dead/orders"}}
 KEPT = "on_error: dead-letter, dead_letter: {path: dead/orders},"
-ASKED = Replay(serial=2, dead_letters=True, where=WHERE, generation=1)
-FOUND = LettersReplayed(serial=2, rows=3, before=1, stay=(("id is not a BIGINT", 2), ("no value", 1)))
+TEXT = f"replay of its dead letters where {WHERE}"
+ASKED = task("dead-letters", 2, TEXT, where=WHERE)
+FOUND = outcome_of(ASKED, rows=3, before=1, stay=(("id is not a BIGINT", 2), ("no value", 1)))
 
 
 def keeping(**changed: Any) -> State:
@@ -65,18 +67,18 @@ def test_a_replay_of_letters_is_a_restart_that_the_state_explains() -> None:
     plan = plan_letters(state, ORDERS, WHERE)
     after = commit_plan(plan, state)
     assert actions(plan) == {"source.orders": "restart"} and names(plan.downstream) == ["sink.orders_pg"]
-    reason = f"a replay of its dead letters where {WHERE}"
+    reason = f"a {TEXT}"
     assert change_of(plan, "source.orders").reason == reason
     (upserts,) = plan.diagnostics
     assert (upserts.code, upserts.severity) == ("MZ045", "warning") and "sink.orders_pg:" in upserts.detail
     before, record = state.resources[ORDERS], after.resources[ORDERS]
-    assert record.replays == (ASKED,) and record.place == before.place and record.digest != before.digest
-    assert describe(record, after.resources).replays == (ASKED,)
+    assert record.tasks == (ASKED,) and record.place == before.place and record.digest != before.digest
+    assert describe(record, after.resources).tasks == (ASKED,)
     assert decode_state(encode_state(after), "x").resources == after.resources
     assert build_plan(shop(orders=source(**ASIDE)), after).is_empty
     assert change_of(plan_between(state, after), "source.orders").reason == reason
     (pending,) = build_plan(shop(orders=source(**ASIDE)), after, observe(state)).pending
-    assert pending.reason == f"the replay of its dead letters where {WHERE} is not done yet"
+    assert pending.reason == f"the {TEXT} is not done yet"
     assert change_of(plan_letters(state, ORDERS, None), "source.orders").reason == (
         "a replay of its dead letters"
     )
@@ -89,14 +91,14 @@ def test_the_same_again_only_when_it_is_done_and_giving_it_up() -> None:
         plan_letters(after, ORDERS, WHERE, observe(state))
     assert caught.value.diagnostics[0].code == "MZ275"
     again = commit_plan(plan_letters(after, ORDERS, WHERE, observe(after)), after)
-    assert [one.serial for one in again.resources[ORDERS].replays] == [3]
+    assert [one.serial for one in again.resources[ORDERS].tasks] == [3]
     # Of a source that is to do both, each command gives up its own.
     hour = 3_600_000
     both = commit_plan(plan_backfill(after, ORDERS, hour, 2 * hour, 3 * hour, observe(state)), after)
     record = commit_plan(plan_without_tasks(both, ORDERS, "backfill", observe(state)), both).resources[ORDERS]
-    assert (record.backfills, record.replays) == ((), (ASKED,))
+    assert record.tasks == (ASKED,)
     record = commit_plan(plan_without_tasks(both, ORDERS, "replay", observe(state)), both).resources[ORDERS]
-    assert (len(record.backfills), record.replays) == (1, ())
+    assert [one.kind for one in record.tasks] == ["backfill"]
     for word in ("replay", "backfill"):
         with pytest.raises(MzplanError, match="that could be given up"):
             plan_without_tasks(state, ORDERS, word)
@@ -147,31 +149,31 @@ def test_only_a_source_has_letters_and_a_paused_one_waits() -> None:
         plan_letters(commit_plan(plan_pause(state, [ORDERS]), state), ORDERS, None)
 
 
-def query_of(folder: Path, *replays: Replay, **changed: Any) -> Any:
+def query_of(folder: Path, *tasks: Task, **changed: Any) -> Any:
     state = keeping(**changed)
-    described = replace(describe(state.resources[ORDERS], state.resources), replays=replays)
+    described = replace(describe(state.resources[ORDERS], state.resources), tasks=tasks)
     return resolve(described, Secrets(".", {}), ".", str(folder))
 
 
 def test_what_a_runner_finds(tmp_path: Path) -> None:
     query = query_of(tmp_path, ASKED)
-    (begins,) = check_tasks(KafkaSource(), query, query.checkpoint)
+    (begins,) = check_tasks(query, query.checkpoint, KafkaSource())
     assert begins.code == "MZ278" and "A replay is a step after others" in begins.detail
     spark = Path(query.checkpoint.spark)
     offsets(spark, 0, {"orders": {"0": 3}})
     seen_through(spark, 0)
-    assert check_tasks(KafkaSource(), query, query.checkpoint) == ()
+    assert check_tasks(query, query.checkpoint, KafkaSource()) == ()
     # The source may have changed since it was asked for.
     other = query_of(tmp_path, ASKED, dead_letter={"topic": "dead"})
-    (refused,) = check_tasks(KafkaSource(), other, other.checkpoint)
+    (refused,) = check_tasks(other, other.checkpoint, KafkaSource())
     assert refused.code == "MZ273" and "out of which nothing can be taken" in refused.detail
-    step = LettersStep(step=1, task=ASKED, path="dead/orders", found=FOUND)
-    query.checkpoint.task_steps.record(step)
-    assert query.checkpoint.task_steps.all() == [step]
+    step = TaskRecord(step=1, task=ASKED, outcome=FOUND, details={"path": "dead/orders"})
+    query.checkpoint.tasks.record(step)
+    assert query.checkpoint.tasks.all() == [step]
     assert tasks_to_do(query, query.checkpoint) == [ASKED]
-    query.checkpoint.task_steps.record(replace(step, done=True))
+    query.checkpoint.tasks.record(replace(step, done=True))
     assert tasks_to_do(query, query.checkpoint) == []
-    assert newest_done(query.checkpoint) == (2, FOUND)
+    assert query.checkpoint.tasks.done() == (FOUND,)
 
 
 def test_its_step_is_finished_once_its_rows_are_there(tmp_path: Path) -> None:
@@ -180,8 +182,8 @@ def test_its_step_is_finished_once_its_rows_are_there(tmp_path: Path) -> None:
     checkpoint = Checkpoint.of(str(tmp_path), *stored.place)
     stored.run([{"id": 1}, {"id": 2}])
     (Path(checkpoint.spark) / "metadata").write_text('{"id":"q"}')
-    step = LettersStep(step=1, task=ASKED, path="dead/orders", found=FOUND)
-    checkpoint.task_steps.record(step)
+    step = TaskRecord(step=1, task=ASKED, outcome=FOUND, details={"path": "dead/orders"})
+    checkpoint.tasks.record(step)
     clear = Mock()
     settle_steps(checkpoint, str(stored.collection), clear)
     pass_over_begun(query_of(tmp_path, ASKED), checkpoint)
@@ -191,11 +193,11 @@ def test_its_step_is_finished_once_its_rows_are_there(tmp_path: Path) -> None:
     clear.side_effect = RuntimeError("as if killed")
     with pytest.raises(RuntimeError):
         settle_steps(checkpoint, str(stored.collection), clear)
-    assert checkpoint.task_steps.all() == [step] and checkpoint.log.committed() == 0
+    assert checkpoint.tasks.all() == [step] and checkpoint.log.committed() == 0
     clear = Mock()
     settle_steps(checkpoint, str(stored.collection), clear)
     clear.assert_called_once_with(step)
-    assert checkpoint.task_steps.all() == [replace(step, done=True)] and checkpoint.log.committed() == 1
+    assert checkpoint.tasks.all() == [replace(step, done=True)] and checkpoint.log.committed() == 1
     stored.step = 2
     stored.run([{"id": 3}])
     found = stored.history.read()
@@ -210,26 +212,24 @@ def test_its_step_is_finished_once_its_rows_are_there(tmp_path: Path) -> None:
 
 
 def test_what_a_command_says_of_them() -> None:
-    lines = render_letters(ORDERS, FOUND).splitlines()
-    assert lines == [
-        "source.orders: 7 dead letters were read: 3 are rows now, 1 was one already, 3 stay",
+    assert FOUND.text.splitlines() == [
+        "7 dead letters were read: 3 are rows now, 1 was one already, 3 stay",
         "2: id is not a BIGINT",
         "1: no value",
     ]
-    none = LettersReplayed(serial=2, rows=0, before=0)
-    assert render_letters(ORDERS, none) == "source.orders: 0 dead letters were read"
+    assert outcome_of(ASKED, rows=0, before=0, stay=()).text == "0 dead letters were read"
     plan: Plan = plan_letters(keeping(), ORDERS, None)
     for serial, there in ((2, True), (3, False)):  # of an earlier replay, nothing is said
-        outcome = Outcome(address=ORDERS, status="applied", seconds=1.0, letters=FOUND)
+        outcome = Outcome(address=ORDERS, status="applied", seconds=1.0, tasks_done=(FOUND,))
         applied = Applied(plan=plan, serial=serial, lineage="x", outcomes={ORDERS: outcome}, before={})
         (shown,) = applied_to_json(applied)["changes"]
-        assert ("dead_letters" in shown) is there
+        assert ("task" in shown) is there
         if there:
             stay = [
                 {"reason": "id is not a BIGINT", "letters": 2},
                 {"reason": "no value", "letters": 1},
             ]
-            assert shown["dead_letters"] == {"read": 7, "rows": 3, "rows_before": 1, "stay": stay}
+            assert shown["task"]["outcome"] == {"read": 7, "rows": 3, "rows_before": 1, "stay": stay}
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -245,7 +245,9 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert done.json()["changes"][0]["reason"] == f"a replay of its dead letters where {WHERE}"
     (shown,) = [q for q in run("status", "--json").json()["queries"] if q["address"] == "source.orders"]
-    assert shown["replays"] == [{"serial": 2, "dead_letters": None, "where": WHERE, "done": True}]
+    assert shown["tasks"] == [
+        {"kind": "dead-letters", "serial": 2, "arguments": {"where": WHERE}, "done": True, "outcome": None}
+    ]
     assert "Replay of the dead letters of source.orders" in run("history").out
     assert run("plan", "--detailed-exitcode").code == 0
     for wrong in (("--where", WHERE), ("--dead-letters", "--missing"), ("--dead-letters", "--cancel")):
@@ -267,4 +269,4 @@ def test_with_no_runner_alive_it_is_recorded(tmp_path: Path) -> None:
     assert run("replay", "source.orders", "--dead-letters").code == 7  # nobody validates it
     recorded = run("replay", "source.orders", "--dead-letters", "--no-live")
     assert recorded.code == 8 and "no runner" in (recorded.out + recorded.err).lower(), recorded.err
-    assert '"dead_letters":true' in (folder / "state" / "mzplan.state.json").read_text()
+    assert '"kind":"dead-letters"' in (folder / "state" / "mzplan.state.json").read_text()

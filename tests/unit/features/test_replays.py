@@ -11,12 +11,12 @@ import pytest
 
 from mzplan.cli.apply import applied_to_json
 from mzplan.connectors.api.queries import resolve
-from mzplan.connectors.api.repairs import check_replays, replays_to_do
+from mzplan.connectors.api.tasks import check_tasks, tasks_to_do
 from mzplan.features.replay.replay_plans import plan_replay
 from mzplan.model.diagnostics import ExitCode, MzplanError
-from mzplan.model.observed import RowsReplayed
 from mzplan.model.plan import Plan
-from mzplan.model.state import Backfill, Replay, State
+from mzplan.model.state import State
+from mzplan.model.tasks import TaskOutcome
 from mzplan.operations.apply import Applied
 from mzplan.operations.project import Outcome
 from mzplan.plan import build_plan
@@ -25,9 +25,10 @@ from mzplan.plan.tasks import plan_without_tasks
 from mzplan.schema.description import describe
 from mzplan.secrets.references import Secrets
 from mzplan.store.formats import decode_state, encode_state
-from mzplan.warehouse.checkpoints import Checkpoint, Replayed, ReplaysDone
+from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
 from tests.stored_steps import commit as seen_through
 from tests.stored_steps import offsets
+from tests.tasks import backfill, task
 from tests.unit import cli_runs
 from tests.unit.small_projects import (
     actions,
@@ -42,7 +43,9 @@ from tests.unit.small_projects import (
 )
 
 SINK = at("sink.orders_pg")
-ASKED = Replay(serial=2, first=3, last=5, missing=True, generation=1)
+TEXT = "replay of steps 3 to 5, rows that are missing"
+ASKED = task("replay", 2, TEXT, first=3, last=5, missing=True)
+OUTCOME = TaskOutcome(serial=2, text="101 rows were written again", facts={"rows": 101})
 
 
 @pytest.fixture
@@ -58,18 +61,18 @@ def replayed(state: State, statuses: Any = None, **given: Any) -> tuple[Plan, St
 def test_a_replay_is_a_restart_of_the_sink_alone(state: State) -> None:
     plan, after = replayed(state)
     assert actions(plan) == {"sink.orders_pg": "restart"} and plan.downstream == ()
-    reason = "a replay of steps 3 to 5, rows that are missing"
+    reason = f"a {TEXT}"
     assert change_of(plan, "sink.orders_pg").reason == reason
     before, record = state.resources[SINK], after.resources[SINK]
-    assert record.replays == (ASKED,) and record.place == before.place
+    assert record.tasks == (ASKED,) and record.place == before.place
     assert record.digest != before.digest
-    assert describe(record, after.resources).replays == (ASKED,)
+    assert describe(record, after.resources).tasks == (ASKED,)
     assert decode_state(encode_state(after), "x").resources == after.resources
     assert build_plan(shop(out=console("out", "orders")), after).is_empty
     shown = change_of(plan_between(state, after), "sink.orders_pg")
     assert (shown.action, shown.reason) == ("restart", reason)
     (pending,) = build_plan(shop(out=console("out", "orders")), after, observe(state)).pending
-    assert pending.reason == "the replay of steps 3 to 5, rows that are missing is not done yet"
+    assert pending.reason == f"the {TEXT} is not done yet"
     assert build_plan(shop(out=console("out", "orders")), after, observe(after)).pending == ()
 
 
@@ -94,10 +97,10 @@ def test_the_same_again_only_when_it_is_done_and_giving_it_up(state: State) -> N
             replayed(after, statuses)
         assert caught.value.diagnostics[0].code == "MZ275" and caught.value.exit_code == ExitCode.REFUSED
     _, again = replayed(after, observe(after))
-    assert [one.serial for one in again.resources[SINK].replays] == [3]
+    assert [one.serial for one in again.resources[SINK].tasks] == [3]
     plan = plan_without_tasks(after, SINK, "replay", observe(state))
     assert change_of(plan, "sink.orders_pg").reason.endswith("is given up")
-    assert commit_plan(plan, after).resources[SINK].replays == ()
+    assert commit_plan(plan, after).resources[SINK].tasks == ()
     with pytest.raises(MzplanError, match="no replay that could be given up"):
         plan_without_tasks(after, SINK, "replay", observe(after))
 
@@ -121,38 +124,38 @@ def test_what_can_not_be_replayed() -> None:
 
 
 def test_which_steps_a_runner_finds(state: State, tmp_path: Path) -> None:
-    described = replace(describe(state.resources[SINK], state.resources), replays=(ASKED,))
+    described = replace(describe(state.resources[SINK], state.resources), tasks=(ASKED,))
     secrets = Secrets(".", {"PG_PASSWORD": "x"})
     query = resolve(described, secrets, ".", str(tmp_path))
     checkpoint = Checkpoint.of(str(tmp_path), *described.place)
-    (none,) = check_replays(query, checkpoint)
+    (none,) = check_tasks(query, checkpoint)
     assert none.code == "MZ273" and "written no step yet" in none.detail
     for step in range(5):
         offsets(Path(checkpoint.spark), step, {"reservoirVersion": step})
         seen_through(Path(checkpoint.spark), step)
-    (beyond,) = check_replays(query, checkpoint)
+    (beyond,) = check_tasks(query, checkpoint)
     assert "Step 5 is not there yet. Its last step is 4." in beyond.detail
     offsets(Path(checkpoint.spark), 5, {"reservoirVersion": 5})
     seen_through(Path(checkpoint.spark), 5)
-    assert check_replays(query, checkpoint) == ()
+    assert check_tasks(query, checkpoint) == ()
     # What is done is not looked at again, and not done again.
-    assert replays_to_do(query, checkpoint) == [ASKED]
-    checkpoint.record_replays(ReplaysDone((Replayed(replay=ASKED, rows=101),)))
-    assert replays_to_do(query, checkpoint) == [] and checkpoint.replays().newest() == 2
-    assert checkpoint.replays().rows() == RowsReplayed(serial=2, rows=101)
-    (Path(checkpoint.folder) / "replays.json").write_text("{")
+    assert tasks_to_do(query, checkpoint) == [ASKED]
+    checkpoint.tasks.record(TaskRecord(task=ASKED, outcome=OUTCOME, done=True))
+    assert tasks_to_do(query, checkpoint) == [] and checkpoint.tasks.done() == (OUTCOME,)
+    (Path(checkpoint.folder) / "tasks" / f"{2:020}.json").write_text("{")
     with pytest.raises(OSError, match="is damaged"):
-        checkpoint.replays()
+        checkpoint.tasks.done()
 
 
 def test_json_says_how_many_rows_the_replay_has_written(state: State) -> None:
     plan, _ = replayed(state)
     for serial, there in ((2, True), (3, False)):  # of an earlier replay, nothing is said
-        rows = RowsReplayed(serial=2, rows=101)
-        outcome = Outcome(address=SINK, status="applied", seconds=1.0, replayed=rows)
+        outcome = Outcome(address=SINK, status="applied", seconds=1.0, tasks_done=(OUTCOME,))
         applied = Applied(plan=plan, serial=serial, lineage="x", outcomes={SINK: outcome}, before={})
         (shown,) = applied_to_json(applied)["changes"]
-        assert shown.get("rows_replayed") == (101 if there else None)
+        assert ("task" in shown) is there
+        if there:
+            assert (shown["task"]["kind"], shown["task"]["outcome"]) == ("replay", {"rows": 101})
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -173,7 +176,10 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.json()["changes"][0]["reason"] == "a replay of all steps, rows that are missing"
     assert run("plan", "--detailed-exitcode").code == 0
     (shown,) = [q for q in run("status", "--json").json()["queries"] if q["address"] == "sink.lake"]
-    assert shown["replays"] == [{"serial": 2, "first": 0, "last": None, "missing": True, "done": True}]
+    arguments = {"first": 0, "last": None, "missing": True}
+    assert shown["tasks"] == [
+        {"kind": "replay", "serial": 2, "arguments": arguments, "done": True, "outcome": None}
+    ]
     assert "Replay of sink.lake" in run("history").out
     assert run("replay", "sink.lake", "--cancel").code == 7
     for wrong in ((), ("--steps", "5..3"), ("--cancel", "--missing"), ("--steps", f"0..{2**63}")):
@@ -197,7 +203,7 @@ def test_with_no_runner_alive_it_is_recorded(tmp_path: Path) -> None:
     assert recorded.code == 8, recorded.err
     assert "no runner" in (recorded.out + recorded.err).lower()
     state = json.loads((folder / "state" / "mzplan.state.json").read_text())
-    assert [one["serial"] for one in state["resources"]["sink.lake"]["replays"]] == [2]
+    assert [one["serial"] for one in state["resources"]["sink.lake"]["tasks"]] == [2]
 
 
 def test_only_what_is_committed_has_tasks(state: State) -> None:
@@ -205,13 +211,13 @@ def test_only_what_is_committed_has_tasks(state: State) -> None:
     from mzplan.controller.queries import _as_committed
     from mzplan.controller.reconcile import Decision, Desired, Memory, Switch
 
-    wanted = replace(describe(state.resources[SINK], state.resources), replays=(ASKED,))
-    backfill = Backfill(serial=7, start="2026-11-23T05:00:00Z", end="2026-11-23T07:00:00Z", generation=1)
-    forged = replace(wanted, digest="1:old", replays=(replace(ASKED, serial=9),), backfills=(backfill,))
+    wanted = replace(describe(state.resources[SINK], state.resources), tasks=(ASKED,))
+    other = backfill(7, "2026-11-23T05:00:00Z", "2026-11-23T07:00:00Z")
+    forged = replace(wanted, digest="1:old", tasks=(replace(ASKED, serial=9), other))
     desired = Desired(description=wanted, paused=False)
     for description, kept in ((wanted, (ASKED,)), (forged, ())):
         switch = Switch(address=SINK, description=description, stop=(), check=True)
         decision = Decision(command=switch, memory=Memory(), condition="starting", shown=None)
         command = _as_committed(decision, desired).command
         assert isinstance(command, Switch)
-        assert (command.description.replays, command.description.backfills) == (kept, ())
+        assert command.description.tasks == kept

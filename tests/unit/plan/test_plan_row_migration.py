@@ -9,10 +9,11 @@ import pytest
 
 from mzplan.model.plan import Change, Plan
 from mzplan.model.resources import Instance, Resource
-from mzplan.model.state import Backfill, State
+from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.plan.file import decode_plan, encode_plan
 from mzplan.plan.staleness import ensure_same
+from tests.tasks import backfill
 from tests.unit.small_projects import (
     LOCAL,
     at,
@@ -251,10 +252,10 @@ def test_nothing_runs_on_a_dry_instance_and_its_migrations_are_not_waited_for() 
 
 def test_a_plan_says_which_open_tasks_a_replace_gives_up() -> None:
     state = commit(shop(orders=orders()))
-    asked = Backfill(serial=1, start="2026-11-01T08:00:00Z", end="2026-11-01T09:00:00Z", generation=1)
-    record = dataclasses.replace(state.resources[at("source.orders")], backfills=(asked,))
+    asked = backfill(1, "2026-11-01T08:00:00Z", "2026-11-01T09:00:00Z")
+    record = dataclasses.replace(state.resources[at("source.orders")], tasks=(asked,))
     state = dataclasses.replace(state, resources={**state.resources, record.address: record})
-    given_up = f"MZ045 source.orders: gives up the backfill {asked}"
+    given_up = f"MZ045 source.orders: gives up the {asked}"
     for columns, lifecycle in (("id BIGINT", KEPT), ("id STRING", {"replace": "in-place"})):
         wanted = shop(orders=source(columns=columns, lifecycle=lifecycle))
         open_ = observe(state, orders={"digest": "1:before"})

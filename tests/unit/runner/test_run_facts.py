@@ -16,14 +16,13 @@ from mzplan.features.ui.resource_page import measures
 from mzplan.model.cause import Cause
 from mzplan.model.observed import (
     MEASURES,
-    LettersReplayed,
-    RowsReplayed,
     RunFacts,
     Status,
     Versions,
     facts_of,
 )
 from mzplan.model.state import ProjectStatus, QueryStatus
+from mzplan.model.tasks import TaskOutcome
 from mzplan.render.status import status_to_json
 from mzplan.runner.metrics import _HELP
 from mzplan.store.formats import decode_status, encode_status
@@ -37,9 +36,7 @@ FACTS = RunFacts(
     resumed={"step": 5, "position": {}},
     run_rows=12,
     written_with=Versions(mzplan="1", spark="2", delta="3", kafka="4"),
-    backfilled=6,
-    letters=LettersReplayed(serial=6, rows=2, before=1, stay=(("id is not a BIGINT", 3),)),
-    replayed=RowsReplayed(serial=6, rows=101),
+    tasks_done=(TaskOutcome(serial=6, text="101 rows", facts={"rows": 101}),),
     started_because=Cause(cause="secret", serial=4, detail="another value", at="2026-11-01T08:00:00Z"),
     batch_seconds=0.25,
     latency_seconds=1.23456,

@@ -16,20 +16,22 @@ from mzplan.controller.reconcile import Memory
 from mzplan.controller.work import WorkPool
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import error
-from mzplan.model.state import Backfill, State
+from mzplan.model.state import State
+from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.schema.description import Description, describe, digest_of
+from tests.tasks import backfill
 from tests.unit import cli_runs
 from tests.unit.runner.test_runner import ORDERS, SINK, World, make_state, rename, starts
 
-SEVEN = Backfill(serial=7, start="2026-11-23T05:00:00Z", end="2026-11-23T07:00:00Z", generation=1)
+SEVEN = backfill(7, "2026-11-23T05:00:00Z", "2026-11-23T07:00:00Z")
 
 
-def with_sources(state: State, *names: str, backfills: tuple[Backfill, ...] = ()) -> State:
+def with_sources(state: State, *names: str, tasks: tuple[Task, ...] = ()) -> State:
     """The same with these sources, too."""
     resources = dict(state.resources)
     for name in names:
         address = Address("source", name)
-        made = replace(resources[ORDERS], address=address, id=name, backfills=backfills)
+        made = replace(resources[ORDERS], address=address, id=name, tasks=tasks)
         resources[address] = replace(made, digest=digest_of(made, resources))
     return replace(state, resources=resources)
 
@@ -77,7 +79,7 @@ def narrow(tmp_path: Path) -> Iterator[World]:
 def test_long_backfills_hold_up_nothing_else(narrow: World, monkeypatch: pytest.MonkeyPatch) -> None:
     long = ("a", "b", "c")
     slow = Slow(narrow, monkeypatch, *(Address("source", name) for name in long))
-    narrow.commit(with_sources(make_state(1), *long, backfills=(replace(SEVEN, serial=1),)))
+    narrow.commit(with_sources(make_state(1), *long, tasks=(replace(SEVEN, serial=1),)))
     try:
         rounds(narrow)
         assert set(starts(narrow)) == {"source.orders", "sink.orders_out"}
@@ -92,16 +94,17 @@ def test_long_backfills_hold_up_nothing_else(narrow: World, monkeypatch: pytest.
 def test_which_starts_may_have_backfills_to_do() -> None:
     state = make_state(1)
     none = describe(state.resources[ORDERS], state.resources)
-    both = replace(none, backfills=(SEVEN, replace(SEVEN, serial=9)))
-    seven = replace(none, backfills=(SEVEN,))
+    both = replace(none, tasks=(SEVEN, replace(SEVEN, serial=9)))
+    seven = replace(none, tasks=(SEVEN,))
 
-    def report(done: int) -> QueryReport:
+    def report(*serials: int) -> QueryReport:
+        done = tuple(TaskOutcome(serial=serial) for serial in serials)
         name = QueryName.of("shop", none)
-        return QueryReport(name=name, query_id="q", run_id="r", active=True, triggered=True, backfilled=done)
+        return QueryReport(name=name, query_id="q", run_id="r", active=True, triggered=True, tasks_done=done)
 
     assert not has_tasks(none, Memory(), [])
     assert has_tasks(seven, Memory(), [])
-    assert has_tasks(both, Memory(), [report(7)]) and not has_tasks(both, Memory(), [report(9)])
+    assert has_tasks(both, Memory(), [report(7)]) and not has_tasks(both, Memory(), [report(7, 9)])
     assert has_tasks(both, Memory(accepted=seven), [])
     assert has_tasks(seven, Memory(), [report(9)])  # rolled back to it; it may have been given up
     assert not has_tasks(seven, Memory(accepted=both), [])  # a restart, or another runner

@@ -1,0 +1,179 @@
+"""One-off tasks, as far as connectors know them: which are still to be done, and why one can't be.
+
+A kind of tasks appears here with its check, which needs no Spark. What it does is in mzplan.spark.tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mzplan.connectors.api.connector import SourceConnector, no_times
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.model.address import Address
+from mzplan.model.codec import decode
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error, refusal
+from mzplan.model.tasks import Task
+from mzplan.model.times import instant
+from mzplan.schema.source_columns import included_columns, keys_of
+from mzplan.warehouse.checkpoints import Checkpoint
+
+
+def tasks_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Task]:
+    """Return the tasks that aren't recorded as done, in the order of their requests. Raises OSError."""
+    wanted = query.description.tasks
+    done = [record.task for record in checkpoint.tasks.all() if record.done] if wanted else []
+    return sorted((task for task in wanted if task not in done), key=lambda task: task.serial)
+
+
+def check_tasks(
+    query: ResolvedQuery, checkpoint: Checkpoint, source: SourceConnector | None = None
+) -> tuple[Diagnostic, ...]:
+    """Return why a query can't do its tasks now. Changes nothing, and never raises for what a server or the
+    storage did. `source`: the connector of a source."""
+    found: list[Diagnostic] = []
+    try:
+        for task in tasks_to_do(query, checkpoint):
+            try:
+                _CHECKS[task.kind](query, checkpoint, task, source)
+            except MzplanError as problem:
+                found += [diagnostic for diagnostic in problem.diagnostics if diagnostic not in found]
+    except OSError:  # the start reports what is wrong with the storage
+        return ()
+    return tuple(found)
+
+
+def require_begun(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> None:
+    """Raise MzplanError MZ278 for a task that is a step, if there is no step that it could come after."""
+    if checkpoint.log.committed() >= 0:
+        return
+    raise error(
+        "MZ278",
+        f"{query.address} has read nothing yet, so nothing can be {task.command}ed",
+        f"A {task.command} is a step after others, and its checkpoint has none.",
+        f"wait for its first step, or give it up: mzplan {task.command} {query.address} --cancel.",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def range_of_backfill(
+    connector: SourceConnector, query: ResolvedQuery, task: Task, position: str | None
+) -> tuple[Any, Any]:
+    """Return two entries of Spark's offset log: what the upstream holds of a backfill's range, before the
+    `position` of the checkpoint. Raises MzplanError: MZ273 for a type that can't read by time, MZ277 for a
+    range that is not there, MZ278 for one that was not read yet."""
+    start, end = (instant(str(task.arguments.get(name))) for name in ("from", "to"))
+    if start is None or end is None:
+        raise no_times(query)
+    return connector.between_times(query, start, end, position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedSteps:
+    """The arguments of a replay: steps of a sink, from `first` to `last` (None: the newest). `missing`: only
+    the rows of them that the target is missing."""
+
+    first: int = 0
+    last: int | None = None
+    missing: bool = False
+
+    @classmethod
+    def of(cls, task: Task) -> ReplayedSteps:
+        """Return the steps that a task replays. Raises ValueError for arguments of another kind."""
+        return decode(cls, task.arguments, task.title)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are all steps that the sink has written."""
+        return self.first == 0 and self.last is None
+
+    def __str__(self) -> str:
+        steps = "all steps" if self.is_whole else f"the steps from {self.first} on"
+        if self.last is not None:
+            steps = f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
+        return f"{steps}, rows that are missing" if self.missing else steps
+
+
+def _check_backfill(
+    query: ResolvedQuery, checkpoint: Checkpoint, task: Task, source: SourceConnector | None
+) -> None:
+    require_begun(query, checkpoint, task)
+    records = checkpoint.tasks.all()
+    committed = checkpoint.log.committed()
+    has_begun = any(r.task == task and r.step is not None and r.step > committed for r in records)
+    if source is not None and not has_begun:  # else its offsets are known, and its rows may be there
+        range_of_backfill(source, query, task, checkpoint.position())
+
+
+def _check_letters(
+    query: ResolvedQuery, checkpoint: Checkpoint, task: Task, _: SourceConnector | None
+) -> None:
+    require_begun(query, checkpoint, task)
+    ensure_letters(query.address, query.description.type, query.body)
+
+
+def _check_replay(
+    query: ResolvedQuery, checkpoint: Checkpoint, task: Task, _: SourceConnector | None
+) -> None:
+    """Raise MzplanError MZ273 for a replay of steps that don't exist yet."""
+    steps, done = ReplayedSteps.of(task), checkpoint.log.committed()
+    newest = max(steps.first, steps.last or 0)
+    if newest <= done:
+        return
+    last_step = f"Its last step is {done}." if done >= 0 else "It has written no step yet."
+    raise refusal(
+        "MZ273",
+        f"Steps of {query.address} can't be replayed",
+        f"Step {newest} is not there yet. {last_step}",
+        f"mzplan steps {query.address} lists them; mzplan replay {query.address} --cancel gives it up.",
+        address=query.address,
+    )
+
+
+_CHECKS: Mapping[str, Callable[[ResolvedQuery, Checkpoint, Task, SourceConnector | None], None]] = {
+    "backfill": _check_backfill,
+    "dead-letters": _check_letters,
+    "replay": _check_replay,
+}
+
+
+def ensure_letters(address: Address, type_: str, body: Mapping[str, Any]) -> None:
+    """Raise MzplanError MZ273 for a source whose dead letters can't be read once more, with why."""
+    place = body.get("dead_letter") or {}
+    again = f"let it read everything again: mzplan apply --replace {address} --allow-replace"
+    if body.get("on_error") != "dead-letter" or not place:
+        raise letters_refused(
+            address,
+            "It keeps none: it does not say `on_error: dead-letter`.",
+            "where it has kept some before, declare on_error and dead_letter as they were.",
+        )
+    if "path" not in place:
+        raise letters_refused(
+            address,
+            f"It sends them to the topic {place['topic']}, out of which nothing can be taken: those that "
+            "have become rows could not be told from the others.",
+            "declare a source of that topic, with columns that fit what is in it; and keep those to come in "
+            "a table: dead_letter: {path: …}.",
+        )
+    if keys_of(type_, body):
+        raise letters_refused(
+            address,
+            "Its collection holds the latest row of each key: an older record would take the place of a "
+            "newer one, and bring back what was deleted since.",
+            again,
+        )
+    if "headers" in included_columns(type_, body):
+        raise letters_refused(
+            address,
+            "It includes the headers of its records, and a dead letter has none: the column would be empty.",
+            f"{again}; or read the records of that time themselves, those that are rows already once more: "
+            f"mzplan backfill {address} --from T --to T",
+        )
+
+
+def letters_refused(address: Address, why: str, hint: str) -> MzplanError:
+    """MZ273 of dead letters."""
+    summary = f"Dead letters of {address} can't be replayed"
+    return refusal("MZ273", summary, why, hint, address=address)

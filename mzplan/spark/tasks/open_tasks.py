@@ -1,0 +1,69 @@
+"""The rule of tasks: those that are open run before their query starts, each once, in the order of their
+requests. After a kill, only a task that was not recorded as done is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.api.tasks import tasks_to_do
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.tasks import Task, TaskOutcome
+from mzplan.spark import failures
+from mzplan.spark.tasks.backfills import BACKFILL
+from mzplan.spark.tasks.dead_letters import DEAD_LETTERS
+from mzplan.spark.tasks.interface import TaskContext, TaskKind
+from mzplan.spark.tasks.replays import REPLAY
+from mzplan.spark.tasks.source_steps import pass_over_begun, settle_steps
+from mzplan.warehouse.checkpoints import TaskRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_KINDS: Mapping[str, TaskKind] = {"backfill": BACKFILL, "dead-letters": DEAD_LETTERS, "replay": REPLAY}
+
+
+def do_open_tasks(context: TaskContext, prepare: Callable[[], None]) -> tuple[TaskOutcome, ...]:
+    """Do the open tasks of a query that doesn't run, and return the outcomes of the newest that are done.
+    `prepare`: called before the first one. Raises MzplanError and OSError."""
+    query, checkpoint = context.query, context.checkpoint
+
+    def settle(record: TaskRecord) -> None:
+        with _failing(query.address, record.task):
+            _KINDS[record.task.kind].settle(context, record)
+
+    settle_steps(checkpoint, context.collection, settle)
+    todo = tasks_to_do(query, checkpoint)
+    if todo:
+        prepare()
+    pass_over_begun(query, checkpoint)
+    for task in todo:
+        with _failing(query.address, task):
+            _KINDS[task.kind].do(context, task)
+    return checkpoint.tasks.done()
+
+
+def check_arguments(spark: SparkSession, query: ResolvedQuery) -> None:
+    """Raise MzplanError for a task whose arguments Spark doesn't accept. Reads nothing."""
+    for task in query.description.tasks:
+        _KINDS[task.kind].check(spark, query, task)
+
+
+@contextmanager
+def _failing(address: Address, task: Task) -> Iterator[None]:
+    """Raise a problem of Spark's as the task's failure."""
+    try:
+        yield
+    except (MzplanError, OSError):
+        raise
+    except Exception as problem:
+        raise failures.as_error(
+            problem,
+            "MZ279",
+            f"The {task.command} of {address} could not be done",
+            address,
+            f"it is tried again; mzplan {task.command} {address} --cancel gives it up.",
+        ) from None
