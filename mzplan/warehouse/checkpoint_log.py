@@ -186,7 +186,7 @@ class CheckpointLog:
         end, began = self.offset(step)
         if step == 0:
             return self.before_all(), end, began
-        follows = before is not None and before.step == step - 1 and before.backfill is None
+        follows = before is not None and before.step == step - 1 and before.task is None
         if follows and before is not None and before.end is not None:
             return before.end, end, began
         return self.offset(step - 1)[0], end, began

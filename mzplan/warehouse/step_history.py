@@ -18,7 +18,7 @@ from mzplan.warehouse.checkpoints import Checkpoint, TaskRecords, collection_pat
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, steps_of, versions_between
 from mzplan.warehouse.folder import decoding
 from mzplan.warehouse.step_index import StepIndex
-from mzplan.warehouse.step_record import StepRecord
+from mzplan.warehouse.step_record import StepRecord, StepTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,13 +164,13 @@ def source_tail(
         start, end, _ = _range_of(log, commit.step, last)
         # A task leaves the checkpoint where it was, once it is behind it: no other step is looked up.
         own = tasks.at(commit.step) if end is None or start == end else None
-        backfill = own if own is not None and own.end is not None else None
+        if own is not None:
+            start, end = (own.start, own.end) if own.end is not None else (start, start)
         last = StepRecord(
             step=commit.step,
-            start=backfill.start if backfill is not None else start,
-            end=backfill.end if backfill is not None else end,
-            backfill=backfill.task.serial if backfill is not None else None,
-            letters=own.task.serial if own is not None and backfill is None else None,
+            start=start,
+            end=end,
+            task=StepTask(own.task.kind, own.task.serial) if own is not None else None,
             rows=commit.rows,
             bytes=commit.bytes,
             time=commit.time,

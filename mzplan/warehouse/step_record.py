@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from mzplan.model.codec import decode, encode
 from mzplan.model.stored import OPTIONAL, SPARSE, integer_from, stored
@@ -13,6 +13,13 @@ from mzplan.model.stored import OPTIONAL, SPARSE, integer_from, stored
 Line = str | bytes
 Count = Annotated[int, integer_from(0, math.inf)]
 DigestOrigin = Literal["stream", "collection"]
+
+
+class StepTask(NamedTuple):
+    """A one-off task that has written a step: its kind, and the serial that requested it."""
+
+    kind: str
+    serial: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +34,9 @@ class StepRecord:
     went by (`stream`), or later from what the collection held (`collection`). Of sinks: `sources`, the first
     and last step of its source that it covers, at least in part. Of sources whose records have a time:
     `oldest`, that of the oldest one of the step, in seconds since the epoch.
-    `backfill`: the serial that has asked for this step; `start` and `end` are then a range
-    beside the others, not what came next. `letters`: the serial that has asked for it, of a step whose rows
-    were dead letters. `migrated`: the generation whose rows a source begins with in this step. Neither has
-    read anything of the upstream.
+    `task`: the one-off task that wrote this step; `start` and `end` are then a range that was read again,
+    or equal if the task has read none. `migrated`: the generation whose rows a source begins with in this
+    step.
     """
 
     step: Count
@@ -46,9 +52,13 @@ class StepRecord:
     digest_from: DigestOrigin | None = field(default=None, metadata=stored("hash_from"))
     sources: tuple[Count, Count] | None = None
     oldest: float | None = None
-    backfill: int | None = field(default=None, metadata=SPARSE)
-    letters: int | None = field(default=None, metadata=SPARSE)
+    task: StepTask | None = field(default=None, metadata=SPARSE)
     migrated: int | None = field(default=None, metadata=SPARSE)
+
+    @property
+    def reads_upstream(self) -> bool:
+        """Whether a source has read the rows of this step from its upstream."""
+        return self.migrated is None and (self.task is None or self.start != self.end)
 
     def line(self) -> str:
         """One line of the index: of a committed step, without what is not known."""

@@ -103,8 +103,8 @@ def test_killed_in_a_backfill(
     project.down()
     found = project.json("steps", "source.s")["steps"]
     assert [step["step"] for step in found] == list(range(len(found)))
-    (once,) = [step for step in found if "backfill" in step]
-    assert (once["rows"], once["backfill"]) == (30, 2)
+    (once,) = [step for step in found if "task" in step]
+    assert (once["rows"], once["task"]) == (30, {"kind": "backfill", "serial": 2})
     assert sum(step["rows"] for step in found) == wanted.total()
     for address in ("source.s", "sink.pg", "sink.files"):
         verified = project.json("verify", address)

@@ -68,10 +68,10 @@ def _row(record: StepRecord, is_source: bool) -> tuple[str, ...]:
 def _read(record: StepRecord) -> str:
     if record.migrated is not None:
         return f"the rows of generation {record.migrated}, up to {upstream_range(None, record.end)}"
-    if record.letters is not None:
-        return "dead letters once more (replay)"
-    again = " once more (backfill)" if record.backfill else ""
-    return upstream_range(record.start, record.end) + again
+    if record.task is None:
+        return upstream_range(record.start, record.end)
+    again = f"once more ({record.task.kind})"
+    return f"{upstream_range(record.start, record.end)} {again}" if record.reads_upstream else again
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:

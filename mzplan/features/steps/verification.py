@@ -124,7 +124,7 @@ def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstre
     begun, are not in its upstream as they are, and dead letters not as a range; and a sink has read some of a
     collection that is no more."""
     if history.is_source:
-        return [r for r in records if from_upstream and (r.migrated is not None or r.letters is not None)]
+        return [record for record in records if from_upstream and not record.reads_upstream]
     return [r for r in records if not history.has_read(r.end) or r.start == r.end]
 
 
@@ -137,7 +137,7 @@ def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
             record.migrated is not None for record in records
         ),
         "Rows of dead letters were read from the table that had kept these.": any(
-            record.letters is not None for record in records
+            record.task is not None for record in records
         ),
         "They were read from the collection of a former generation of its source.": address.reads_collections,
     }

@@ -111,9 +111,9 @@ def test_a_range_is_there_once_more_as_a_step(lab: Lab, topic: Make) -> None:
 
     found = recorded(lab, later, steps + 3)
     assert [record.step for record in found] == list(range(steps + 3))
-    assert [record.step for record in found if record.backfill] == [steps]
+    assert [record.step for record in found if record.task] == [steps]
     record = found[steps]
-    assert (record.rows, record.backfill) == (3, 7)
+    assert (record.rows, record.task) == (3, ("backfill", 7))
     assert (record.start, record.end) == ({name: {"0": 1, "1": 0}}, {name: {"0": 3, "1": 1}})
     assert found[steps + 1].start == found[steps - 1].end
     history = StepHistory(str(lab.folder / "warehouse"), (later.id, 1))

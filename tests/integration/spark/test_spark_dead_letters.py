@@ -205,7 +205,7 @@ def test_letters_that_are_rows_already(lab: Lab, topic: Make, monkeypatch: pytes
     lab.finish(second)
     recorded = StepHistory(str(lab.folder / "warehouse"), (source.id, 1)).tail(None, None)
     assert [record.step for record in recorded] == list(range(len(recorded)))
-    assert [(r.letters, r.rows) for r in recorded if r.letters] == [(7, 3), (8, 0)]
+    assert [(r.task.serial, r.rows) for r in recorded if r.task] == [(7, 3), (8, 0)]
 
 
 def ids(lab: Lab, source: Description) -> list[int]:

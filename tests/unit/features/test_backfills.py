@@ -38,6 +38,7 @@ from mzplan.spark.tasks.source_steps import pass_over_begun, settle_steps
 from mzplan.store.formats import decode_state, encode_state
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord, TaskRecords
 from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.step_record import StepTask
 from tests.stored_steps import StoredSource, offsets
 from tests.stored_steps import commit as seen_through
 from tests.tasks import backfill
@@ -335,8 +336,8 @@ def test_a_backfill_is_a_step_among_the_others(tmp_path: Path) -> None:
     stored.run([{"id": 1}, {"id": 2}, {"id": 3}])
     write_backfill(stored, 1, 3)
     stored.run([{"id": 4}])
-    found = stored.history.read()
-    assert [(r.step, r.rows, r.backfill) for r in found.records] == [(0, 3, None), (1, 2, 7), (2, 1, None)]
+    found, own = stored.history.read(), StepTask("backfill", 7)
+    assert [(r.step, r.rows, r.task) for r in found.records] == [(0, 3, None), (1, 2, own), (2, 1, None)]
     ranges = [(r.start["orders"]["0"], r.end["orders"]["0"]) for r in found.records]
     assert ranges == [(0, 3), (1, 3), (3, 4)]
     # The same with the first two from the index.
@@ -371,8 +372,8 @@ def test_one_that_was_passed_over_keeps_its_step(tmp_path: Path) -> None:
     assert checkpoint.tasks.all() == [replace(begun, done=True)] and checkpoint.log.committed() == 2
     checkpoint.log.pass_over(1)
     assert (checkpoint.log.committed(), checkpoint.log.entry(2)) == (2, '{"orders": {"0": 3}}')
-    found = stored.history.read().records
-    assert [(r.step, r.rows, r.backfill) for r in found] == [(0, 2, None), (1, 1, 7), (2, 1, None)]
+    found, own = stored.history.read().records, StepTask("backfill", 7)
+    assert [(r.step, r.rows, r.task) for r in found] == [(0, 2, None), (1, 1, own), (2, 1, None)]
     with pytest.raises(OSError, match="no longer says where step 6 has ended"):
         checkpoint.log.pass_over(7)
 

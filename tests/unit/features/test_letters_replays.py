@@ -33,6 +33,7 @@ from mzplan.spark.tasks.dead_letters import outcome_of
 from mzplan.spark.tasks.source_steps import pass_over_begun, settle_steps
 from mzplan.store.formats import decode_state, encode_state
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
+from mzplan.warehouse.step_record import StepTask
 from tests.stored_steps import StoredSource, offsets
 from tests.stored_steps import commit as seen_through
 from tests.tasks import task
@@ -201,14 +202,11 @@ def test_its_step_is_finished_once_its_rows_are_there(tmp_path: Path) -> None:
     stored.step = 2
     stored.run([{"id": 3}])
     found = stored.history.read()
-    assert [(r.step, r.rows, r.letters, r.backfill) for r in found.records] == [
-        (0, 2, None, None),
-        (1, 3, 2, None),
-        (2, 1, None, None),
-    ]
+    own = StepTask("dead-letters", 2)
+    assert [(r.step, r.rows, r.task) for r in found.records] == [(0, 2, None), (1, 3, own), (2, 1, None)]
     assert found.records[1].start == found.records[1].end == found.records[2].start
     shown: Any = SimpleNamespace(resource=commit(shop()).resources[ORDERS], steps=found, never="")
-    assert "dead letters once more (replay)" in render_steps(shown)
+    assert "once more (dead-letters)" in render_steps(shown)
 
 
 def test_what_a_command_says_of_them() -> None:
