@@ -36,10 +36,10 @@ def do_open_tasks(context: TaskContext, prepare: Callable[[], None]) -> tuple[Ta
             _KINDS[record.task.kind].settle(context, record)
 
     settle_steps(checkpoint, context.collection, settle)
+    pass_over_begun(query, checkpoint)
     todo = tasks_to_do(query, checkpoint)
     if todo:
         prepare()
-    pass_over_begun(query, checkpoint)
     for task in todo:
         with _failing(query.address, task):
             _KINDS[task.kind].do(context, task)

@@ -1,0 +1,71 @@
+"""The rule of tasks, whatever their kinds do: open ones are done before a start, each once, in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.tasks import Task, TaskOutcome
+from mzplan.spark.tasks import open_tasks
+from mzplan.spark.tasks.interface import TaskContext, TaskKind
+from mzplan.spark.tasks.open_tasks import do_open_tasks
+from mzplan.warehouse.checkpoints import OUTCOMES, Checkpoint, TaskRecord
+from tests.tasks import task
+
+TWO, FIVE, NINE = (task("paint", serial, f"paint number {serial}") for serial in (2, 5, 9))
+
+
+class Painter:
+    """A kind of tasks that does all but those that it is told to fail at."""
+
+    def __init__(self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch):
+        self.checkpoint, self.log, self.fails = checkpoint, list[Any](), set[int]()
+        monkeypatch.setattr(open_tasks, "_KINDS", {"paint": TaskKind(do=self._do)})
+
+    def start(self, *tasks: Task) -> tuple[TaskOutcome, ...]:
+        query = SimpleNamespace(address="sink.wall", description=SimpleNamespace(tasks=tasks))
+        context: Any = SimpleNamespace(query=query, checkpoint=self.checkpoint, collection="")
+        return do_open_tasks(context, lambda: self.log.append("prepared"))
+
+    def _do(self, context: TaskContext, task: Task) -> None:
+        self.log.append(task.serial)
+        if task.serial in self.fails:
+            raise RuntimeError("the paint is dry")
+        outcome = TaskOutcome(serial=task.serial, text="done")
+        context.checkpoint.tasks.record(TaskRecord(task=task, outcome=outcome, done=True))
+
+
+@pytest.fixture
+def painter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Painter:
+    return Painter(Checkpoint(str(tmp_path)), monkeypatch)
+
+
+def test_each_is_done_once_in_the_order_of_the_requests(painter: Painter) -> None:
+    assert painter.start() == () and painter.log == []
+    assert [outcome.serial for outcome in painter.start(FIVE, TWO)] == [2, 5]
+    assert painter.log == ["prepared", 2, 5]
+    assert [outcome.serial for outcome in painter.start(NINE, FIVE)] == [2, 5, 9]
+    assert painter.log == ["prepared", 2, 5, "prepared", 9]
+    painter.start(NINE)
+    assert painter.log[4:] == [9], "nothing is prepared for what is done"
+
+
+def test_after_a_failure_the_rest_is_repeated(painter: Painter) -> None:
+    painter.fails = {5}
+    with pytest.raises(MzplanError, match="could not be done") as caught:
+        painter.start(TWO, FIVE, NINE)
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "MZ279" and problem.summary.startswith("The paint of sink.wall")
+    assert "mzplan paint sink.wall --cancel" in problem.hint
+    painter.fails = set()
+    painter.start(TWO, FIVE, NINE)
+    assert painter.log == ["prepared", 2, 5, "prepared", 5, 9]
+
+
+def test_a_status_has_the_newest_outcomes(painter: Painter) -> None:
+    many = [task("paint", serial, "paint") for serial in range(1, OUTCOMES + 3)]
+    assert [outcome.serial for outcome in painter.start(*many)] == [*range(3, OUTCOMES + 3)]
