@@ -16,6 +16,7 @@ from benchmarks import (
     postgres_source,
     recovery,
     restart,
+    views,
 )
 from benchmarks.figures import Table
 from benchmarks.stage import Stage
@@ -31,5 +32,6 @@ BENCHMARKS: Mapping[str, Callable[[Stage], Table]] = {
     "kafka_sink": kafka_sink.measure,
     "many_queries": many_queries.measure,
     "recovery": recovery.measure,
+    "views": views.measure,
     "long_run": long_run.measure,
 }

@@ -69,7 +69,11 @@ class Engine:
 
     def collection(self, source: Description) -> str:
         """Where a source's collection is."""
-        return collection_path(self.warehouse, source.id, source.generation)
+        return self.path_of(*source.place)
+
+    def path_of(self, id_: str, generation: int) -> str:
+        """Return where the collection of this id and generation is."""
+        return collection_path(self.warehouse, id_, generation)
 
 
 def describe_source(type_: str, connection: Mapping[str, Any], **body: Any) -> Description:
