@@ -37,6 +37,8 @@ def _broken(analysis: Analysis, result: Result, body: Mapping[str, Any]) -> Iter
         yield from _updates(analysis, result, body)
     else:
         yield from _appends(operators)
+        if "key" in body:
+            yield WrongKeyError("rows that are only added have no key", "remove `key`, or aggregate by it.")
 
 
 def _beside_snapshots(analysis: Analysis) -> Iterator[QueryError]:
@@ -105,18 +107,17 @@ def _keys(result: Result, body: Mapping[str, Any]) -> Iterator[QueryError]:
             "select each expression of the GROUP BY under a name.",
         )
     elif sorted(map(str.lower, body.get("key", ()))) != sorted(map(str.lower, wanted)):
-        yield WrongKeyError(wanted)
+        yield WrongKeyError(
+            "the key of a view with `output: update` has the columns of its GROUP BY",
+            f"write `key: [{', '.join(wanted)}]`.",
+        )
 
 
 class WrongKeyError(QueryError):
-    """A key with other columns than the GROUP BY."""
+    """A key that the query can't have."""
 
-    def __init__(self, wanted: list[str]):
-        super().__init__(
-            "the key of a view with `output: update` has the columns of its GROUP BY",
-            0,
-            f"write `key: [{', '.join(wanted)}]`.",
-        )
+    def __init__(self, problem: str, hint: str):
+        super().__init__(problem, 0, hint)
 
 
 def _a(kind: str) -> str:

@@ -191,6 +191,11 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
             ["write `key: [customer]`"],
         ),
         (
+            "SELECT id, explode(tags) AS tag FROM orders",
+            {"key": ["id"]},
+            ["rows that are only added have no key", "remove `key`"],
+        ),
+        (
             "SELECT customer, count(*) AS n FROM orders GROUP BY customer",
             {"output": "update", "key": ["n"]},
             ["write `key: [customer]`"],
