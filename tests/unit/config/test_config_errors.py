@@ -97,7 +97,7 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
     # Something twice
     "a key twice": (
         {"a.yaml": "connections:\n  k:\n    type: files\n    path: a\n    path: b\n"},
-        ['a.yaml:5:5 MZ003 The key "path" is there twice'],
+        ['a.yaml:5:5 MZ003 The key "path" is declared twice'],
         ["a.yaml:4:5"],
     ),
     "a name twice in a file": (

@@ -92,7 +92,7 @@ def test_the_key_follows_where_what_it_reads_has_one(
         ),
         (
             'views:\n  v: {query: "SELECT id, my_own(amount) AS s FROM orders"}\n',
-            ['a.yaml:5:26 MZ301 The type of "s" is known to Spark alone'],
+            ['a.yaml:5:26 MZ301 The type of "s" is known only to Spark'],
             ["write CAST(… AS a type) AS s"],
         ),
         (

@@ -168,7 +168,7 @@ def test_a_step_is_never_a_mixture_of_two_descriptions(
         assert sorted(written + fresh) == sorted(now)
     else:
         assert fresh == []
-    differs = [text for text in told if "is not what it was" in text]
+    differs = [text for text in told if "with other rows" in text]
     assert len(differs) == (not repeats), told
     beyond = f"{len(now) - len(written)} rows beyond"
     assert any(beyond in text for text in told) == (len(now) > len(written) and not (is_last and repeats))

@@ -139,7 +139,7 @@ class _ClauseReader:
                 continue
             name, other = action.option.name, earlier.option.name
             if name == other:
-                summary = f"The option {name} is declared twice"
+                summary = f"The option {name} is there twice"
                 detail = f"One action is {earlier.verb}, another {action.verb}; only one of them could hold."
             elif earlier.verb != "SET" and action.verb != "SET":
                 continue  # both are dropped
