@@ -122,7 +122,10 @@ def test_included_columns_can_be_selected(tmp_path: Path) -> None:
         ),
         (declared("{type: csv, schema: 'a INT', quote: xy}"), 'MZ005 Wrong value for "quote"'),
         (declared("{type: raw}", "    include: [value]\n"), 'MZ005 Wrong value for "include[0]"'),
-        (declared("{type: raw}", "    include: {key: value}\n"), 'MZ020 The column "value" is declared twice'),
+        (
+            declared("{type: raw}", "    include: {key: value}\n"),
+            'MZ020 The column "value" is declared twice',
+        ),
         (
             declared("{type: raw}", "    include: {key: a, timestamp: A}\n"),
             'MZ020 The column "A" is declared twice',
