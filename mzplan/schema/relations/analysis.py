@@ -205,6 +205,7 @@ class _Select:
         scope.add(right, using)
         if join.args.get("on") is not None:
             self._check(join.args["on"])
+            _refuse_window(join.args["on"])
         if left_streams and right.stream:
             outer = side in ("LEFT", "RIGHT", "FULL")
             timed = left_timed and _timed([right])
@@ -371,6 +372,16 @@ def is_aggregated(select: Any) -> bool:
     having = select.args.get("having")
     parts = [*select.expressions, *([having] if having is not None else [])]
     return select.args.get("group") is not None or any(is_aggregate(n) for p in parts for n in p.walk())
+
+
+def _refuse_window(condition: Any) -> None:
+    """Raise QueryError for a window in a condition, which Spark computes in a SELECT only."""
+    from sqlglot import exp
+
+    for call in condition.find_all(exp.Anonymous):
+        if str(call.name).lower() in _WINDOWS:
+            problem = f"{call.name} can't stand in the condition of a JOIN"
+            raise QueryError(problem, start_of(call), "select it in a subquery, and join by its name.")
 
 
 def _refuse_distinct(item: Any) -> None:

@@ -231,6 +231,11 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
             {"output": "update", "key": ["customer"]},
             ["has DISTINCT", "approx_count_distinct"],
         ),
+        (
+            "SELECT o.id FROM orders o JOIN payments p ON window(o.ts, '1 hour') = window(p.ts, '1 hour')",
+            {},
+            ["window can't stand in the condition of a JOIN", "select it in a subquery"],
+        ),
         ("SELECT id, id FROM orders JOIN payments USING (id)", {}, ["two columns are called id"]),
         ("SELECT id FROM orders JOIN orders USING (id)", {}, ["two relations are called orders"]),
         ("SELECT id FROM orders WHERE sum(id) > 1 GROUP BY id", {}, ["WHERE has an aggregate function"]),
