@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
+import signal
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -153,13 +157,22 @@ def nexmark(tmp_path: Path, kafka: KafkaBroker, topic: Callable[..., str]) -> It
 
 
 @pytest.mark.nightly
-def test_each_view_equals_the_same_query_over_all_events(nexmark: Project, kafka: KafkaBroker) -> None:
+@pytest.mark.parametrize("kills", [0, 5])
+def test_each_view_equals_the_same_query_over_all_events(
+    nexmark: Project, kafka: KafkaBroker, kills: int
+) -> None:
+    """`kills`: how often the runner is killed while it reads the second half, at any moment."""
     state = {name: body["topic"] for name, body in _sources(nexmark).items()}
     nexmark.apply()
     happened = list(events(NUMBER))
-    for part in (happened[: NUMBER // 2], happened[NUMBER // 2 :]):
-        _send(kafka, state, part)
-        eventually("all events are read", lambda: _lag(nexmark) == 0)
+    _send(kafka, state, happened[: NUMBER // 2])
+    eventually("the first half is read", lambda: _lag(nexmark) == 0)
+    _send(kafka, state, happened[NUMBER // 2 :])
+    for _ in range(kills):
+        time.sleep(random.uniform(0.5, 15))
+        os.kill(nexmark.lease()["pid"], signal.SIGKILL)
+        nexmark.json("up")
+    eventually("the second half is read", lambda: _lag(nexmark) == 0)
     _send(kafka, state, list(end(NUMBER)))
     oracle = Oracle(happened)
     for name, columns in COLUMNS.items():
