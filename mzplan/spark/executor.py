@@ -44,6 +44,7 @@ from mzplan.spark.pools import SchedulerPools, pool_count
 from mzplan.spark.progress import Progress, ProgressListener
 from mzplan.spark.projection import analysed_outputs, ensure_columns
 from mzplan.spark.query import Running
+from mzplan.spark.relational_views import is_relational_view, outputs_by_sql
 from mzplan.spark.start import QueryStart, StartContext
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.tasks.open_tasks import check_arguments
@@ -247,6 +248,8 @@ class SparkExecutor(SparkDriver):
             return outputs_without_spark(query)
         if (compute := function_of(self._connectors, query)) is not None:
             return computed_outputs(self._spark, compute, query, self._connectors)
+        if is_relational_view(query):
+            return outputs_by_sql(self._spark, query, self._connectors)
         return analysed_outputs(self._spark, query, self._connectors.position(query.description))
 
     def _connector(self, query: ResolvedQuery) -> Side:

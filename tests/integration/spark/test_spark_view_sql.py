@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.controller.executor import CheckResult
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import POSITION
@@ -242,3 +243,126 @@ def _files(folder: Path) -> tuple[Path, Path]:
     secret = folder / "secret.txt"
     secret.write_text("s3cr3t\n")
     return folder / "made", secret
+
+
+# Queries that Spark refuses as a stream: what else their bodies have, and a piece of what is said.
+MARKS = {"watermarks": {name: {"column": "ts", "delay": "10m"} for name in ("orders", "payments")}}
+KEYED = {"output": "update", "key": ["customer"]}
+TIMED = "o.id = p.id AND p.ts BETWEEN o.ts AND o.ts + INTERVAL 1 HOUR"
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("SELECT customer, count(*) AS n FROM orders GROUP BY customer", MARKS, "the watermark has passed it"),
+    ("SELECT DISTINCT customer FROM orders", {}, "the watermark has passed it"),
+    (
+        "SELECT customer, count(DISTINCT id) AS n FROM orders GROUP BY customer",
+        KEYED,
+        "approx_count_distinct",
+    ),
+    (
+        "SELECT customer, session_window(ts, '5 minutes') AS w FROM orders GROUP BY 1, 2",
+        {**MARKS, **KEYED},
+        "A session grows",
+    ),
+    (
+        f"SELECT window(w, '5 minutes') AS customer, sum(n) AS n FROM (SELECT {WINDOW} AS w, count(*) AS n "
+        "FROM orders GROUP BY 1) GROUP BY 1",
+        {**MARKS, **KEYED},
+        "only one operator",
+    ),
+    (
+        f"SELECT customer, max(p.id) FROM orders o LEFT JOIN payments p ON {TIMED} GROUP BY 1",
+        KEYED,
+        "take back",
+    ),
+    ("SELECT o.id FROM orders o LEFT JOIN payments p ON o.id = p.id", MARKS, "no partner any more"),
+    (f"SELECT o.id FROM orders o LEFT JOIN payments p ON {TIMED}", {}, "no partner any more"),
+    ("SELECT o.id FROM orders o LEFT ANTI JOIN payments p ON o.id = p.id", MARKS, "no row is sure"),
+    ("SELECT o.id FROM orders o JOIN payments p ON o.id < p.id", {}, "only by equality"),
+    ("WITH p AS (SELECT * FROM payments) SELECT o.id FROM orders o, p WHERE o.id < p.id", {}, "by equality"),
+    ("SELECT id FROM orders UNION ALL SELECT id FROM customers", {"one": True}, "no new rows"),
+    (
+        "SELECT c.id FROM customers c LEFT JOIN orders o ON o.id = c.id",
+        {"one": True},
+        "all rows of the snapshot",
+    ),
+    (
+        "SELECT o.id FROM orders o RIGHT JOIN customers c ON o.id = c.id",
+        {"one": True},
+        "all rows of the snapshot",
+    ),
+    ("SELECT id FROM customers", {"one": True}, "no collection as a stream"),
+    ("SELECT o.id FROM orders o JOIN customers c ON o.id = c.id", {"all": True}, "reads one stream"),
+    (
+        "SELECT c.city, count(*) AS n FROM orders o JOIN customers c ON o.id = c.id GROUP BY 1",
+        {"one": True},
+        "needs those before",
+    ),
+    (
+        "SELECT a.id FROM orders a JOIN orders b ON a.id = b.id, customers",
+        {"one": True},
+        "needs those before",
+    ),
+    (
+        "SELECT customer, count(*) AS n FROM orders JOIN customers USING (id) GROUP BY 1",
+        {**KEYED, "one": True},
+        "keeps none",
+    ),
+    ("SELECT customer, id FROM orders UNION ALL SELECT id, id FROM payments", KEYED, "a query aggregates"),
+    ("SELECT customer, count(*) AS n FROM orders GROUP BY customer", {"output": "update"}, "by their key"),
+    (
+        "SELECT monotonically_increasing_id() AS id FROM orders UNION ALL SELECT id FROM payments",
+        {},
+        "Expression",
+    ),
+]
+AS_STREAM: list[tuple[str, dict[str, Any], str]] = [
+    ("SELECT customer, count(*) AS n FROM orders GROUP BY customer", KEYED, "customer BIGINT, n BIGINT"),
+    (
+        f"SELECT {WINDOW}.end AS until, count(*) AS n FROM orders GROUP BY {WINDOW}",
+        MARKS,
+        "until TIMESTAMP, n BIGINT",
+    ),
+    (f"SELECT o.id, p.paid FROM orders o LEFT JOIN payments p ON {TIMED}", MARKS, "id BIGINT, paid DOUBLE"),
+    ("SELECT o.id FROM orders o, payments p WHERE o.id = p.id", {}, "id BIGINT"),
+    (
+        "SELECT o.id, city FROM orders o LEFT JOIN customers c ON o.id = c.id",
+        {"one": True},
+        "id BIGINT, city STRING",
+    ),
+    ("SELECT id FROM orders LEFT ANTI JOIN customers USING (id)", {"one": True}, "id BIGINT"),
+    (
+        "SELECT o.id, n FROM orders o JOIN (SELECT id, count(*) AS n FROM customers GROUP BY id) c "
+        "ON c.id = o.id",
+        {"one": True},
+        "id BIGINT, n BIGINT",
+    ),
+]
+
+
+def _checked(lab: Lab, sql: str, body: dict[str, Any], schema: str = "id BIGINT") -> CheckResult:
+    """The check of a view over the two streams; with `one`, over orders and the snapshot; or over `all`."""
+    more = {name: value for name, value in body.items() if name not in ("one", "all")}
+    view = query_of(lab, sql, schema=schema, **more).description
+    if not ("one" in body or "all" in body):
+        view = replace(view, snapshots={})
+    if "one" in body:
+        view = replace(view, reads={"orders": view.reads["orders"]})
+    return lab.check(view)
+
+
+@pytest.mark.parametrize(("sql", "body", "says"), REFUSED)
+def test_what_spark_can_not_run_as_a_stream_is_refused_in_plain_words(
+    lab: Lab, sql: str, body: dict[str, Any], says: str
+) -> None:
+    (refused,) = _checked(lab, sql, body, "id BIGINT, customer BIGINT").diagnostics
+    assert (refused.code, refused.severity, refused.kind) == ("MZ019", "error", "unfit")
+    assert says in f"{refused.detail} {refused.hint}", refused
+    assert "SQLSTATE" not in str(refused) and "WARN" not in str(refused)
+
+
+@pytest.mark.parametrize(("sql", "body", "schema"), AS_STREAM)
+def test_what_spark_runs_as_a_stream_has_the_columns_of_the_plan(
+    lab: Lab, sql: str, body: dict[str, Any], schema: str
+) -> None:
+    assert _checked(lab, sql, body, schema).diagnostics == ()
+    (other,) = _checked(lab, sql, body, f"{schema}, more INT").diagnostics
+    assert other.code == "MZ230"

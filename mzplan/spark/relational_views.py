@@ -1,0 +1,66 @@
+"""Relational views before they run: their own session, and what Spark makes of them over empty inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.queries import Output, ResolvedQuery
+from mzplan.connectors.catalogue import Connectors
+from mzplan.connectors.frames.types import quoted
+from mzplan.schema.columns import Column, spark_type
+from mzplan.schema.description import CollectionRead
+from mzplan.schema.relational import is_relational
+from mzplan.schema.source_columns import columns_of
+from mzplan.spark.projection import outputs_of
+from mzplan.spark.settings import READING
+from mzplan.spark.stream_rules import require_stream
+from mzplan.spark.view_sql import computed_by_sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def is_relational_view(query: ResolvedQuery) -> bool:
+    """Whether this is a view by SQL that does more than compute each row from one row."""
+    address = query.address
+    return address.reads_collections and address.writes_collection and is_relational(query.body)
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """Return a session for one query: with its own temporary views and settings."""
+    session = spark.newSession()
+    for name, value in READING.items():
+        session.conf.set(name, value)
+    return session
+
+
+def outputs_by_sql(spark: SparkSession, query: ResolvedQuery, connectors: Connectors) -> tuple[Output, ...]:
+    """Return the columns that a relational view gives, without reading any table. Raises MzplanError MZ019 if
+    Spark refuses its query, or can't run it as a stream."""
+    session, description = own_session(spark), query.description
+    streams = {name: _empty_stream(session, read) for name, read in description.reads.items()}
+    tables = {name: _empty_table(session, read) for name, read in description.snapshots.items()}
+    rows = computed_by_sql(session, streams, tables, query, connectors.position(description))
+    require_stream(rows, query)
+    return outputs_of(rows)
+
+
+def _empty_stream(session: SparkSession, read: CollectionRead) -> DataFrame:
+    """Return a stream with a collection's columns.
+
+    Spark's optimizer must not see that all of them are NULL: it would take conditions away.
+    """
+    fields = [
+        f"element_at(array({_null(column)}), CAST(value AS INT)) AS {quoted(column.name)}"
+        for column in columns_of(read.type, read.body)
+    ]
+    return session.readStream.format("rate").load().selectExpr(*fields)
+
+
+def _empty_table(session: SparkSession, read: CollectionRead) -> DataFrame:
+    columns = columns_of(read.type, read.body)
+    return session.range(0).selectExpr(*(f"{_null(column)} AS {quoted(column.name)}" for column in columns))
+
+
+def _null(column: Column) -> str:
+    return f"CAST(NULL AS {spark_type(column.type)})"
