@@ -16,7 +16,8 @@ Compute = Callable[[Mapping[str, "DataFrame"], Mapping[str, Any]], "DataFrame"]
 
 
 class View(SourceConnector):
-    """A view by SQL, which mzplan.spark.projection computes: each row keeps the `_position` of its input.
+    """A view by SQL, which mzplan.spark computes. If it computes each row from one row (projection.py), the
+    row keeps the `_position` of its input; the rows of other queries (view_sql.py) have none.
 
     With `compute`, a view by a function. The rows of a view with several inputs have no position.
     """

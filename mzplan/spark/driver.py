@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mzplan import __version__
@@ -15,7 +14,7 @@ from mzplan.model.diagnostics import error
 from mzplan.model.observed import Versions
 from mzplan.spark.cores import CoreWatch
 from mzplan.spark.liveness import Liveness
-from mzplan.spark.progress import ProgressListener
+from mzplan.spark.progress import ProgressListener, listen
 from mzplan.spark.session import current_line, open_session
 from mzplan.spark.versions import delta_features
 from mzplan.warehouse.paths import absolute, local_path
@@ -95,12 +94,7 @@ class SparkDriver:
         from pyspark.java_gateway import ensure_callback_server_started
 
         ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
-        java: Any = spark._jvm
-        package = java.org.apache.spark.sql.streaming
-        wrapper = package.PythonStreamingQueryListenerWrapper(self._progress)
-        streams = spark._jsparkSession.streams()
-        streams.addListener(wrapper)
-        self._unlisten = partial(streams.removeListener, wrapper)
+        self._unlisten = listen(spark, self._progress)
 
     def _close_session(self) -> None:
         with self._opening:

@@ -44,7 +44,7 @@ from mzplan.spark.pools import SchedulerPools, pool_count
 from mzplan.spark.progress import Progress, ProgressListener
 from mzplan.spark.projection import analysed_outputs, ensure_columns
 from mzplan.spark.query import Running
-from mzplan.spark.relational_views import is_relational_view, outputs_by_sql
+from mzplan.spark.relational_views import QuerySessions, is_relational_view, outputs_by_sql
 from mzplan.spark.start import QueryStart, StartContext
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.tasks.open_tasks import check_arguments
@@ -85,6 +85,7 @@ class SparkExecutor(SparkDriver):
             progress=self._progress,
             unfinished=self._unfinished,
             source_runs=self._source_runs,
+            sessions=QuerySessions(self._progress),
         )
 
     def close(self) -> None:

@@ -11,10 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.formats.records import LEFT_OUT
 from mzplan.model.times import instant
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,15 @@ class ProgressListener:
         """How py4j knows which Java interface this is."""
 
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+
+def listen(spark: SparkSession, listener: ProgressListener) -> Callable[[], Any]:
+    """Let a listener hear of the queries of a session. Return what ends that."""
+    java: Any = spark._jvm
+    wrapper = java.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(listener)
+    streams = spark._jsparkSession.streams()
+    streams.addListener(wrapper)
+    return partial(streams.removeListener, wrapper)
 
 
 def parse_progress(data: dict[str, Any]) -> Progress:

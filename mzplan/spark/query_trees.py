@@ -101,14 +101,15 @@ class QueryCheck:
 
 
 def nodes_of(plan: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the nodes of an analysed query down to its inputs, each with its name: `Join`, `Aggregate`."""
+    """Yield the nodes of an analysed query down to its inputs, parents first and from left to right, each
+    with its name: `Join`, `Aggregate`."""
     waiting = [plan]
     while waiting:
         node = waiting.pop()
         class_ = _class_of(node)
         yield class_.rpartition(".")[2], node
         if class_ != _VIEW:
-            waiting += _elements(node.children())
+            waiting += reversed(_elements(node.children()))
 
 
 def _problem_of_relation(node: Any, known: Collection[str]) -> str:

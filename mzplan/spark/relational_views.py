@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.types import quoted
+from mzplan.model.address import Address
 from mzplan.schema.columns import Column, spark_type
 from mzplan.schema.description import CollectionRead
 from mzplan.schema.relational import is_relational
 from mzplan.schema.source_columns import columns_of
+from mzplan.spark.progress import ProgressListener, listen
 from mzplan.spark.projection import outputs_of
-from mzplan.spark.settings import READING
 from mzplan.spark.stream_rules import require_stream
 from mzplan.spark.view_sql import computed_by_sql
 
@@ -26,11 +28,32 @@ def is_relational_view(query: ResolvedQuery) -> bool:
     return address.reads_collections and address.writes_collection and is_relational(query.body)
 
 
+class QuerySessions:
+    """A session for each relational view: with its own temporary views and settings. Spark tells only the
+    listeners of a session about its queries. Methods may be called from several threads."""
+
+    def __init__(self, progress: ProgressListener) -> None:
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._sessions: dict[Address, SparkSession] = {}
+
+    def of(self, spark: SparkSession, query: ResolvedQuery) -> SparkSession:
+        """Return the session of a query that is about to start. Micro-batches run in clones of it."""
+        with self._lock:
+            session = self._sessions.get(query.address)
+            if session is None:
+                session = self._sessions[query.address] = own_session(spark)
+                listen(session, self._progress)
+        session.conf.set("spark.sql.shuffle.partitions", str(query.body["partitions"]))
+        return session
+
+
 def own_session(spark: SparkSession) -> SparkSession:
-    """Return a session for one query: with its own temporary views and settings."""
+    """Return a new session with the settings of another."""
     session = spark.newSession()
-    for name, value in READING.items():
-        session.conf.set(name, value)
+    for name, value in spark.conf.getAll.items():
+        if name.startswith(("spark.sql.", "spark.databricks.")) and session.conf.isModifiable(name):
+            session.conf.set(name, value)
     return session
 
 

@@ -33,6 +33,12 @@ READING = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 STOP_TIMEOUT_S = 20
+_STATE = "spark.sql.streaming.stateStore"
+_STATE_SETTINGS = {
+    "providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "rocksdb.changelogCheckpointing.enabled": "true",
+    "rocksdb.boundedMemoryUsage": "true",
+}
 _FETCHED = ("http", "https", "ftp")
 NOTHING: Mapping[str, tuple[str, ...]] = {}
 
@@ -72,6 +78,10 @@ def _defaults(application: str) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S}s",
         "spark.sql.streaming.numRecentProgressUpdates": "5",
+        # The state of queries is in RocksDB: on disk, and in a bounded part of the memory outside of Java's
+        # heap, which all queries of a process share.
+        **{f"{_STATE}.{name}": value for name, value in _STATE_SETTINGS.items()},
+        f"{_STATE}.rocksdb.maxMemoryUsageMB": str(_state_memory_mb()),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
         # The log of a table may name any file, and Hadoop would fetch it from any server. There are no such
         # classes: a read fails of that, and says so.
@@ -84,11 +94,21 @@ def _defaults(application: str) -> dict[str, str]:
 
 def _driver_memory() -> str:
     """A quarter of the machine's memory, from 1 to 4 GiB: 200 idle queries take about 3 GiB."""
+    total = _memory()
+    return f"{min(max(total // 4, 1 << 30), 4 << 30) >> 20}m" if total else "2g"
+
+
+def _state_memory_mb() -> int:
+    """A sixteenth of the machine's memory, from 256 MB to 1 GB."""
+    return min(max((_memory() or 0) // 16, 256 << 20), 1 << 30) >> 20
+
+
+def _memory() -> int | None:
+    """The machine's memory in bytes; None where it is not known."""
     try:
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
-        return "2g"
-    return f"{min(max(total // 4, 1 << 30), 4 << 30) >> 20}m"
+        return None
 
 
 def configuration_of(

@@ -26,6 +26,8 @@ from mzplan.spark.pools import PROPERTY
 from mzplan.spark.progress import ProgressListener
 from mzplan.spark.projection import ensure_columns, outputs_of, read_by
 from mzplan.spark.query import Running, resumed
+from mzplan.spark.relational_streams import RelationalRun
+from mzplan.spark.relational_views import QuerySessions, is_relational_view
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.streams import (
     collection_stream,
@@ -61,6 +63,7 @@ class StartContext:
     progress: ProgressListener
     unfinished: UnfinishedSteps
     source_runs: Callable[[Address], bool]
+    sessions: QuerySessions
 
 
 class QueryStart:
@@ -97,7 +100,7 @@ class QueryStart:
         now on. Raises MzplanError, OSError, and whatever Spark raises."""
         description, checkpoint, running = self._query.description, self._checkpoint, self._running
         if description.reads:  # what began before the query was changed is finished first
-            if description.input is not None:  # the plan migrates no rows below a query with several inputs
+            if "from" in description.body:  # the plan migrates no rows below any other query
                 self._move_to_generation()
             self._context.unfinished.begin(description, checkpoint, running, self._run_once)
         running.written_with = take_over(checkpoint, self._query.address, ours)
@@ -202,6 +205,8 @@ class QueryStart:
     def _source_writer(self) -> DataStreamWriter:
         query = self._query
         connector = self._context.connectors.source(query.description.type)
+        if is_relational_view(query):
+            return self._relational_writer()
         if not query.description.reads:
             rows = connector.stream(self._spark, query)
         else:
@@ -219,6 +224,27 @@ class QueryStart:
             left_out=self._running.leave_out,
             guard=connector.guard(query),
         )
+
+    def _relational_writer(self) -> DataStreamWriter:
+        query, context = self._query, self._context
+        session, begins = context.sessions.of(self._spark, query), not self._checkpoint.log.has_begun()
+        run = RelationalRun(
+            query=query,
+            position=context.connectors.position(query.description),
+            warehouse=context.warehouse,
+            checkpoint=self._checkpoint,
+            collection=self._collection,
+            paths={name: self._readable(read) for name, read in query.description.inputs.items()},
+            fail=self._running.fail,
+            rewriting=context.collections.rewriting(self._collection),
+        )
+        streams = {
+            name: collection_stream(session, query, run.paths[name], begins=begins)
+            for name in query.description.reads
+        }
+        writer = run.writer(session, streams)
+        self._own_collection()
+        return writer
 
     def _sink_writer(self) -> DataStreamWriter:
         rows = self._rows_read()

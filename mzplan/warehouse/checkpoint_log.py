@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from mzplan.warehouse.folder import Folder, decoded, decoding, delete_checksum, open_folder, read_text
 from mzplan.warehouse.step_record import StepRecord
 
 _MOVED = "mzplanMoved"  # in the settings of a step that only moved the checkpoint
+_READ_AGAIN = 3  # steps: the last one that is done, the one before, and one that was interrupted
 _NO_WATERMARK = b'v1\n{"nextBatchWatermarkMs":0}'
 
 
@@ -124,6 +127,23 @@ class CheckpointLog:
             delete_checksum(self._offsets, str(step))
             self._offsets.write(str(step), "\n".join([*head, position]).encode())
 
+    def order_sources(self, tables: Sequence[str | None]) -> None:
+        """Let the sources of a query stand in this order of their Delta tables, which is the order in the
+        query's plan: Spark tells them apart by their places alone. If these are other tables than the
+        checkpoint has, change nothing; Spark then refuses to start. The query must not run."""
+        for step in self.planned()[-_READ_AGAIN:]:
+            lines = self.lines(step)
+            offsets = [(_table_of(line), line) for line in lines[2:]]
+            if None in tables or Counter(tables) != Counter(table for table, _ in offsets):
+                return
+            ordered = []
+            for table in tables:
+                offsets.remove(found := next(pair for pair in offsets if pair[0] == table))
+                ordered.append(found[1])
+            if ordered != lines[2:]:
+                delete_checksum(self._offsets, str(step))
+                self._offsets.write(str(step), "\n".join([*lines[:2], *ordered]).encode())
+
     def move(self, position: str) -> None:
         """Let the next step begin at `position`: one without rows, planned and done at once. One that was
         planned before and is not done is replaced by it. The query must not run."""
@@ -196,6 +216,12 @@ def _as_moved(settings: str) -> str:
     """The settings of a step's offsets, with the word that it was not run. Spark reads past it."""
     with decoding("the settings of a step"):
         return json.dumps({**json.loads(settings), _MOVED: True}, separators=(",", ":"))
+
+
+def _table_of(line: str) -> str | None:
+    """Return the id of the Delta table that an offset is of."""
+    offset = _parsed(line)
+    return str(offset["reservoirId"]) if isinstance(offset, dict) and "reservoirId" in offset else None
 
 
 def _parsed(text: str) -> Any:

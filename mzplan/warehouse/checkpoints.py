@@ -11,6 +11,7 @@
     <warehouse>/checkpoints/<id>/g<n>/versions.json
     <warehouse>/checkpoints/<id>/g<n>/migrated.json
     <warehouse>/checkpoints/<id>/g<n>/read.json
+    <warehouse>/checkpoints/<id>/g<n>/snapshots    see snapshot_versions.py
 
 `collection.json` has the id of the source's table: a query that runs makes a table anew that somebody has
 removed under it, and nobody would miss the rows. `upstream.json` is written before the very first start,

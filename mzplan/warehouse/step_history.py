@@ -121,8 +121,11 @@ class StepHistory:
         if not isinstance(offset, list):
             return offset
         table = self._table_id()
-        of_table = (o for o in offset if isinstance(o, dict) and o.get("reservoirId") == table)
-        return next(of_table, None) if table is not None else None
+        of_table = [o for o in offset if isinstance(o, dict) and o.get("reservoirId") == table]
+        if table is None or not of_table:
+            return None
+        with decoding(f"an offset in {self.log.spark}"):  # a query may read a collection twice
+            return min(of_table, key=lambda o: (int(o["reservoirVersion"]), int(o.get("index", -1))))
 
     def has_read(self, offset: Any) -> bool:
         """Of a sink: whether an offset is of the collection that it reads, and not of a former generation of

@@ -24,6 +24,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.command_session import close_command_session, open_command_session
+from mzplan.spark.relational_views import is_relational_view
 from mzplan.spark.verification.view import ViewUpstream
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.content_hash import ContentHash
@@ -39,6 +40,12 @@ def open_upstream(description: Description, secrets: Secrets, directory: str, wa
     """The upstream of a source, or the collection that a view reads; with a Spark session in this process, if
     its records need that. Raises MzplanError, also for a type that can't do it."""
     query, connectors = resolve(description, secrets, directory, warehouse), Connectors()
+    if is_relational_view(query):
+        raise _not_again(
+            "MZ092",
+            query,
+            "Its query reads more than the rows of one step: rows of several collections, or its state.",
+        )
     kind = resource_kind(description.address.kind, description.type)
     if kind.query_property is not None and not query.keys:
         again = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)

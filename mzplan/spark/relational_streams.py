@@ -1,0 +1,145 @@
+"""One run of a relational view: from the streams that it reads to its collection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.merges import append, merge
+from mzplan.connectors.frames.metrics import with_time
+from mzplan.connectors.frames.row_hash import observed
+from mzplan.connectors.frames.types import quoted
+from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model.diagnostics import error
+from mzplan.spark.collections import table_at
+from mzplan.spark.projection import ensure_columns, outputs_of
+from mzplan.spark.query_trees import nodes_of
+from mzplan.spark.stream_rules import require_stream
+from mzplan.spark.view_sql import analysed, computed_by_sql
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.snapshot_versions import SnapshotVersions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_ROWS = "_mzplan_rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelationalRun:
+    """What a run of a relational view needs.
+
+    - `position`: the type of `_position`, as Spark DDL.
+    - `collection`: the path or URI of its collection; `paths`: those of the collections that it reads, by
+      name.
+    - `fail`: takes the error of a micro-batch.
+    - `rewriting`: keeps others from rewriting the files of its collection.
+    """
+
+    query: ResolvedQuery
+    position: str
+    warehouse: str
+    checkpoint: Checkpoint
+    collection: str
+    paths: Mapping[str, str]
+    fail: Callable[[BaseException], None]
+    rewriting: AbstractContextManager[Any]
+
+    def writer(self, session: SparkSession, streams: Mapping[str, DataFrame]) -> DataStreamWriter:
+        """Return the writer of the view's rows. `streams`: what it reads, in `session`.
+
+        Raises MzplanError MZ019 or MZ230 for a query that can't run, or has other columns than the view.
+        """
+        tables = {name: _table(session, self.paths[name]) for name in self.query.description.snapshots}
+        rows = computed_by_sql(session, streams, tables, self.query, self.position)
+        require_stream(rows, self.query)
+        ensure_columns(outputs_of(rows), self.query)
+        if tables:
+            (stream,) = streams.values()
+            return with_time(stream).writeStream.foreachBatch(self._add_joined)
+        self.checkpoint.log.order_sources([self._table_of(name) for name in inputs_in_order(rows)])
+        if self.query.keys:
+            return rows.writeStream.outputMode("update").foreachBatch(self._update)
+        # Spark's own Delta sink names the steps.
+        writer = observed(rows).writeStream.format("delta")
+        return writer.outputMode("append").option("path", self.collection)
+
+    def _table_of(self, name: str) -> str | None:
+        place = self.query.description.reads[name].place
+        return Checkpoint.of(self.warehouse, *place).collection()
+
+    def _update(self, batch: DataFrame, step: int) -> None:
+        """Merge the rows of the groups that have changed."""
+        with self._writing():
+            batch.persist()  # to compute it again would commit the query's state again
+            try:
+                self._require_one_row_a_key(batch)
+                with self.rewriting:
+                    merge(batch, step, table_at(self.collection), self.query.keys)
+            finally:
+                batch.unpersist()
+
+    def _add_joined(self, batch: DataFrame, step: int) -> None:
+        """Add the rows that a micro-batch gives, joined with each snapshot at one version."""
+        with self._writing():
+            session, description = batch.sparkSession, self.query.description
+            paths = {read.place: self.paths[name] for name, read in description.snapshots.items()}
+            versions = SnapshotVersions(self.checkpoint.folder).choose(step, paths)
+            tables = {
+                name: _table(session, self.paths[name], versions[read.place])
+                for name, read in description.snapshots.items()
+            }
+            (stream,) = description.reads
+            append(
+                computed_by_sql(session, {stream: batch}, tables, self.query, self.position),
+                step,
+                self.collection,
+            )
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            failpoint(Failpoint.SOURCE_BEFORE_MERGE)
+            yield
+            failpoint(Failpoint.SOURCE_MERGED)
+        except BaseException as problem:
+            self.fail(problem)
+            raise
+
+    def _require_one_row_a_key(self, batch: DataFrame) -> None:
+        """Raise MzplanError MZ019 if several rows of a micro-batch have one key."""
+        counted = batch.groupBy(*(f.col(quoted(key)) for key in self.query.keys)).agg(
+            f.count(f.lit(1)).alias(_ROWS)
+        )
+        if counted.where(f.col(_ROWS) > 1).isEmpty():
+            return
+        raise error(
+            "MZ019",
+            f"The query of {self.query.address} gives several rows for one key",
+            f"The key is {', '.join(self.query.keys)}, and no order says which row counts. Nothing of the "
+            "micro-batch was written.",
+            "declare all columns of the GROUP BY as `key`, and select each of them unchanged.",
+            address=self.query.address,
+        )
+
+
+def inputs_in_order(rows: DataFrame) -> list[str]:
+    """Return the name of the input behind each source of a stream, in the order of Spark's offset log."""
+    seen: list[Any] = []
+    names: list[str] = []
+    for name, node in nodes_of(analysed(rows)):
+        if name == "View" and not any(node.child().fastEquals(other) for other in seen):
+            seen.append(node.child())
+            names.append(str(node.desc().identifier().table()))
+    return names
+
+
+def _table(session: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """Return the rows of a collection, as of a version."""
+    reader = session.read.format("delta")
+    return (reader if version is None else reader.option("versionAsOf", version)).load(path)

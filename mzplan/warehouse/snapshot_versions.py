@@ -1,0 +1,69 @@
+"""Which version of each snapshot a step of a view reads: recorded before its rows are written.
+
+    <warehouse>/checkpoints/<id>/g<n>/snapshots/<step>.json
+
+A step that runs again reads the same versions. The folder keeps the newest steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from mzplan.model.address import Place
+from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.folder import decoding, open_folder
+
+FORMAT_VERSION = 1
+KEPT = 1000  # steps
+
+
+class SnapshotVersions:
+    """The versions of one checkpoint: one writer (the leading runner). Raises OSError, also for a file that
+    holds something else."""
+
+    def __init__(self, checkpoint: str):
+        self._place = f"{checkpoint}/snapshots"
+        self._folder = open_folder(self._place)
+
+    def at(self, step: int) -> dict[str, int]:
+        """Return the versions that a step reads, by collection (see `name_of`); empty if it has none yet."""
+        data = self._folder.read(_file_of(step))
+        if data is None:
+            return {}
+        with decoding(f"{self._place}/{_file_of(step)}"):
+            return {str(name): int(version) for name, version in json.loads(data)["snapshots"].items()}
+
+    def record(self, step: int, versions: Mapping[str, int]) -> None:
+        """Record the versions that a step reads, durably and whole. Forget the oldest step."""
+        content = {"format_version": FORMAT_VERSION, "snapshots": dict(versions)}
+        self._folder.write(_file_of(step), json.dumps(content, separators=(",", ":")).encode())
+        if step >= KEPT:
+            self._folder.delete(_file_of(step - KEPT))
+
+    def choose(self, step: int, collections: Mapping[Place, str]) -> dict[Place, int]:
+        """Return the version of each collection (its path, by place) that a step reads, and record it.
+
+        These are the versions that the step has read before. For a collection that it has not read, or no
+        longer can, it is the newest: nothing of the step was written, because its rows are one commit.
+        """
+        known, chosen = self.at(step), {}
+        for place, path in collections.items():
+            versions = CollectionLog(path).versions()
+            before = known.get(name_of(place))
+            if not versions:
+                raise OSError(f"{path} has no Delta log")
+            chosen[place] = before if before is not None and before in versions else versions[-1]
+        wanted = {name_of(place): version for place, version in chosen.items()}
+        if wanted != known:
+            self.record(step, wanted)
+        return chosen
+
+
+def name_of(place: Place) -> str:
+    """Return how a collection is named here: by its id and generation, which no other table has."""
+    return f"{place[0]}/g{place[1]}"
+
+
+def _file_of(step: int) -> str:
+    return f"{step:020}.json"

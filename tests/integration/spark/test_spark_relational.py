@@ -1,0 +1,261 @@
+"""Relational views that run: windows, groups, joins and snapshots, across crashes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mzplan.model.address import Address
+from mzplan.schema.description import Description
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.snapshot_versions import SnapshotVersions, name_of
+from tests.integration.spark_lab import TRIGGER, Lab, until
+
+ORDERS = "id BIGINT, customer STRING, amount BIGINT, ts TIMESTAMP"
+PAYMENTS = "id BIGINT, paid BIGINT, ts TIMESTAMP"
+CUSTOMERS = "customer STRING, city STRING"
+WINDOW = "window(ts, '1 minute')"
+
+
+class Shop:
+    """Sources of JSON files, and views over them."""
+
+    def __init__(self, lab: Lab):
+        self.lab = lab
+        self.folder = lab.folder / f"in-{uuid.uuid4().hex[:8]}"
+        self.sources: dict[str, Description] = {}
+        self.running: list[Description] = []
+
+    def source(self, name: str, schema: str, **body: Any) -> None:
+        inbox = self.folder / name
+        inbox.mkdir(parents=True)
+        source = self.lab.files_source(inbox, schema, **body)
+        digest = f"1:{uuid.uuid4().hex}"  # by which what is recorded of its steps is told from that of others
+        self.sources[name] = replace(source, address=Address("source", name), digest=digest)
+        self.start(self.sources[name])
+
+    def add(self, name: str, *rows: str) -> None:
+        """Add rows, each as JSON without its braces."""
+        hidden = self.folder / name / f".{uuid.uuid4().hex}"
+        hidden.write_text("".join(f"{{{row}}}\n" for row in rows))
+        hidden.rename(hidden.with_name(f"{hidden.name[1:]}.json"))
+
+    def view(self, sql: str, schema: str, reads: str, snapshots: str = "", **body: Any) -> Description:
+        name = f"v{uuid.uuid4().hex[:8]}"
+        found = {
+            each: next(iter(self.lab.sink(self.sources[each], "console", None).reads.values()))
+            for each in f"{reads} {snapshots}".split()
+        }
+        tables = {"snapshots": snapshots.split()} if snapshots else {}
+        return Description(
+            address=Address("view", name),
+            id=f"{name}-id",
+            generation=1,
+            digest="1:a",
+            type="sql",
+            body={
+                "query": sql,
+                "reads": reads.split(),
+                "schema": schema,
+                "trigger": TRIGGER,
+                "partitions": 2,
+                **tables,
+                **body,
+            },
+            reads={each: found[each] for each in reads.split()},
+            snapshots={each: found[each] for each in snapshots.split()},
+        )
+
+    def start(self, *descriptions: Description) -> None:
+        self.lab.start(*descriptions)
+        self.running += descriptions
+
+    def stop(self, description: Description) -> None:
+        self.lab.stop(description)
+        self.running.remove(description)
+
+    def rows(self, view: Description) -> list[tuple[Any, ...]]:
+        rows = ([v for k, v in row.items() if k != "_position"] for row in self.lab.read(view))
+        return sorted(map(tuple, rows), key=repr)
+
+    def has(self, view: Description, *rows: tuple[Any, ...]) -> None:
+        """Wait until the view has exactly these rows."""
+
+        def holds() -> bool:
+            report = self.lab.report(view)
+            assert report.error is None, report.error
+            return self.rows(view) == sorted(rows, key=repr)
+
+        try:
+            until("the view has its rows", holds, 90)
+        except AssertionError:
+            raise AssertionError(f"{self.rows(view)} instead of {sorted(rows, key=repr)}") from None
+
+
+@pytest.fixture
+def shop(lab: Lab) -> Iterator[Shop]:
+    shop = Shop(lab)
+    shop.source("orders", ORDERS)
+    yield shop
+    for description in reversed(list(shop.running)):
+        shop.stop(description)
+
+
+def order(id_: int, customer: str, amount: int, minute: int) -> str:
+    at = f"2026-01-01T00:{minute:02}:10Z"
+    return f'"id": {id_}, "customer": "{customer}", "amount": {amount}, "ts": "{at}"'
+
+
+def test_a_window_is_added_once_the_watermark_has_closed_it(lab: Lab, shop: Shop) -> None:
+    view = shop.view(
+        f"SELECT customer, unix_seconds({WINDOW}.start) AS at, sum(amount) AS total FROM orders "
+        f"GROUP BY customer, {WINDOW}",
+        "customer STRING, at BIGINT, total BIGINT",
+        "orders",
+        watermarks={"orders": {"column": "ts", "delay": "1m"}},
+    )
+    start = 1767225600
+    shop.add("orders", order(1, "a", 5, 0), order(2, "a", 7, 0), order(3, "b", 1, 0), order(4, "a", 2, 1))
+    shop.start(view)
+    shop.add("orders", order(5, "a", 1, 2))
+    closed = [("a", start, 12), ("b", start, 1)]
+    shop.has(view, *closed)
+    # The last step is run again, and a late row is dropped.
+    until("its steps are done", lambda: lab.checkpoint_done(view))
+    shop.stop(view)
+    lab.undo_commit(view)
+    shop.add("orders", order(6, "a", 100, 0), order(7, "a", 3, 4))
+    shop.start(view)
+    shop.has(view, *closed, ("a", start + 60, 2), ("a", start + 120, 1))
+    report = lab.report(view)
+    assert report.step >= 2 and report.resumed is not None
+    state = lab.checkpoint(view) / "spark" / "state" / "0"
+    assert len([path for path in state.iterdir() if path.name.isdecimal()]) == 2
+    assert list(state.glob("0/*.zip")) or list(state.glob("0/*.changelog"))  # of RocksDB
+
+
+def test_groups_are_updated_by_key(lab: Lab, shop: Shop) -> None:
+    view = shop.view(
+        "SELECT customer, count(*) AS n, sum(amount) AS total FROM orders GROUP BY customer",
+        "customer STRING, n BIGINT, total BIGINT",
+        "orders",
+        output="update",
+        key=["customer"],
+    )
+    shop.start(view)
+    shop.add("orders", order(1, "a", 5, 0), order(2, "b", 7, 0))
+    shop.has(view, ("a", 1, 5), ("b", 1, 7))
+    shop.add("orders", order(3, "a", 1, 0), '"id": 4, "amount": 3')
+    shop.has(view, ("a", 2, 6), ("b", 1, 7), (None, 1, 3))
+    until("its steps are done", lambda: lab.checkpoint_done(view))
+    shop.stop(view)
+    lab.undo_commit(view)
+    shop.start(view)
+    shop.add("orders", order(5, "a", 1, 0))
+    shop.has(view, ("a", 3, 7), ("b", 1, 7), (None, 1, 3))
+
+
+def test_several_rows_for_one_key_end_the_query(lab: Lab, shop: Shop) -> None:
+    view = shop.view(
+        "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer, id",
+        "customer STRING, total BIGINT",
+        "orders",
+        output="update",
+        key=["customer"],
+    )
+    shop.add("orders", order(1, "a", 5, 0), order(2, "a", 7, 0))
+    shop.start(view)
+    report = lab.ended(view)
+    assert report.error_code == "MZ019" and "several rows for one key" in str(report.error)
+    assert lab.read(view) == []
+
+
+def test_two_streams_are_joined_and_united(lab: Lab, shop: Shop) -> None:
+    shop.source("payments", PAYMENTS)
+    marks = {name: {"column": "ts", "delay": "1 minute"} for name in ("orders", "payments")}
+    joined = shop.view(
+        "SELECT o.id, p.paid FROM orders o LEFT JOIN payments p ON o.id = p.id AND p.ts BETWEEN o.ts AND "
+        "o.ts + INTERVAL 1 MINUTE",
+        "id BIGINT, paid BIGINT",
+        "orders payments",
+        watermarks=marks,
+    )
+    united = shop.view(
+        "SELECT id FROM orders UNION ALL SELECT -id FROM payments", "id BIGINT", "orders payments"
+    )
+    shop.start(joined, united)
+    shop.add("orders", order(1, "a", 5, 0), order(2, "a", 7, 0))
+    shop.add("payments", '"id": 1, "paid": 9, "ts": "2026-01-01T00:00:20Z"')
+    shop.has(joined, (1, 9))
+    shop.has(united, (1,), (2,), (-1,))
+    until("its steps are done", lambda: lab.checkpoint_done(joined))
+    shop.stop(joined)
+    lab.undo_commit(joined)
+    shop.start(joined)
+    shop.add("orders", order(3, "a", 7, 30))
+    shop.add("payments", '"id": 4, "paid": 9, "ts": "2026-01-01T00:30:20Z"')
+    shop.has(joined, (1, 9), (2, None))
+    # Another order of the inputs is another order of the sources in Spark's log.
+    until("its steps are done", lambda: lab.checkpoint_done(united))
+    shop.stop(united)
+    sql = "SELECT -id AS id FROM payments UNION ALL SELECT id FROM orders"
+    united = replace(united, body={**united.body, "query": sql}, digest="1:b")
+    shop.start(united)
+    shop.add("orders", order(5, "a", 7, 30))
+    shop.has(united, (1,), (2,), (3,), (5,), (-1,), (-4,))
+
+
+def test_a_collection_may_be_read_twice(lab: Lab, shop: Shop) -> None:
+    view = shop.view(
+        "SELECT a.id, b.id AS other FROM orders a JOIN orders b ON a.customer = b.customer AND a.id < b.id",
+        "id BIGINT, other BIGINT",
+        "orders",
+    )
+    shop.start(view)
+    shop.add("orders", order(1, "a", 5, 0), order(2, "a", 7, 0))
+    shop.has(view, (1, 2))
+    shop.stop(view)
+    shop.add("orders", order(3, "a", 7, 0))
+    until("a row waits", lambda: lab.waits(view) == {"steps": 1, "rows": 1})
+    shop.start(view)
+    shop.has(view, (1, 2), (1, 3), (2, 3))
+
+
+def test_a_step_that_runs_again_reads_the_same_snapshot(lab: Lab, shop: Shop) -> None:
+    shop.source("customers", CUSTOMERS)
+    view = shop.view(
+        "SELECT o.id, c.city FROM orders o LEFT JOIN customers c ON o.customer = c.customer",
+        "id BIGINT, city STRING",
+        "orders",
+        "customers",
+    )
+    customers = shop.sources["customers"]
+    shop.start(view)
+    shop.add("customers", '"customer": "a", "city": "Bern"')
+    until("the customer is there", lambda: lab.count(customers) == 1)
+    shop.add("orders", order(1, "a", 5, 0), order(2, "b", 7, 0))
+    shop.has(view, (1, "Bern"), (2, None))
+    until("its steps are done", lambda: lab.checkpoint_done(view))
+    shop.add("customers", '"customer": "b", "city": "Rome"')
+    until("the other customer is there", lambda: lab.count(customers) == 2)
+    shop.add("orders", order(3, "b", 5, 0))
+    shop.has(view, (1, "Bern"), (2, None), (3, "Rome"))
+    until("its steps are done", lambda: lab.checkpoint_done(view))
+    last = lab.last_step(view)
+    versions = SnapshotVersions(Checkpoint(str(lab.checkpoint(view))).folder)
+    (newest,) = versions.at(last).values()
+    assert versions.at(last) == {name_of(customers.place): newest}
+    # As if the driver had been killed with the versions recorded and the rows not yet written.
+    shop.stop(view)
+    shop.add("orders", order(4, "c", 5, 0))
+    shop.add("customers", '"customer": "c", "city": "Nice"')
+    until("the third customer is there", lambda: lab.count(customers) == 3)
+    versions.record(last + 1, {name_of(customers.place): newest})
+    shop.start(view)
+    shop.has(view, (1, "Bern"), (2, None), (3, "Rome"), (4, None))
+    shop.add("orders", order(5, "c", 5, 0))
+    shop.has(view, (1, "Bern"), (2, None), (3, "Rome"), (4, None), (5, "Nice"))
