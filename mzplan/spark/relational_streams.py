@@ -76,7 +76,9 @@ class RelationalRun:
     def _update(self, batch: DataFrame, step: int) -> None:
         """Merge the rows of the groups that have changed."""
         with self._writing():
-            batch.persist()  # to compute it again would commit the query's state again
+            # To compute it again would commit the query's state again. Spark can't cache rows in the order of
+            # a column that isn't among them: a shuffle forgets the order.
+            batch = batch.repartition(int(self.query.body["partitions"])).persist()
             try:
                 self._require_one_row_a_key(batch)
                 with self.rewriting:

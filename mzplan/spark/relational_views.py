@@ -11,7 +11,7 @@ from mzplan.connectors.frames.types import quoted
 from mzplan.model.address import Address
 from mzplan.schema.columns import Column, spark_type
 from mzplan.schema.description import CollectionRead
-from mzplan.schema.relational import is_relational
+from mzplan.schema.relations.parse import is_relational
 from mzplan.schema.source_columns import columns_of
 from mzplan.spark.progress import ProgressListener, listen
 from mzplan.spark.projection import outputs_of
