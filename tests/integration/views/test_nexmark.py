@@ -8,7 +8,7 @@ import random
 import shutil
 import signal
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -175,12 +175,8 @@ def test_each_view_equals_the_same_query_over_all_events(
     eventually("the second half is read", lambda: _lag(nexmark) == 0)
     _send(kafka, state, list(end(NUMBER)))
     oracle = Oracle(happened)
-    for name, columns in COLUMNS.items():
-        expected = sorted(getattr(oracle, name)())
-        eventually(
-            f"{len(expected)} rows of {name}",
-            lambda name=name, columns=columns, expected=expected: _rows(nexmark, name, columns) == expected,
-        )
+    for name in COLUMNS:
+        _await(nexmark, name, sorted(getattr(oracle, name)()))
     assert nexmark.json("drift")["drift"] == []
 
 
@@ -198,6 +194,19 @@ def _send(kafka: KafkaBroker, topics: dict[str, str], happened: list[Event]) -> 
 
 def _lag(project: Project) -> int:
     return sum(int(query["lag"] or 0) for query in project.queries().values())
+
+
+def _await(project: Project, name: str, expected: list[tuple[Any, ...]]) -> None:
+    """Wait until a view has these rows, in any order; fails with the first that differ."""
+    try:
+        eventually(name, lambda: _rows(project, name, COLUMNS[name]) == expected, seconds=240)
+    except AssertionError:
+        found, wanted = Counter(_rows(project, name, COLUMNS[name])), Counter(expected)
+        more, lost = (list((a - b).elements()) for a, b in ((found, wanted), (wanted, found)))
+        raise AssertionError(
+            f"{name}: {len(more)} too many {more[:5]}, {len(lost)} lost {lost[:5]}; "
+            f"{project.queries()[f'view.{name}']}"
+        ) from None
 
 
 def _rows(project: Project, view: str, columns: str) -> list[tuple[Any, ...]]:
