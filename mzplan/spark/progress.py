@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -158,6 +158,15 @@ def parse_progress(data: dict[str, Any]) -> Progress:
     )
 
 
+def late_rows(data: Mapping[str, Any]) -> int | None:
+    """Return how many rows a micro-batch dropped as late; None for a query without state. `data`: the JSON of
+    its StreamingQueryProgress."""
+    operators = data.get("stateOperators") or []
+    if not operators:
+        return None
+    return sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators)
+
+
 def _state_of(data: dict[str, Any]) -> dict[str, Any]:
     """The fields of a Progress about the state of all stateful operators; none for a stateless query."""
     operators = data.get("stateOperators") or []
@@ -167,7 +176,7 @@ def _state_of(data: dict[str, Any]) -> dict[str, Any]:
         "state_rows": sum(int(operator.get("numRowsTotal") or 0) for operator in operators),
         "state_bytes": sum(_size(operator) for operator in operators),
         "watermark_timestamp_seconds": _watermark(data.get("eventTime") or {}),
-        "late_rows": sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators),
+        "late_rows": late_rows(data),
     }
 
 

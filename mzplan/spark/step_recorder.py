@@ -19,11 +19,12 @@ from mzplan.controller.executor import QueryName
 from mzplan.model.address import Address
 from mzplan.model.observed import Counters
 from mzplan.spark.latency import Latencies, ended
+from mzplan.spark.progress import late_rows
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.replay import collection_hash
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_index import RECENT
-from mzplan.warehouse.step_record import StepRecord
+from mzplan.warehouse.step_record import StepRecord, known_sum, with_late_rows, with_totals
 
 log = logging.getLogger("mzplan.steps")
 
@@ -36,12 +37,13 @@ _COMPUTED_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reported:
-    """Of a step: its hash, its rows, the time of its oldest record, and when it ended (seconds since the
-    epoch); None for what it has not reported (yet)."""
+    """Of a step: its hash, its rows, the time of its oldest record, how many rows it has dropped as late, and
+    when it ended (seconds since the epoch); None for what it has not reported (yet)."""
 
     hash: ContentHash | None = None
     rows: int | None = None
     oldest: float | None = None
+    late: int | None = None
     ended: float | None = None
 
 
@@ -60,7 +62,8 @@ class RecordedSteps:
 class _Recorded:
     """One query. `upto`: the newest step that may be written down, for all that it reports has come. `base`:
     the last step before this run, and `rows` those of the steps since. `ended_at`: when it was stopped; what
-    it still reports is waited for."""
+    it still reports is waited for. `unwritten`: the late rows of steps that have reported and aren't in the
+    collection (they had no rows to write)."""
 
     history: StepHistory
     upto: int
@@ -75,6 +78,7 @@ class _Recorded:
     problem: str = ""
     lost: Callable[[], None] = lambda: None
     reported: dict[int, _Reported] = field(default_factory=dict)
+    unwritten: dict[int, int | None] = field(default_factory=dict)
 
 
 class StepRecorder:
@@ -145,6 +149,7 @@ class StepRecorder:
                 hash=of_progress(progress),
                 rows=rows,
                 oldest=oldest_of(progress),
+                late=late_rows(progress),
                 ended=ended(progress),
             )
             query.upto = max(query.upto, step)
@@ -212,8 +217,10 @@ class StepRecorder:
             threading.Thread(target=query.lost, name="lost steps", daemon=True).start()
         with self._lock:
             query.latency = latency if latency is not None else query.latency
-            for step in reported:
+            for step, report in reported.items():
                 query.reported.pop(step, None)
+                if step > recorded:
+                    query.unwritten[step] = report.late
             if query.address is not None:
                 # Those that have run here: an index may lack others', that ran before.
                 self._count(query.address, [record for record in records if record.step in reported])
@@ -236,26 +243,13 @@ def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> l
         _filled(history, record, reported, compute=record.step > newest - _COMPUTED_STEPS) for record in tail
     ]
     if records:
-        records = _totalled(records, last)
+        late = {**query.unwritten, **{step: report.late for step, report in reported.items()}}
+        records = with_late_rows(with_totals(records, last), last, late)
         history.index.append(records)
+        query.unwritten.clear()
         query.recent = (*reversed(records[-RECENT:]), *query.recent)[:RECENT]
-        query.rows = _sum([query.rows, *(record.rows for record in records if record.step > query.base)])
+        query.rows = known_sum([query.rows, *(record.rows for record in records if record.step > query.base)])
     return records
-
-
-def _totalled(records: Sequence[StepRecord], before: StepRecord | None) -> list[StepRecord]:
-    """With the rows of all steps so far, where they are known of all."""
-    total = before.total if before is not None else 0 if records[0].step == 0 else None
-    totalled = []
-    for record in records:
-        total = _sum([total, record.rows])
-        totalled.append(replace(record, total=total))
-    return totalled
-
-
-def _sum(numbers: Sequence[int | None]) -> int | None:
-    """None where one is not known."""
-    return None if None in numbers else sum(number for number in numbers if number is not None)
 
 
 def _written(progress: Mapping[str, Any]) -> int | None:

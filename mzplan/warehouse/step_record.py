@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 from mzplan.model.codec import decode, encode
@@ -36,7 +37,7 @@ class StepRecord:
     `oldest`, that of the oldest one of the step, in seconds since the epoch.
     `task`: the one-off task that wrote this step; `start` and `end` are then a range that was read again,
     or equal if the task has read none. `migrated`: the generation whose rows a source begins with in this
-    step.
+    step. Of views that keep state: `late`, how many late rows this step and all before it have dropped.
     """
 
     step: Count
@@ -54,6 +55,7 @@ class StepRecord:
     oldest: float | None = None
     task: StepTask | None = field(default=None, metadata=SPARSE)
     migrated: int | None = field(default=None, metadata=SPARSE)
+    late: Count | None = None
 
     @property
     def reads_upstream(self) -> bool:
@@ -69,3 +71,39 @@ class StepRecord:
     def parse(cls, line: Line) -> StepRecord:
         """Parse a line of the index. Raises ValueError for anything else."""
         return decode(cls, json.loads(line))
+
+
+def with_totals(records: Sequence[StepRecord], before: StepRecord | None) -> list[StepRecord]:
+    """Add the rows of all steps so far, where they are known of all. `before`: the last record before."""
+    total = before.total if before is not None else 0 if records[0].step == 0 else None
+    totalled = []
+    for record in records:
+        total = known_sum([total, record.rows])
+        totalled.append(replace(record, total=total))
+    return totalled
+
+
+def with_late_rows(
+    records: Sequence[StepRecord], before: StepRecord | None, late: Mapping[int, int | None]
+) -> list[StepRecord]:
+    """Add the late rows that all steps so far have dropped, where they are known of all. `late`: by step,
+    also of steps between that have no record because they wrote nothing."""
+    total, last = (before.late, before.step) if before is not None else (0, -1)
+    summed = []
+    for record in records:
+        is_known = total is not None and record.step - last <= len(late)
+        steps = range(last + 1, record.step + 1) if is_known else ()
+        total = known_sum([total, *map(late.get, steps)]) if is_known else None
+        last = record.step
+        summed.append(replace(record, late=total))
+    return summed
+
+
+def known_sum(numbers: Iterable[int | None]) -> int | None:
+    """Return the sum; None where one of the numbers is not known."""
+    total = 0
+    for number in numbers:
+        if number is None:
+            return None
+        total += number
+    return total

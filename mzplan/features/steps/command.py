@@ -23,6 +23,7 @@ from mzplan.warehouse.paths import absolute
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import Upstream
     from mzplan.features.steps.content import Comparison
+    from mzplan.features.steps.recomputation import Recomputation
     from mzplan.features.steps.verification import VerifiedTarget
     from mzplan.model.state import ResourceState, State
     from mzplan.operations.project import Project
@@ -86,6 +87,9 @@ def command_verify(
     computes the rows again from the collection, through select and where, and compares them with the target's
     record. The command stops at the first difference, with exit code 1.
 
+    With --from-upstream, a view that joins or aggregates is computed again, from all rows that it had read
+    after the last of the steps, and compared with its collection as of that step.
+
     With --content, it reads the rows in a sink's target and compares them with the rows that the collection
     gives. Missing and duplicate rows exit with 1, and so do extra rows without --shared.
     """
@@ -105,6 +109,7 @@ def command_verify(
             wanted,
             session.upstream if from_upstream else None,
             session.target,
+            session.recomputation,
             invocation.progress,
         )
     if invocation.json:
@@ -113,7 +118,7 @@ def command_verify(
         if shown := (*verified.problems, *verified.warnings):
             invocation.show(shown)
         invocation.out(render_verified(verified, color=invocation.color))
-    return ExitCode.ERROR if verified.difference or verified.problems else ExitCode.OK
+    return ExitCode.ERROR if verified.is_wrong else ExitCode.OK
 
 
 def _verify_content(invocation: Invocation, address: Address, shared: bool) -> int:
@@ -178,6 +183,13 @@ class _LazySpark:
         doing = f"asking the target of {resource.address}"
         target: VerifiedTarget = self._open(Downstream.open, state, resource, doing)
         return target
+
+    def recomputation(self, state: State, resource: ResourceState) -> Recomputation:
+        from mzplan.spark.verification.recomputed_view import RecomputedView
+
+        doing = f"starting Spark, to compute {resource.address} again"
+        view: Recomputation = self._open(RecomputedView.open, state, resource, doing)
+        return view
 
     def content(self, state: State, resource: ResourceState) -> Comparison:
         from mzplan.spark.verification.content_comparison import ContentComparison

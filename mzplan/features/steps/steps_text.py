@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from mzplan.features.steps.recomputed_text import recomputed_to_json, render_recomputed
 from mzplan.model.codec import encode
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
@@ -151,6 +152,7 @@ def verified_to_json(found: Verified) -> dict[str, Any]:
         "without_hash": list(found.by_rows),
         "unknown": list(found.unknown),
         "difference": _difference_to_json(found.difference) if found.difference else None,
+        **({"recomputed": recomputed_to_json(found.recomputed)} if found.recomputed else {}),
         "diagnostics": diagnostics_to_json((*found.problems, *found.warnings)),
     }
 
@@ -168,7 +170,9 @@ def render_verified(found: Verified, *, color: bool = False) -> str:
     """A summary of what was verified, and the first difference."""
     paint = Paint(color)
     lines = []
-    if found.equal:
+    if found.recomputed is not None:
+        lines += render_recomputed(found.address, found.recomputed, paint)
+    elif found.equal:
         span = _span((found.equal[0], found.equal[-1]))
         lines.append(f"{found.address}: {count(len(found.equal), 'step')} as recorded ({span}).")
         if found.address.writes_target:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from mzplan.endpoints.interface import Written
+from mzplan.features.steps.recomputation import Recomputation, recompute
 from mzplan.features.steps.steps import Range, history_of, history_read, in_range, readable
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error, notice
@@ -21,6 +22,7 @@ from mzplan.operations.project import (
     why_nothing_runs,
 )
 from mzplan.schema.columns import POSITION
+from mzplan.schema.relations.parse import is_relational
 from mzplan.schema.source_columns import columns_of
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError
@@ -30,6 +32,7 @@ from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.connector import Upstream
+    from mzplan.connectors.api.recomputed import Recomputed
 
 Match = Literal["hash", "rows", "unknown"]
 """By what a step is as recorded; `unknown`: there is no record of it."""
@@ -68,16 +71,24 @@ class StepDifference:
 class Verified:
     """The result of verify. `equal`: steps that are as recorded; `by_rows`: those of them for which only the
     number of rows was recorded. `unknown`: steps of a sink of which its target has no record (any more).
-    `never`: see ShownSteps. The first difference ends the work. `warnings`: of columns of a source."""
+    `never`: see ShownSteps. The first difference ends the work. `warnings`: of columns of a source.
+    `recomputed`: the result for a view that was computed again as a whole, and not step by step."""
 
     address: Address
-    equal: tuple[int, ...]
-    by_rows: tuple[int, ...]
-    difference: StepDifference | None
-    problems: tuple[Diagnostic, ...]
+    equal: tuple[int, ...] = ()
+    by_rows: tuple[int, ...] = ()
+    difference: StepDifference | None = None
+    problems: tuple[Diagnostic, ...] = ()
     unknown: tuple[int, ...] = ()
     never: str = ""
     warnings: tuple[Diagnostic, ...] = ()
+    recomputed: Recomputed | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether something differs, or couldn't be looked at."""
+        is_other = self.recomputed is not None and self.recomputed.is_wrong
+        return bool(self.difference or self.problems or is_other)
 
 
 def verify(
@@ -86,10 +97,12 @@ def verify(
     wanted: Range | None,
     upstream: Callable[[State, ResourceState], Upstream] | None,
     target: Callable[[State, ResourceState], VerifiedTarget],
+    recomputation: Callable[[State, ResourceState], Recomputation],
     reporter: Reporter,
 ) -> Verified:
     """Replay the wanted steps (None: all) from the collection or, with `upstream`, from there, and compare
-    them with what was recorded; for a sink, by its `target`."""
+    them with what was recorded; for a sink, by its `target`. With `upstream`, a relational view is computed
+    again as of the last of these steps, by its `recomputation`."""
     state = read_state(project.store, reporter)
     resource = committed_resource(state, address)
     if address.writes_target and upstream is not None:
@@ -101,6 +114,10 @@ def verify(
             address=address,
             exit_code=ExitCode.USAGE,
         )
+    if upstream is not None and is_relational(resource.body):
+        recomputed, problems = recompute(project, state, resource, wanted, recomputation, reporter)
+        never = why_nothing_runs(state, resource)
+        return Verified(address=address, problems=problems, never=never, recomputed=recomputed)
     history, seen = history_of(project, state, resource), ValuesSeen()
     with reporter.working(f"reading the steps of {address}"), readable(address):
         records = in_range(history, address, wanted)

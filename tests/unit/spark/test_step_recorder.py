@@ -101,6 +101,28 @@ def test_what_a_query_begins_after_is_at_hand_at_once(
     recorder.close()
 
 
+def test_late_rows_are_added_up_over_all_steps(tmp_path: Path, recorder: StepRecorder) -> None:
+    """Also those of steps that write nothing; what no step has reported is not known."""
+
+    def late(rows: int) -> dict[str, Any]:
+        return {"stateOperators": [{"numRowsDroppedByWatermark": rows}]}
+
+    source = StoredSource(tmp_path)
+    recorder.begins(NAME, source.history)
+    for step, rows in enumerate((0, 2)):
+        recorder.progressed(progress(step, source.run(named(step, step + 1)), **late(rows)))
+    recorder._look()
+    source.pass_over()
+    recorder.progressed(progress(2, None, **late(3)))
+    recorder._look()
+    recorder.progressed(progress(3, source.run(named(3, 4)), **late(1)))
+    recorder._look()
+    source.run(named(4, 5))
+    recorder.progressed(progress(5, source.run(named(5, 6)), **late(0)))
+    recorder.close()
+    assert [(r.step, r.late) for r in indexed(source)] == [(0, 0), (1, 2), (3, 6), (4, None), (5, None)]
+
+
 def test_a_step_waits_for_its_report(tmp_path: Path, recorder: StepRecorder) -> None:
     source = StoredSource(tmp_path)
     recorder.begins(NAME, source.history)

@@ -1,0 +1,57 @@
+"""verify --from-upstream of a relational view: its rows as of a step, computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from mzplan.features.steps.steps import Range, history_of, in_range, readable
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.state import ResourceState, State
+from mzplan.operations.project import Project, Reporter
+from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.step_record import StepRecord
+
+if TYPE_CHECKING:
+    from mzplan.connectors.api.recomputed import Recomputed
+
+
+class Recomputation(Protocol):
+    """A view whose query makes rows of several rows."""
+
+    def compare(self, record: StepRecord) -> Recomputed:
+        """Compute its rows as of a step again, and compare them with its collection. Raises GoneError,
+        MzplanError."""
+
+
+def recompute(
+    project: Project,
+    state: State,
+    resource: ResourceState,
+    wanted: Range | None,
+    opened: Callable[[State, ResourceState], Recomputation],
+    reporter: Reporter,
+) -> tuple[Recomputed | None, tuple[Diagnostic, ...]]:
+    """Compute a view again as of the last of the wanted steps (None: of all). Returns the result, None if
+    there is no step, and what kept it from being computed."""
+    address = resource.address
+    with reporter.working(f"reading the steps of {address}"), readable(address):
+        records = in_range(history_of(project, state, resource), address, wanted)
+    if not records:
+        return None, ()
+    view, record = opened(state, resource), records[-1]
+    with reporter.working(f"computing {address} as of step {record.step}"), readable(address):
+        try:
+            return view.compare(record), ()
+        except GoneError as problem:
+            return None, (_gone(resource, record, str(problem)),)
+
+
+def _gone(resource: ResourceState, record: StepRecord, why: str) -> Diagnostic:
+    return Diagnostic(
+        code="MZ091",
+        summary=f"{resource.address} can't be computed again as of step {record.step}",
+        detail=why,
+        hint="choose a later step with --steps, or verify without --from-upstream.",
+        address=resource.address,
+    )

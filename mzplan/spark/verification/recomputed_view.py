@@ -1,0 +1,244 @@
+"""A relational view computed again, from all rows that it has read up to a step.
+
+Its query runs anew with an empty state, in a checkpoint of its own: one micro-batch reads all rows, and a
+second one, without rows, closes the windows that the watermark of that step has closed. The result is
+compared with the view's collection as of the step.
+
+A batch query wouldn't do: it doesn't say which windows are closed, or which rows of an outer join are final.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.queries import ResolvedQuery, resolve
+from mzplan.connectors.api.recomputed import Recomputed
+from mzplan.connectors.catalogue import Connectors
+from mzplan.connectors.frames import functions as f
+from mzplan.connectors.frames.row_hash import row_hash
+from mzplan.connectors.frames.types import quoted
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.words import count
+from mzplan.schema.description import Description
+from mzplan.schema.kinds import resource_kind
+from mzplan.secrets.references import Secrets
+from mzplan.spark import failures
+from mzplan.spark.command_session import close_command_session, open_command_session
+from mzplan.spark.relational_views import own_session
+from mzplan.spark.streams import collection_stream
+from mzplan.spark.verification.exactness import Exactness, exactness_of
+from mzplan.spark.view_sql import analysed, computed_by_sql
+from mzplan.warehouse.checkpoints import collection_path
+from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.folder import decoding
+from mzplan.warehouse.step_record import StepRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_WATERMARK = "batchWatermarkMs"  # in Spark's settings of a micro-batch
+_EXAMPLES = 5
+_LONGEST = 200  # characters of an example
+
+
+class RecomputedView:
+    """One view, and a Spark session of its own that `close` ends."""
+
+    def __init__(self, session: SparkSession, query: ResolvedQuery, warehouse: str, position: str):
+        self._session, self._query = session, query
+        self._warehouse, self._position = warehouse, position
+        assert query.checkpoint is not None, "it is the checkpoint that says what was read"
+        self._checkpoint = query.checkpoint
+
+    @classmethod
+    def open(
+        cls, description: Description, secrets: Secrets, directory: str, warehouse: str
+    ) -> RecomputedView:
+        """Start Spark in this process. Raises MzplanError, MZ092 for a view that can't be computed again."""
+        query = resolve(description, secrets, directory, warehouse)
+        if description.snapshots:
+            names = ", ".join(description.snapshots)
+            raise _not_again(query, f"It reads {names} as a table, which was another one at each step.")
+        position = Connectors().position(description)
+        return cls(open_command_session(), query, warehouse, position)
+
+    def close(self) -> None:
+        """End the session."""
+        close_command_session(self._session)
+
+    def compare(self, record: StepRecord) -> Recomputed:
+        """Compare the collection as of a step of the view. Raises GoneError if what the step read can't be
+        read again, and MzplanError MZ092 for a query that may give other rows each time."""
+        self._require_one_query()
+        with tempfile.TemporaryDirectory(prefix="mzplan-verify-") as folder:
+            try:
+                wanted, exactness = self._computed(record, Path(folder))
+                found = self._collection(record)
+                return _compared(wanted, found, record, exactness, self._query)
+            except (MzplanError, GoneError, OSError):
+                raise
+            except Exception as problem:
+                text = failures.of_exception(problem).text.rstrip(".")
+                raise GoneError(f"Its inputs or its collection: {text}.") from None
+
+    def _require_one_query(self) -> None:
+        """Raise MZ092 if rows of the collection follow from an earlier query."""
+        names = resource_kind(self._query.address.kind, self._query.description.type).row_properties
+        now = {name: self._query.description.body.get(name) for name in names}
+        for begun in self._checkpoint.begun().begun:
+            if {name: begun.rows.get(name) for name in names} != now:
+                why = f"Its query was another one at step {begun.step}, whose rows stay as they are."
+                raise _not_again(self._query, why)
+
+    def _computed(self, record: StepRecord, folder: Path) -> tuple[DataFrame, Exactness]:
+        """Return the rows of the query over all that the view had read after a step."""
+        query = self._query
+        session = own_session(self._session)  # for its temporary views
+        streams = {
+            name: collection_stream(
+                session, query, collection_path(self._warehouse, *read.place), begins=False
+            )
+            for name, read in query.description.reads.items()
+        }
+        rows = computed_by_sql(session, streams, {}, query, self._position)
+        exactness = exactness_of(analysed(rows))
+        if exactness.problem:
+            raise _not_again(query, exactness.problem)
+        schema = rows.schema
+        written, checkpoint = folder / "rows", folder / "checkpoint"
+        watermark = self._plan_all_rows(record, checkpoint)
+        run = partial(_run_once, rows, checkpoint, written, query.body.get("output", "append"))
+        run()
+        if watermark and query.body.get("output", "append") == "append":
+            self._plan_closing(checkpoint, watermark)
+            run()
+        reader = session.read.schema(schema)
+        return (reader.parquet(str(written)) if written.exists() else reader.parquet()), exactness
+
+    def _plan_all_rows(self, record: StepRecord, checkpoint: Path) -> int:
+        """Plan a first micro-batch that reads all that the view had read after a step. Returns the watermark
+        of that step, in milliseconds since the epoch; 0 for none."""
+        log = self._checkpoint.log
+        lines = log.lines(record.step)
+        if len(lines) < 3:
+            raise GoneError(
+                f"How far step {record.step} had read isn't known any more: "
+                "Spark keeps the offsets of a hundred steps."
+            )
+        with decoding(f"{log.spark}/offsets/{record.step}"):
+            settings = json.loads(lines[1])
+            watermark = int(settings.get(_WATERMARK, 0))
+        checkpoint.mkdir()
+        (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        _plan(checkpoint, 0, [lines[0], json.dumps({**settings, _WATERMARK: 0}), *lines[2:]])
+        return watermark
+
+    def _plan_closing(self, checkpoint: Path, watermark: int) -> None:
+        """Plan a second micro-batch, without rows, at this watermark."""
+        version, settings, *offsets = (checkpoint / "offsets" / "0").read_text().splitlines()
+        _plan(checkpoint, 1, [version, json.dumps({**json.loads(settings), _WATERMARK: watermark}), *offsets])
+
+    def _collection(self, record: StepRecord) -> DataFrame:
+        if record.version is None:
+            raise GoneError(f"Which version of the collection holds step {record.step} is not known.")
+        path = collection_path(self._warehouse, *self._query.description.place)
+        return self._session.read.format("delta").option("versionAsOf", record.version).load(path)
+
+
+def _plan(checkpoint: Path, step: int, lines: Sequence[str]) -> None:
+    folder = checkpoint / "offsets"
+    folder.mkdir(exist_ok=True)
+    (folder / str(step)).write_text("\n".join(lines))
+
+
+def _run_once(rows: DataFrame, checkpoint: Path, written: Path, output: str) -> None:
+    """Run the micro-batch that is planned, and add its rows to `written`."""
+
+    def write(batch: DataFrame, _: int) -> None:
+        batch.write.mode("append").parquet(str(written))
+
+    writer = rows.writeStream.outputMode(output).option("checkpointLocation", str(checkpoint))
+    writer.foreachBatch(write).trigger(once=True).start().awaitTermination()
+
+
+def _compared(
+    wanted: DataFrame, found: DataFrame, record: StepRecord, exactness: Exactness, query: ResolvedQuery
+) -> Recomputed:
+    columns = [column.name for column in query.columns]
+    unseen = [name for name in columns if exactness.adds_floats and _has_floats(wanted, name)]
+    compared = [quoted(name) for name in columns if name not in unseen]
+    sides = [
+        rows.select(
+            row_hash(rows.select(*compared)).alias("_hash"),
+            f.lit(is_wanted).cast("bigint").alias("_wanted"),
+            f.lit(1 - is_wanted).cast("bigint").alias("_found"),
+            f.to_json(f.struct(*compared)).alias("_row"),
+        )
+        for rows, is_wanted in ((wanted, 1), (found, 0))
+    ]
+    sums = [f.sum(name).alias(name) for name in ("_wanted", "_found")]
+    each = sides[0].unionByName(sides[1]).groupBy("_hash").agg(*sums, f.max("_row").alias("_row"))
+    numbers = _numbers(each)
+    late = record.late if query.body.get("watermarks") else 0
+    return Recomputed(
+        step=record.step,
+        **numbers,
+        examples=_examples(each) if numbers["missing"] or numbers["more"] else (),
+        unseen=tuple(unseen),
+        late=late,
+        excused=_excuse(late, numbers, exactness, query),
+    )
+
+
+def _numbers(each: DataFrame) -> dict[str, int]:
+    wanted, found = f.col("_wanted"), f.col("_found")
+    counted = {
+        "wanted": wanted,
+        "found": found,
+        "missing": f.greatest(wanted - found, f.lit(0)),
+        "more": f.greatest(found - wanted, f.lit(0)),
+    }
+    totals = each.agg(*(f.sum(number).alias(name) for name, number in counted.items())).first()
+    assert totals is not None
+    return {name: int(totals[name] or 0) for name in counted}
+
+
+def _examples(each: DataFrame) -> tuple[str, ...]:
+    rows = each.where("_wanted <> _found").orderBy("_row").limit(_EXAMPLES).collect()
+    return tuple(f"{'-' if row['_wanted'] > row['_found'] else '+'} {row['_row'][:_LONGEST]}" for row in rows)
+
+
+def _excuse(late: int | None, numbers: Mapping[str, int], exactness: Exactness, query: ResolvedQuery) -> str:
+    """Say why rows differ although nothing need be wrong; "" if nothing excuses them."""
+    if not (numbers["missing"] or numbers["more"]):
+        return ""
+    if late is None:
+        return "The view may have dropped late rows; how many isn't known."
+    if late and not (exactness.one_row_each and max(numbers["missing"], numbers["more"]) > late):
+        return f"The view has dropped {count(late, 'late row')}, which its query counts when it runs again."
+    if query.keys and exactness.filters_groups and not numbers["missing"]:
+        return (
+            "Rows of groups that no longer meet a condition of the query stay: Spark doesn't take them back."
+        )
+    return ""
+
+
+def _has_floats(rows: DataFrame, name: str) -> bool:
+    text = rows.schema[name].dataType.simpleString()
+    return "float" in text or "double" in text
+
+
+def _not_again(query: ResolvedQuery, why: str) -> MzplanError:
+    return error(
+        "MZ092",
+        f"{query.address} can't be computed again",
+        why,
+        "verify without --from-upstream: from its collection.",
+        address=query.address,
+    )

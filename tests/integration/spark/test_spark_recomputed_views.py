@@ -1,0 +1,302 @@
+"""Relational views computed again: the same rows, other rows, and what can't be told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mzplan.connectors.api.recomputed import Recomputed
+from mzplan.connectors.frames.merges import merge
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
+from mzplan.spark.collections import table_at
+from mzplan.spark.progress import late_rows
+from mzplan.spark.streams import collection_stream
+from mzplan.spark.verification.recomputed_view import RecomputedView
+from mzplan.spark.view_sql import computed_by_sql
+from mzplan.warehouse.checkpoints import Begun, Checkpoint, History, collection_path
+from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.step_record import StepRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from mzplan.schema.description import CollectionRead
+    from tests.integration.spark_lab import Lab
+
+ORDERS = "id BIGINT, customer STRING, amount DECIMAL(10,2), price DOUBLE, ts TIMESTAMP"
+PAYMENTS = "id BIGINT, ts TIMESTAMP"
+POSITION = "STRUCT<step: BIGINT>"
+MARK = {"orders": {"column": "ts", "delay": "1 minute"}}
+BOTH = {**MARK, "payments": {"column": "ts", "delay": "1 minute"}}
+WINDOWS = (
+    "SELECT customer, window(ts, '1 minute').end AS until, sum(amount) AS total, count(*) AS n FROM orders "
+    "GROUP BY customer, window(ts, '1 minute')"
+)
+TOTALS = "SELECT customer, sum(amount) AS total, max(ts) AS last FROM orders GROUP BY customer"
+
+
+BY_CUSTOMER: Any = {"output": "update", "key": ["customer"]}
+
+
+class Shop:
+    """Collections of orders and payments, and one view of them, run as a runner would."""
+
+    def __init__(self, lab: Lab, sql: str, schema: str, **body: Any):
+        assert lab.executor._spark is not None
+        self.lab, self.spark = lab, lab.executor._spark
+        reads: dict[str, CollectionRead] = {}
+        for name, columns in {"orders": ORDERS, "payments": PAYMENTS}.items():
+            source = lab.source("local", None, type="local", schema=columns)
+            lab.executor._collections.ensure(
+                self.spark, self.path(source.id), lab.executor._resolve(source, lab.secrets).columns, POSITION
+            )
+            if f" {name}" in sql:
+                (read,) = lab.sink(source, "console", None).reads.values()
+                reads[name] = read
+        view = lab.source("sql", None, query=sql, reads=list(reads), schema=schema, **body)
+        self.description = replace(view, address=Address("view", view.address.name), reads=reads)
+        self.query = lab.executor._resolve(self.description, lab.secrets)
+        self.late: dict[int, int] = {}
+        lab.executor._collections.ensure(
+            self.spark,
+            self.path(self.description.id),
+            self.query.columns,
+            POSITION,
+            keyed=bool(self.query.keys),
+        )
+        checkpoint = Checkpoint.of(lab.executor._warehouse, *self.description.place)
+        checkpoint.record_begun(History((Begun(step=0, digest="1:a", rows={"query": sql}),)))
+        self.checkpoint = checkpoint
+
+    def path(self, id_: str) -> str:
+        return collection_path(self.lab.executor._warehouse, id_, 1)
+
+    def append(self, name: str, *rows: Sequence[Any]) -> None:
+        columns = {"orders": ORDERS, "payments": PAYMENTS}[name]
+        schema = columns.replace("ts TIMESTAMP", "ts STRING").replace("DECIMAL(10,2)", "STRING")
+        typed = self.spark.createDataFrame(list(rows), schema)
+        casts = (f"CAST({c.split()[0]} AS {c.split()[1]}) AS {c.split()[0]}" for c in columns.split(", "))
+        frame = typed.selectExpr(*casts, f"CAST(NULL AS {POSITION}) AS _position")
+        place = self.path(self.description.reads[name].id)
+        frame.coalesce(1).write.format("delta").mode("append").save(place)
+
+    def run(self) -> None:
+        """Read what there is."""
+        session: SparkSession = self.spark.newSession()
+        session.conf.set("spark.sql.shuffle.partitions", "2")
+        begins = not self.checkpoint.log.has_begun()
+        streams = {
+            name: collection_stream(session, self.query, self.path(read.id), begins=begins)
+            for name, read in self.description.reads.items()
+        }
+        rows = computed_by_sql(session, streams, {}, self.query, POSITION)
+        collection, keys = self.path(self.description.id), self.query.keys
+
+        def update(batch: DataFrame, step: int) -> None:
+            merge(batch, step, table_at(collection), keys)
+
+        writer = rows.writeStream.format("delta").option("path", collection)
+        if keys:
+            writer = rows.writeStream.outputMode("update").foreachBatch(update)
+        started = (
+            writer.option("checkpointLocation", self.checkpoint.spark).trigger(availableNow=True).start()
+        )
+        started.awaitTermination()
+        for progress in map(json.loads, (p.json for p in started.recentProgress)):
+            self.late[progress["batchId"]] = late_rows(progress) or 0
+
+    def records(self) -> list[StepRecord]:
+        found, late = [], 0
+        for record in StepHistory(self.lab.executor._warehouse, self.description.place).committed(0, None):
+            late += self.late.get(record.step, 0)
+            found.append(replace(record, late=late))
+        return found
+
+    def compare(self, record: StepRecord | None = None) -> Recomputed:
+        view = RecomputedView(self.spark, self.query, self.lab.executor._warehouse, POSITION)
+        return view.compare(record or self.records()[-1])
+
+
+def at(time: str) -> str:
+    return f"2026-01-01T00:{time}Z"
+
+
+def order(id_: int, customer: str, amount: str, time: str, price: float = 0.1) -> tuple[Any, ...]:
+    return (id_, customer, amount, price, at(time))
+
+
+def refusal(shop: Shop) -> str:
+    """Why the view can't be computed again."""
+    with pytest.raises(MzplanError) as refused:
+        shop.compare(StepRecord(step=4, version=1))
+    (problem,) = refused.value.diagnostics
+    assert problem.code == "MZ092"
+    return problem.detail
+
+
+def test_totals_are_those_of_all_rows(lab: Lab) -> None:
+    shop = Shop(lab, TOTALS, "customer STRING, total DECIMAL(20,2), last TIMESTAMP", **BY_CUSTOMER)
+    shop.append("orders", order(1, "a", "1.50", "00:00"), order(2, "b", "2", "00:10"))
+    shop.run()
+    shop.append("orders", order(3, "a", "4", "00:20"))
+    shop.run()
+    found = shop.compare()
+    assert found.is_equal and (found.wanted, found.found) == (2, 2)
+    assert shop.compare(shop.records()[0]).is_equal
+
+
+def test_windows_that_are_closed_are_compared(lab: Lab) -> None:
+    schema = "customer STRING, until TIMESTAMP, total DECIMAL(20,2), n BIGINT"
+    shop = Shop(lab, WINDOWS, schema, watermarks=MARK)
+    shop.append(
+        "orders", order(1, "a", "1", "00:10"), order(2, "a", "2", "00:50"), order(3, "b", "3", "03:00")
+    )
+    shop.run()
+    shop.append("orders", order(4, "b", "4", "03:30"), order(5, "c", "5", "06:00"))
+    shop.run()
+    shop.append("orders", order(6, "c", "6", "06:10"))
+    shop.run()
+    assert [record.step for record in shop.records()] == shop.checkpoint.log.planned()
+    for record in shop.records():
+        found = shop.compare(record)
+        assert found.is_equal and not found.excused
+    assert found.found == 2
+
+
+@pytest.mark.nightly
+def test_windows_of_windows_are_compared(lab: Lab) -> None:
+    sql = (
+        "SELECT window(w, '2 minutes').end AS until, sum(n) AS n FROM (SELECT window(ts, '1 minute') AS w, "
+        "customer, count(*) AS n FROM orders GROUP BY 1, 2) GROUP BY window(w, '2 minutes')"
+    )
+    shop = Shop(lab, sql, "until TIMESTAMP, n BIGINT", watermarks=MARK)
+    for rows in (
+        [order(1, "a", "1", "00:10"), order(2, "b", "2", "01:50"), order(3, "b", "3", "03:00")],
+        [order(4, "b", "4", "04:30"), order(5, "c", "5", "07:00")],
+        [order(6, "c", "6", "07:10")],
+    ):
+        shop.append("orders", *rows)
+        shop.run()
+    for record in shop.records():
+        found = shop.compare(record)
+        assert found.is_equal, record.step
+    assert found.found == 3
+
+
+def test_a_join_of_two_streams_is_compared(lab: Lab) -> None:
+    sql = (
+        "SELECT o.id, o.amount, p.ts AS paid FROM orders o LEFT JOIN payments p ON o.id = p.id AND "
+        "p.ts BETWEEN o.ts AND o.ts + INTERVAL 1 MINUTE"
+    )
+    shop = Shop(lab, sql, "id BIGINT, amount DECIMAL(10,2), paid TIMESTAMP", watermarks=BOTH)
+    shop.append("orders", order(1, "a", "1", "00:10"), order(2, "a", "2", "00:20"))
+    shop.run()
+    shop.append("payments", (1, at("00:30")))
+    shop.run()
+    shop.append("payments", (9, at("09:00")))
+    shop.append("orders", order(3, "a", "3", "09:00"))
+    shop.run()
+    shop.append("orders", order(4, "a", "3", "09:10"))
+    shop.run()
+    for record in shop.records():
+        found = shop.compare(record)
+        assert found.is_equal
+    assert found.found == 2
+
+
+def test_a_row_that_was_changed_by_hand_is_wrong(lab: Lab) -> None:
+    shop = Shop(lab, TOTALS, "customer STRING, total DECIMAL(20,2), last TIMESTAMP", **BY_CUSTOMER)
+    shop.append("orders", order(1, "a", "1", "00:00"), order(2, "b", "2", "00:10"))
+    shop.run()
+    (record,) = shop.records()
+    table = table_at(shop.path(shop.description.id))
+    shop.spark.sql(f"UPDATE {table} SET total = 7 WHERE customer = 'a'")
+    found = shop.compare(replace(record, version=(record.version or 0) + 1))
+    assert found.is_wrong and (found.missing, found.more) == (1, 1)
+    assert [example[:32] for example in found.examples] == [
+        '- {"customer":"a","total":1.00,"',
+        '+ {"customer":"a","total":7.00,"',
+    ]
+
+
+def test_late_rows_excuse_so_many_rows_and_no_more(lab: Lab) -> None:
+    schema = "customer STRING, until TIMESTAMP, total DECIMAL(20,2), n BIGINT"
+    shop = Shop(lab, WINDOWS, schema, watermarks=MARK)
+    for rows in (
+        [order(1, "a", "1", "00:10"), order(2, "b", "3", "03:00")],
+        [order(3, "b", "3", "03:10")],
+        [order(4, "a", "2", "00:20"), order(5, "b", "3", "09:00")],
+        [order(6, "b", "3", "09:10")],
+    ):
+        shop.append("orders", *rows)
+        shop.run()
+    record = shop.records()[-1]
+    assert record.late == 1
+    found = shop.compare(record)
+    assert (found.missing, found.more, found.is_wrong) == (1, 1, False)
+    assert found.excused == "The view has dropped 1 late row, which its query counts when it runs again."
+    assert shop.compare(replace(record, late=None)).excused
+    assert shop.compare(replace(record, late=0)).is_wrong
+    more = shop.spark.read.format("delta").load(shop.path(shop.description.id)).limit(1)
+    more.unionAll(more).write.format("delta").mode("append").save(shop.path(shop.description.id))
+    doubled = shop.compare(replace(record, version=(record.version or 0) + 1))
+    assert doubled.is_wrong and doubled.more == 3
+
+
+def test_sums_of_floating_point_numbers_are_left_out(lab: Lab) -> None:
+    sql = "SELECT customer, count(*) AS n, avg(price) AS price FROM orders GROUP BY customer"
+    shop = Shop(lab, sql, "customer STRING, n BIGINT, price DOUBLE", **BY_CUSTOMER)
+    shop.append("orders", order(1, "a", "1", "00:00", 0.1), order(2, "a", "2", "00:10", 0.2))
+    shop.run()
+    found = shop.compare()
+    assert found.is_equal and found.unseen == ("price",)
+
+
+def test_what_left_its_group_stays(lab: Lab) -> None:
+    sql = "SELECT customer, count(*) AS n FROM orders GROUP BY customer HAVING count(*) < 2"
+    shop = Shop(lab, sql, "customer STRING, n BIGINT", **BY_CUSTOMER)
+    shop.append("orders", order(1, "a", "1", "00:00"), order(2, "b", "2", "00:10"))
+    shop.run()
+    shop.append("orders", order(3, "a", "1", "00:00"))
+    shop.run()
+    found = shop.compare()
+    assert (found.missing, found.more, found.is_wrong) == (0, 1, False)
+    assert found.excused.startswith("Rows of groups that no longer meet a condition")
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("SELECT customer, first(amount) AS x FROM orders GROUP BY customer", "first"),
+        ("SELECT customer, collect_list(id) AS x FROM orders GROUP BY customer", "collect_list"),
+        ("SELECT customer, count(*) AS x, now() AS t FROM orders GROUP BY customer", "another time"),
+        ("SELECT customer, count(*) AS x FROM orders WHERE rand() < 2 GROUP BY customer", "another value"),
+        ("SELECT customer, CAST(avg(price) AS BIGINT) AS x FROM orders GROUP BY customer", "floating-point"),
+        (
+            "SELECT customer, count(*) AS x FROM orders GROUP BY customer HAVING avg(price) > 1",
+            "floating-point",
+        ),
+    ],
+)
+def test_what_may_be_another_value_is_refused(lab: Lab, sql: str, why: str) -> None:
+    shop = Shop(lab, sql, "customer STRING, x BIGINT", **BY_CUSTOMER)
+    assert why in refusal(shop)
+
+
+def test_rows_of_an_earlier_query_are_refused(lab: Lab) -> None:
+    shop = Shop(lab, TOTALS, "customer STRING, total DECIMAL(20,2), last TIMESTAMP", **BY_CUSTOMER)
+    now = Begun(step=3, digest="1:b", rows={"query": f"{TOTALS} HAVING sum(amount) > 1"})
+    shop.checkpoint.record_begun(shop.checkpoint.begun().going_on(now))
+    assert "another one at step 3" in refusal(shop)
+
+
+def test_a_step_whose_offsets_are_gone_is_said(lab: Lab) -> None:
+    shop = Shop(lab, TOTALS, "customer STRING, total DECIMAL(20,2), last TIMESTAMP", **BY_CUSTOMER)
+    with pytest.raises(GoneError, match="hundred steps"):
+        shop.compare(StepRecord(step=4, version=1))

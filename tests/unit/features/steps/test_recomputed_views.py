@@ -1,0 +1,119 @@
+"""`mzplan verify --from-upstream` of a view that aggregates: what it compares, shows and returns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.connectors.api.recomputed import Recomputed
+from mzplan.spark.verification.recomputed_view import RecomputedView
+from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.step_record import StepRecord
+from tests.stored_steps import StoredSource, named
+from tests.unit.cli_runs import mzplan, write
+
+PIPELINE = """\
+sources:
+  orders: {type: local, schema: "id BIGINT NOT NULL, customer STRING"}
+views:
+  totals:
+    query: SELECT customer, count(*) AS n FROM orders GROUP BY customer
+    output: update
+    key: [customer]
+"""
+ROW = '- {"customer":"a","n":2}'
+Compare = Callable[[StepRecord], Recomputed]
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> StoredSource:
+    """The storage of the view, in a committed project."""
+    folder = write(tmp_path / "shop")
+    (folder / "pipeline.yaml").write_text(PIPELINE)
+    assert mzplan(folder, "apply", "--auto-approve").code == 0
+    resources = json.loads((folder / "state" / "mzplan.state.json").read_text())["resources"]
+    ids = (
+        {one["address"]: one["id"] for one in resources}
+        if isinstance(resources, list)
+        else {address: one["id"] for address, one in resources.items()}
+    )
+    stored = StoredSource(folder / "warehouse", ids["view.totals"])
+    for step in range(3):
+        stored.run(named(step, step + 1))
+    return stored
+
+
+@pytest.fixture
+def verify(view: StoredSource, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs the command, with `compare` in place of Spark's work."""
+
+    def run(compare: Compare, *arguments: str) -> Any:
+        class Stub:
+            def compare(self, record: StepRecord) -> Recomputed:
+                return compare(record)
+
+            def close(self) -> None:
+                pass
+
+        monkeypatch.setattr(RecomputedView, "open", lambda *_: Stub())
+        return mzplan(view.warehouse.parent, "verify", "view.totals", "--from-upstream", *arguments)
+
+    return run
+
+
+def result(**more: Any) -> Compare:
+    return lambda record: Recomputed(step=record.step, **{"wanted": 2, "found": 2, **more})
+
+
+def test_the_last_of_the_wanted_steps_is_compared(verify: Callable[..., Any]) -> None:
+    line = "view.totals as of step {}, computed again from all rows that it has read: 2 rows as computed.\n"
+    ran = verify(result())
+    assert (ran.code, ran.out) == (0, line.format(2))
+    ran = verify(result(unseen=("n",)), "--steps", "0..1")
+    assert ran.out.startswith(line.format(1)) and "Not compared: n (" in ran.out
+
+
+def test_a_row_that_differs_is_an_error(verify: Callable[..., Any]) -> None:
+    wrong = result(missing=1, more=1, examples=(ROW,))
+    ran = verify(wrong)
+    assert ran.code == 1
+    assert "2 rows computed, 2 in its collection; 1 missing, 1 more.\n" in ran.out and f"  {ROW}\n" in ran.out
+    ran = verify(wrong, "--json")
+    assert (ran.code, ran.json()["recomputed"]) == (
+        1,
+        {
+            "as_of": 2,
+            "equal": False,
+            "rows": {"query": 2, "collection": 2},
+            "missing": 1,
+            "more": 1,
+            "late_rows": 0,
+            "excused": None,
+            "examples": [ROW],
+            "not_compared": [],
+        },
+    )
+
+
+def test_a_difference_that_proves_nothing_is_shown(verify: Callable[..., Any]) -> None:
+    ran = verify(result(missing=1, late=1, excused="The view has dropped late rows."))
+    assert ran.code == 0
+    assert "Whether that is right can't be told. The view has dropped late rows.\n" in ran.out
+
+
+def test_what_is_gone_is_an_error(verify: Callable[..., Any]) -> None:
+    def gone(record: StepRecord) -> Recomputed:
+        raise GoneError("Its files are gone.")
+
+    ran = verify(gone)
+    assert ran.code == 1
+    assert "error[MZ091]: view.totals can't be computed again as of step 2" in ran.err
+
+
+def test_without_the_flag_its_collection_is_compared_with_the_records(view: StoredSource) -> None:
+    ran = mzplan(view.warehouse.parent, "verify", "view.totals")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "view.totals: 3 steps as recorded (0..2).")
