@@ -14,7 +14,9 @@ from mzplan.connectors.frames.metrics import with_time
 from mzplan.connectors.frames.row_hash import observed
 from mzplan.connectors.frames.types import quoted
 from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model.address import Place
 from mzplan.model.diagnostics import error
+from mzplan.spark import failures
 from mzplan.spark.collections import table_at
 from mzplan.spark.projection import ensure_columns, outputs_of
 from mzplan.spark.query_trees import nodes_of
@@ -88,20 +90,29 @@ class RelationalRun:
 
     def _add_joined(self, batch: DataFrame, step: int) -> None:
         """Add the rows that a micro-batch gives, joined with each snapshot at one version."""
+        snapshots = self.query.description.snapshots
+        paths = {read.place: self.paths[name] for name, read in snapshots.items()}
+        chosen = SnapshotVersions(self.checkpoint.folder)
         with self._writing():
-            session, description = batch.sparkSession, self.query.description
-            paths = {read.place: self.paths[name] for name, read in description.snapshots.items()}
-            versions = SnapshotVersions(self.checkpoint.folder).choose(step, paths)
-            tables = {
-                name: _table(session, self.paths[name], versions[read.place])
-                for name, read in description.snapshots.items()
-            }
-            (stream,) = description.reads
-            append(
-                computed_by_sql(session, {stream: batch}, tables, self.query, self.position),
-                step,
-                self.collection,
-            )
+            before = chosen.at(step)
+            try:
+                self._add(batch, step, chosen.choose(step, paths))
+            except Exception as problem:
+                if not before or failures.of_exception(problem).kind != "offsets-gone":
+                    raise
+                # VACUUM has removed files of these versions since. Nothing of the step was written.
+                chosen.forget(step)
+                self._add(batch, step, chosen.choose(step, paths))
+
+    def _add(self, batch: DataFrame, step: int, versions: Mapping[Place, int]) -> None:
+        session, description = batch.sparkSession, self.query.description
+        tables = {
+            name: _table(session, self.paths[name], versions[read.place])
+            for name, read in description.snapshots.items()
+        }
+        (stream,) = description.reads
+        rows = computed_by_sql(session, {stream: batch}, tables, self.query, self.position)
+        append(rows, step, self.collection)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

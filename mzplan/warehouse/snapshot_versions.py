@@ -41,6 +41,10 @@ class SnapshotVersions:
         if step >= KEPT:
             self._folder.delete(_file_of(step - KEPT))
 
+    def forget(self, step: int) -> None:
+        """Remove the versions of a step, of which nothing is written."""
+        self._folder.delete(_file_of(step))
+
     def choose(self, step: int, collections: Mapping[Place, str]) -> dict[Place, int]:
         """Return the version of each collection (its path, by place) that a step reads, and record it.
 

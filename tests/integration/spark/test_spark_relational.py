@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from mzplan.model.address import Address
 from mzplan.schema.description import Description
@@ -259,3 +260,30 @@ def test_a_step_that_runs_again_reads_the_same_snapshot(lab: Lab, shop: Shop) ->
     shop.has(view, (1, "Bern"), (2, None), (3, "Rome"), (4, None))
     shop.add("orders", order(5, "c", 5, 0))
     shop.has(view, (1, "Bern"), (2, None), (3, "Rome"), (4, None), (5, "Nice"))
+
+
+def test_a_snapshot_whose_files_are_gone_is_read_as_it_is(lab: Lab, shop: Shop) -> None:
+    """A view that was paused in a step for longer than files are kept."""
+    shop.source("customers", CUSTOMERS)
+    view = shop.view(
+        "SELECT o.id, c.city FROM orders o LEFT JOIN customers c ON o.customer = c.customer",
+        "id BIGINT, city STRING",
+        "orders",
+        "customers",
+    )
+    customers = shop.sources["customers"]
+    shop.add("customers", '"customer": "a", "city": "Bern"', '"customer": "b", "city": "Rome"')
+    until("the customers are there", lambda: lab.count(customers) == 2)
+    table = lab.folder / "warehouse" / "collections" / customers.id / "g1"
+    before = DeltaTable(str(table)).version()
+    collection = lab.executor._spark
+    assert collection is not None
+    collection.sql(f"DELETE FROM delta.`{table}` WHERE customer = 'b'")
+    kept = {path.rpartition("/")[2] for path in DeltaTable(str(table)).file_uris()}
+    for file in table.glob("*.parquet"):
+        if file.name not in kept:
+            file.unlink()
+    SnapshotVersions(str(lab.checkpoint(view))).record(0, {name_of(customers.place): before})
+    shop.add("orders", order(1, "a", 5, 0), order(2, "b", 7, 0))
+    shop.start(view)
+    shop.has(view, (1, "Bern"), (2, None))
