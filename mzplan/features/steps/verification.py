@@ -101,8 +101,8 @@ def verify(
     reporter: Reporter,
 ) -> Verified:
     """Replay the wanted steps (None: all) from the collection or, with `upstream`, from there, and compare
-    them with what was recorded; for a sink, by its `target`. With `upstream`, a relational view is computed
-    again as of the last of these steps, by its `recomputation`."""
+    them with what was recorded; for a sink, by its `target`. With `upstream`, a relational view without
+    snapshots is computed again as of the last of these steps, by its `recomputation`."""
     state = read_state(project.store, reporter)
     resource = committed_resource(state, address)
     if address.writes_target and upstream is not None:
@@ -114,7 +114,7 @@ def verify(
             address=address,
             exit_code=ExitCode.USAGE,
         )
-    if upstream is not None and is_relational(resource.body):
+    if upstream is not None and is_relational(resource.body) and not resource.body.get("snapshots"):
         recomputed, problems = recompute(project, state, resource, wanted, recomputation, reporter)
         never = why_nothing_runs(state, resource)
         return Verified(address=address, problems=problems, never=never, recomputed=recomputed)

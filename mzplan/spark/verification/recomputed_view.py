@@ -60,11 +60,8 @@ class RecomputedView:
     def open(
         cls, description: Description, secrets: Secrets, directory: str, warehouse: str
     ) -> RecomputedView:
-        """Start Spark in this process. Raises MzplanError, MZ092 for a view that can't be computed again."""
+        """Start Spark in this process. Raises MzplanError."""
         query = resolve(description, secrets, directory, warehouse)
-        if description.snapshots:
-            names = ", ".join(description.snapshots)
-            raise _not_again(query, f"It reads {names} as a table, which was another one at each step.")
         position = Connectors().position(description)
         return cls(open_command_session(), query, warehouse, position)
 

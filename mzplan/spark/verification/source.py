@@ -21,10 +21,11 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
+from mzplan.schema.relations.parse import is_relational
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.command_session import close_command_session, open_command_session
-from mzplan.spark.relational_views import is_relational_view
+from mzplan.spark.verification.joined_view import JoinedView
 from mzplan.spark.verification.view import ViewUpstream
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.content_hash import ContentHash
@@ -40,17 +41,12 @@ def open_upstream(description: Description, secrets: Secrets, directory: str, wa
     """The upstream of a source, or the collection that a view reads; with a Spark session in this process, if
     its records need that. Raises MzplanError, also for a type that can't do it."""
     query, connectors = resolve(description, secrets, directory, warehouse), Connectors()
-    if is_relational_view(query):
-        raise _not_again(
-            "MZ092",
-            query,
-            "Its query reads more than the rows of one step: rows of several collections, or its state.",
-        )
     kind = resource_kind(description.address.kind, description.type)
     if kind.query_property is not None and not query.keys:
         again = partial(resolve, secrets=secrets, directory=directory, warehouse=warehouse)
         session, position = open_command_session(), connectors.position(description)
-        return ViewUpstream(session, description, again, warehouse, position)
+        view = JoinedView if is_relational(description.body) else ViewUpstream
+        return view(session, description, again, warehouse, position)
     connector = connectors.source(description.type)
     upstream = connector.upstream(query)
     if kind.query_property is None and upstream is None and connector.keeps_positions is None:

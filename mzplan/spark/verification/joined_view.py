@@ -1,0 +1,95 @@
+"""Steps of a view that joins a stream with snapshots, computed again: each with the tables that it read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.queries import ResolvedQuery
+from mzplan.connectors.frames.exact_files import EXACT_FILES
+from mzplan.connectors.frames.row_hash import content_hash
+from mzplan.connectors.frames.types import ddl
+from mzplan.model.diagnostics import MzplanError
+from mzplan.schema.description import Description
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.source_columns import columns_of
+from mzplan.spark import failures
+from mzplan.spark.command_session import close_command_session
+from mzplan.spark.relational_views import own_session
+from mzplan.spark.verification.exactness import exactness_of
+from mzplan.spark.view_sql import analysed, computed_by_sql
+from mzplan.warehouse.checkpoints import collection_path
+from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.replay import files_of
+from mzplan.warehouse.snapshot_versions import SnapshotVersions, name_of
+from mzplan.warehouse.step_record import StepRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class JoinedView:
+    """What one view reads. Implements mzplan.connectors.api.connector.Upstream.
+
+    `resolve`: of another description of the same view; `position`: the type of `_position`.
+    """
+
+    keeps_positions = True  # all of them are NULL
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        description: Description,
+        resolve: Callable[[Description], ResolvedQuery],
+        warehouse: str,
+        position: str,
+    ):
+        ((self._stream, self._read),) = description.reads.items()
+        self._spark, self._description, self._resolve = spark, description, resolve
+        self._warehouse, self._position = warehouse, position
+        checkpoint = resolve(description).checkpoint
+        assert checkpoint is not None, "it is the checkpoint that says what was read"
+        self._begun, self._versions = checkpoint.begun(), SnapshotVersions(checkpoint.folder)
+
+    def close(self) -> None:
+        """End the session."""
+        close_command_session(self._spark)
+
+    def content_hash(self, record: StepRecord) -> ContentHash:
+        """See Upstream. The step's rows are computed by the query under which it began."""
+        session, query = own_session(self._spark), self._resolve(self._description_of(record.step))
+        files = files_of(CollectionLog(collection_path(self._warehouse, *self._read.place)), record)
+        schema = ddl(columns_of(self._read.type, self._read.body))
+        reader = session.read.schema(schema).options(**EXACT_FILES)
+        try:
+            rows = reader.parquet(*files) if files else session.createDataFrame([], schema)
+            tables = self._tables(session, record.step)
+            joined = computed_by_sql(session, {self._stream: rows}, tables, query, self._position)
+            exactness = exactness_of(analysed(joined))
+            if exactness.problem or exactness.adds_floats:
+                raise GoneError(exactness.problem or "Its query adds floating-point numbers up.")
+            return content_hash(joined)
+        except (MzplanError, GoneError, OSError):
+            raise
+        except Exception as problem:
+            raise GoneError(f"Its inputs: {failures.of_exception(problem).text}") from None
+
+    def _description_of(self, step: int) -> Description:
+        begun, description = self._begun.under(step), self._description
+        if begun is None:
+            return description
+        names = resource_kind(description.address.kind, description.type).row_properties
+        return replace(description, body=begun.body(description.body, names))
+
+    def _tables(self, session: SparkSession, step: int) -> dict[str, DataFrame]:
+        versions, tables = self._versions.at(step), {}
+        for name, read in self._description.snapshots.items():
+            version = versions.get(name_of(read.place))
+            if version is None:
+                raise GoneError(f"Which version of {name} it read isn't known any more.")
+            path = collection_path(self._warehouse, *read.place)
+            tables[name] = session.read.format("delta").option("versionAsOf", version).load(path)
+        return tables
