@@ -158,7 +158,7 @@ def parse_progress(data: dict[str, Any]) -> Progress:
     )
 
 
-def late_rows(data: Mapping[str, Any]) -> int | None:
+def late_rows_of(data: Mapping[str, Any]) -> int | None:
     """Return how many rows a micro-batch dropped as late; None for a query without state. `data`: the JSON of
     its StreamingQueryProgress."""
     operators = data.get("stateOperators") or []
@@ -176,7 +176,7 @@ def _state_of(data: dict[str, Any]) -> dict[str, Any]:
         "state_rows": sum(int(operator.get("numRowsTotal") or 0) for operator in operators),
         "state_bytes": sum(_size(operator) for operator in operators),
         "watermark_timestamp_seconds": _watermark(data.get("eventTime") or {}),
-        "late_rows": late_rows(data),
+        "late_rows": late_rows_of(data),
     }
 
 

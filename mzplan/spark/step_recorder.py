@@ -19,7 +19,7 @@ from mzplan.controller.executor import QueryName
 from mzplan.model.address import Address
 from mzplan.model.observed import Counters
 from mzplan.spark.latency import Latencies, ended
-from mzplan.spark.progress import late_rows
+from mzplan.spark.progress import late_rows_of
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.replay import collection_hash
 from mzplan.warehouse.step_history import StepHistory
@@ -149,7 +149,7 @@ class StepRecorder:
                 hash=of_progress(progress),
                 rows=rows,
                 oldest=oldest_of(progress),
-                late=late_rows(progress),
+                late=late_rows_of(progress),
                 ended=ended(progress),
             )
             query.upto = max(query.upto, step)

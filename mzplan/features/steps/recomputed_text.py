@@ -19,7 +19,7 @@ def recomputed_to_json(found: Recomputed) -> dict[str, Any]:
         "rows": {"query": found.wanted, "collection": found.found},
         "missing": found.missing,
         "more": found.more,
-        "late_rows": found.late,
+        "late": found.late,
         "excused": found.excused or None,
         "examples": list(found.examples),
         "not_compared": list(found.unseen),

@@ -14,7 +14,7 @@ from mzplan.connectors.frames.merges import merge
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.spark.collections import table_at
-from mzplan.spark.progress import late_rows
+from mzplan.spark.progress import late_rows_of
 from mzplan.spark.streams import collection_stream
 from mzplan.spark.verification.recomputed_view import RecomputedView
 from mzplan.spark.view_sql import computed_by_sql
@@ -109,7 +109,7 @@ class Shop:
         )
         started.awaitTermination()
         for progress in map(json.loads, (p.json for p in started.recentProgress)):
-            self.late[progress["batchId"]] = late_rows(progress) or 0
+            self.late[progress["batchId"]] = late_rows_of(progress) or 0
 
     def records(self) -> list[StepRecord]:
         found, late = [], 0

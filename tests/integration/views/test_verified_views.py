@@ -47,7 +47,7 @@ def test_each_shape_is_computed_again(shop: RelationalShop) -> None:
         recomputed = found["recomputed"]
         assert found["code"] == 0 and recomputed["equal"], found
         assert recomputed["rows"]["collection"] == len(shop.rows(view)) > 0
-        assert recomputed["late_rows"] == 0
+        assert recomputed["late"] == 0
     found = verified("named")
     assert (found["code"], found["difference"], found["diagnostics"]) == (0, None, [])
     assert found["verified"] >= 3

@@ -91,7 +91,7 @@ def test_a_row_that_differs_is_an_error(verify: Callable[..., Any]) -> None:
             "rows": {"query": 2, "collection": 2},
             "missing": 1,
             "more": 1,
-            "late_rows": 0,
+            "late": 0,
             "excused": None,
             "examples": [ROW],
             "not_compared": [],
