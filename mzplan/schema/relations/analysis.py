@@ -74,6 +74,8 @@ class Analysis:
         result = self._query(self.query.tree, {})
         if not result.stream:
             raise QueryError("none of the rows come from a stream", 0, "read one collection as a stream.")
+        if not result.items:
+            raise QueryError("it selects no column", 0, "name the columns after SELECT.")
         seen: set[str] = set()
         for item in result.items:
             name = item.field.name

@@ -18,7 +18,7 @@ from mzplan.schema.sql_text import DIALECTS, Bare, SqlTextError, bare, tokens, t
 
 GENERATORS = frozenset(["Explode", "ExplodeOuter", "Posexplode", "PosexplodeOuter", "Inline", "Stack"])
 _SELECT = {"expressions", "from", "joins", "laterals", "where", "group", "having", "distinct", "with"}
-_UNION = {"this", "expression", "distinct", "with", "by_name"}
+_UNION = {"this", "expression", "distinct", "with"}
 _WORDS = {
     "cluster": "CLUSTER BY partitions the rows, which Spark does itself",
     "connect": "CONNECT BY isn't Spark SQL",

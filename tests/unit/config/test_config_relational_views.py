@@ -236,6 +236,8 @@ def test_state_is_the_same_for_the_same_query(tmp_path: Path) -> None:
             {},
             ["window can't stand in the condition of a JOIN", "select it in a subquery"],
         ),
+        ("SELECT FROM orders GROUP BY customer", {"output": "update"}, ["it selects no column"]),
+        ("SELECT id FROM orders UNION ALL BY NAME SELECT id FROM payments", {}, ["BY NAME isn't allowed"]),
         ("SELECT id, id FROM orders JOIN payments USING (id)", {}, ["two columns are called id"]),
         ("SELECT id FROM orders JOIN orders USING (id)", {}, ["two relations are called orders"]),
         ("SELECT id FROM orders WHERE sum(id) > 1 GROUP BY id", {}, ["WHERE has an aggregate function"]),
