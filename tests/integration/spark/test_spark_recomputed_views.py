@@ -189,6 +189,7 @@ def test_windows_of_windows_are_compared(lab: Lab) -> None:
     assert found.found == 3
 
 
+@pytest.mark.nightly
 def test_a_join_of_two_streams_is_compared(lab: Lab) -> None:
     sql = (
         "SELECT o.id, o.amount, p.ts AS paid FROM orders o LEFT JOIN payments p ON o.id = p.id AND "
@@ -225,6 +226,7 @@ def test_a_row_that_was_changed_by_hand_is_wrong(lab: Lab) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_late_rows_excuse_so_many_rows_and_no_more(lab: Lab) -> None:
     schema = "customer STRING, until TIMESTAMP, total DECIMAL(20,2), n BIGINT"
     shop = Shop(lab, WINDOWS, schema, watermarks=MARK)
