@@ -184,12 +184,16 @@ class CheckpointLog:
         )
 
     def files(self, start: Any, end: Any) -> tuple[str, ...]:
-        """The URIs of the files that a source of files has logged between two of its offsets; its log keeps
-        all of them, merging ten entries into one now and then."""
+        """Return the URIs of the files that a source of files has logged between two of its offsets."""
+        return tuple(self.files_read(start, end))
+
+    def files_read(self, start: Any, end: Any) -> dict[str, int]:
+        """Like `files`, in the same order, with the time of each file when it was read, in milliseconds since
+        the epoch. Spark's log keeps all of them, merging ten entries into one now and then."""
         folder = open_folder(f"{self.spark}/sources/0")
         with decoding(f"an offset in {self.spark}"):
             first, last = _log_offset(start) + 1, _log_offset(end)
-        paths: dict[tuple[int, str], None] = {}
+        paths: dict[tuple[int, str], int] = {}
         for name in folder.names():
             number = name.removesuffix(".compact")
             if not number.isdecimal() or not (first <= int(number) <= last or name.endswith(".compact")):
@@ -198,8 +202,8 @@ class CheckpointLog:
                 for line in (folder.read(name) or b"").decode().splitlines()[1:]:
                     entry = json.loads(line)
                     if first <= entry["batchId"] <= last:
-                        paths[entry["batchId"], entry["path"]] = None
-        return tuple(path for _, path in sorted(paths))
+                        paths[entry["batchId"], entry["path"]] = int(entry["timestamp"])
+        return {path: paths[batch, path] for batch, path in sorted(paths)}
 
     def range_of(self, step: int, before: StepRecord | None) -> tuple[Any, Any, float | None]:
         """From where to where a step reads, and when it began."""

@@ -56,7 +56,7 @@ def crew(
         execute(postgres.dsn("drifting"), f"CREATE TABLE {table} {columns}")
     for checkout in (crew.folder, crew.elsewhere):
         (checkout / "word").write_text("first-word\n")
-    for inbox in ("halted", "lost", "swept"):
+    for inbox in ("halted", "lost", "swept", "again_files"):
         (crew.folder / inbox).mkdir()
         drop(crew.folder / inbox, 1, 2, 3)
     sink = "connection: pg, trigger: {interval: 500ms}"
@@ -71,7 +71,7 @@ def crew(
         + orders_source("old", "k_old", "drift-old")
         + "".join(
             f"  {name}: {{connection: here, path: {name}, trigger: {READINGS}}}\n"
-            for name in ("halted", "lost", "swept")
+            for name in ("halted", "lost", "swept", "again_files")
         )
         + f"sinks:\n  flow_pg: {{from: flow, table: flow, {sink}}}\n"
         f"  stuck_pg: {{from: flow, table: stuck, {sink}}}\n",
@@ -221,6 +221,23 @@ def test_a_recreated_topic(crew: Crew, kafka: KafkaBroker) -> None:
     )
     assert ran.code == 0, ran
     crew.is_clean()
+
+
+def test_a_folder_made_anew(crew: Crew) -> None:
+    """With files of the same names, which Spark takes for those that it has read."""
+    inbox = crew.folder / "again_files"
+    shutil.rmtree(inbox)
+    inbox.mkdir()
+    time.sleep(2)  # seconds are all that an object store tells of a file's time
+    drop(inbox, 1, 4, 5)
+    crew.finds("source.again_files", "upstream-changed")
+    assert "MZ043" in crew.detail("source.again_files")
+    replace = ("--replace", "source.again_files", "--allow-replace", "--allow-loss", "--auto-approve")
+    ran = mzplan(crew.folder, "apply", *replace, "--wait", "60s")
+    assert ran.code == 0, ran
+    crew.is_clean()
+    collection = crew.storage("collections", "source.again_files") / "g2"
+    eventually("every row once", lambda: _ids(collection) == [1, 4, 5])
 
 
 @pytest.mark.nightly

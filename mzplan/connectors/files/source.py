@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.losses import listed
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
+from mzplan.connectors.api.upstreams import another_upstream
 from mzplan.connectors.formats.parsers import (
     CORRUPT,
     already_columns,
@@ -25,13 +27,13 @@ from mzplan.connectors.frames.exact_files import EXACT_FILES
 from mzplan.connectors.frames.row_clock import row_clock
 from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.network.aws_spark import use_s3
-from mzplan.connectors.network.folders import files_below, folder_of, folder_problems, route
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.connectors.network.folders import files_below, folder_of, folder_problems, route, times_of
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.losses import Loss
 from mzplan.model.words import one_line
 from mzplan.schema.source_columns import record_columns
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.folder import delete_checksum, open_folder
+from mzplan.warehouse.folder import decoding, delete_checksum, open_folder
 from mzplan.warehouse.foreign_query import Left, files_read
 from mzplan.warehouse.paths import absolute, local_path
 
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 _PLACE = "_mzplan_place"
 _ENDINGS = (".json", ".jsonl", ".csv", ".txt", ".parquet")
 _MOST_LOOKED_AT = 10_000  # files of a folder
+_MOST_COMPARED = 100  # files that were read last
+_COARSEST = 1_000  # milliseconds: an object store gives the time of a file in seconds
 # A name, in a URI, that is a pattern to Spark: it reads the other files of such a step once more, whatever
 # its options are.
 _PATTERN = r"\*|%(?:5B|5D|7B|7D|3F|5C)"
@@ -57,9 +61,32 @@ class FilesSource(SourceConnector):
 
     def probe(self, query: ResolvedQuery) -> Probe:
         """Whether the folder is there and can be listed, and which of its files are never read. A folder has
-        no identity to compare."""
+        no identity but the times of its files: `check_position` compares these."""
         folder = folder_of(query)
-        return Probe(diagnostics=tuple(folder_problems(query, folder) or _skipped(query, folder)))
+        problems = folder_problems(query, folder) or _skipped(query, folder)
+        return Probe(diagnostics=tuple(problems), upstream={"type": "files"})
+
+    def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
+        """MZ043 if each of the last files that were read and are there was written again since: the folder
+        was made anew. Spark reads no file of a name that it has read, whatever is in it now."""
+        folder = folder_of(query)
+        try:
+            with decoding("an offset"):
+                end = json.loads(position)
+            log = query.checkpoint.log.files_read(None, end) if query.checkpoint is not None else {}
+            read = {
+                below: time
+                for path, time in islice(reversed(log.items()), _MOST_COMPARED)
+                if (below := _below(path, folder)) is not None
+            }
+            present = times_of(query, folder, list(read)) if read else {}
+        except (OSError, MzplanError):  # the probe says what is wrong with the folder
+            return None
+        again = [name for name, time in present.items() if time > read[name] + _COARSEST]
+        if not again or len(again) < len(present):
+            return None
+        why = f"{route(query)}: written again after they were read: {listed(again, 'files')}"
+        return another_upstream(query, "folder", why)
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query)

@@ -73,6 +73,25 @@ def files_below(query: ResolvedQuery, folder: str) -> frozenset[str]:
         raise MzplanError(_unreached(query, folder, problem)) from None
 
 
+def times_of(query: ResolvedQuery, folder: str, names: Sequence[str]) -> dict[str, int]:
+    """Return when the files of these paths in a folder were last written, in milliseconds since the epoch;
+    without those that are gone. Raises MzplanError MZ057."""
+
+    def look() -> list[Any]:
+        system, path = _file_system(query, folder)
+        return list(system.get_file_info([f"{path.rstrip('/')}/{name}" for name in names]))
+
+    try:
+        found = bounded(look)
+    except (OSError, TimeoutError, ValueError) as problem:
+        raise MzplanError(_unreached(query, folder, problem)) from None
+    return {
+        name: info.mtime_ns // 1_000_000
+        for name, info in zip(names, found, strict=True)
+        if info.mtime_ns is not None
+    }
+
+
 def open_below(query: ResolvedQuery, folder: str, inner: str = "") -> Folder:
     """A folder in the source's or sink's own. Raises OSError."""
     local = local_path(folder)

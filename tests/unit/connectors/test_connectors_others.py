@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 from dataclasses import replace
@@ -20,6 +22,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import parse_columns
 from mzplan.schema.description import Description
+from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.paths import absolute, local_path
 from tests.unit.connectors.lake_queries import on_table
 
@@ -150,3 +153,38 @@ def test_files_that_spark_takes_for_hidden_ones_are_said(tmp_path: Path) -> None
     (found,) = FilesSource().probe(query).diagnostics
     assert (found.code, found.severity) == ("MZ214", "warning")
     assert ": .x.csv, _late.json. Spark" in found.detail
+
+
+def test_a_folder_that_was_made_anew_is_another_upstream(tmp_path: Path) -> None:
+    """Spark reads no file of a name that it has read: what is in the new ones would be skipped in silence."""
+    folder, checkpoint = tmp_path / "in", Checkpoint.of(tmp_path.as_uri(), "id", 1)
+    folder.mkdir()
+    files = [folder / f"{name}.json" for name in ("a b", "b", "c")]
+    for file in files:
+        file.write_text("{}")
+    log = Path(str(local_path(checkpoint.spark))) / "sources" / "0"
+    log.mkdir(parents=True)
+    entries = [
+        {"path": file.as_uri(), "timestamp": file.stat().st_mtime_ns // 1_000_000, "batchId": 0}
+        for file in files
+    ]
+    (log / "0").write_text("\n".join(["v1", *map(json.dumps, entries)]))
+    query = replace(on_table(folder, Address("source", "s"), {}, "id BIGINT"), checkpoint=checkpoint)
+
+    def found() -> str | None:
+        diagnostic = FilesSource().check_position(query, '{"logOffset": 0}')
+        return diagnostic and f"{diagnostic.kind}: {diagnostic.detail}"
+
+    assert found() is None
+    later = time.time() + 60
+    os.utime(files[0], (later, later))
+    assert found() is None  # one file was touched: the folder is the same
+    files[1].unlink()
+    os.utime(files[2], (later, later))
+    assert "another-upstream" in str(found()) and ": c.json, a b.json." in str(found())
+    for file in folder.iterdir():
+        file.unlink()
+    (folder / "d.json").write_text("{}")
+    assert found() is None  # files that were read may be deleted, and others come
+    (log / "0").write_text("v1\nnonsense")
+    assert found() is None
