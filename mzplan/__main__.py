@@ -1,6 +1,19 @@
-"""`python -m mzplan`: the same as the `mzplan` command (the detached runner is started so)."""
+"""The `mzplan` command, and `python -m mzplan`, by which the detached runner is started."""
 
-from mzplan.cli.main import main
+from __future__ import annotations
+
+import signal
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command line of this process. Ctrl-C while the modules load ends it without a traceback."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored, it stays so
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from mzplan.cli.main import main as run
+
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -541,3 +541,22 @@ def test_help_is_there_for_every_command() -> None:
     for name in COMMANDS:
         ran: Ran = run(name, "--help")
         assert ran.code == 0 and "--json" in ran.out and "Usage: mzplan " + name in ran.out
+
+
+def test_an_interrupt_while_modules_load_shows_no_traceback() -> None:
+    # SIGINT is ignored where the tests run in the background: a handler, which exec resets, undoes that.
+    command = [sys.executable, "-X", "importtime", "-m", "mzplan", "--version"]
+    ready = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    reset = f"{ready}; import os, sys; os.execv(sys.executable, {command!r})"
+    with subprocess.Popen(
+        [sys.executable, "-c", reset], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as loading:
+        assert loading.stderr is not None
+        for line in loading.stderr:
+            if line.rstrip().endswith("mzplan"):  # the first that is mzplan's
+                break
+        time.sleep(0.02)
+        loading.send_signal(signal.SIGINT)
+        rest = loading.stderr.read()
+    assert "Traceback" not in rest
+    assert loading.returncode in (-signal.SIGINT, 130)
