@@ -408,6 +408,7 @@ def test_a_replaced_source_takes_its_sinks_along_and_begins_anew(
     assert project.apply()["changes"] == []
 
 
+@pytest.mark.nightly
 def test_a_wrong_value_of_a_secret_leaves_no_trace_and_the_right_one_heals(
     project: Project, postgres: PostgresServer, database: Callable[..., str]
 ) -> None:

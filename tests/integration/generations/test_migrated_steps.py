@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Make = Callable[..., str]
 
 
+@pytest.mark.nightly
 def test_steps_before_a_migration_are_made_with_the_types_of_then(
     lab: Lab, topic: Make, database: Make
 ) -> None:

@@ -55,6 +55,7 @@ def rows(*ids: int) -> Iterator[Mapping[str, Any]]:
     return ({"id": id_, "n": id_ * 10} for id_ in ids)
 
 
+@pytest.mark.nightly
 def test_rows_are_cast_and_no_record_is_read_twice(
     lab: Lab, topic: Make, database: Make, tmp_path: Path
 ) -> None:

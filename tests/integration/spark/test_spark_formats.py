@@ -383,6 +383,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.nightly
 def test_a_file_is_read_once_whatever_its_name_or_not_at_all(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

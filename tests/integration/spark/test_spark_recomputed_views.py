@@ -151,6 +151,7 @@ def test_totals_are_those_of_all_rows(lab: Lab) -> None:
     assert shop.compare(shop.records()[0]).is_equal
 
 
+@pytest.mark.nightly
 def test_windows_that_are_closed_are_compared(lab: Lab) -> None:
     schema = "customer STRING, until TIMESTAMP, total DECIMAL(20,2), n BIGINT"
     shop = Shop(lab, WINDOWS, schema, watermarks=MARK)
@@ -260,6 +261,7 @@ def test_sums_of_floating_point_numbers_are_left_out(lab: Lab) -> None:
     assert found.is_equal and found.unseen == ("price",)
 
 
+@pytest.mark.nightly
 def test_what_left_its_group_stays(lab: Lab) -> None:
     sql = "SELECT customer, count(*) AS n FROM orders GROUP BY customer HAVING count(*) < 2"
     shop = Shop(lab, sql, "customer STRING, n BIGINT", **BY_CUSTOMER)

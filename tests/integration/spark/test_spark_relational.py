@@ -210,6 +210,7 @@ def test_two_streams_are_joined_and_united(lab: Lab, shop: Shop) -> None:
     shop.has(united, (1,), (2,), (3,), (5,), (-1,), (-4,))
 
 
+@pytest.mark.nightly
 def test_a_collection_may_be_read_twice(lab: Lab, shop: Shop) -> None:
     view = shop.view(
         "SELECT a.id, b.id AS other FROM orders a JOIN orders b ON a.customer = b.customer AND a.id < b.id",
@@ -226,6 +227,7 @@ def test_a_collection_may_be_read_twice(lab: Lab, shop: Shop) -> None:
     shop.has(view, (1, 2), (1, 3), (2, 3))
 
 
+@pytest.mark.nightly
 def test_a_step_that_runs_again_reads_the_same_snapshot(lab: Lab, shop: Shop) -> None:
     shop.source("customers", CUSTOMERS)
     view = shop.view(
@@ -262,6 +264,7 @@ def test_a_step_that_runs_again_reads_the_same_snapshot(lab: Lab, shop: Shop) ->
     shop.has(view, (1, "Bern"), (2, None), (3, "Rome"), (4, None), (5, "Nice"))
 
 
+@pytest.mark.nightly
 def test_a_snapshot_whose_files_are_gone_is_read_as_it_is(lab: Lab, shop: Shop) -> None:
     """A view that was paused in a step for longer than files are kept."""
     shop.source("customers", CUSTOMERS)

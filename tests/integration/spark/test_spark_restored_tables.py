@@ -98,6 +98,7 @@ def test_a_restored_table_is_refused(lab: Lab, tmp_path: Path) -> None:
     assert refusal(lab, source)[0] == "MZ161"
 
 
+@pytest.mark.nightly
 def test_a_table_that_is_restored_under_its_sink(lab: Lab, tmp_path: Path) -> None:
     """The next step takes the version of the lost one, and the sink ends."""
     orders = tmp_path / "orders"

@@ -172,6 +172,7 @@ def _all(session: SparkSession) -> dict[str, DataFrame]:
     return {name: session.createDataFrame([], ddl) for name, ddl in columns.items()}
 
 
+@pytest.mark.nightly
 def test_the_aggregates_of_spark_are_allowed(lab: Lab, session: SparkSession) -> None:
     for aggregate in AGGREGATES:
         sql = f"SELECT customer, {aggregate} AS x FROM orders GROUP BY customer"
