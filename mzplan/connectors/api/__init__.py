@@ -1,4 +1,4 @@
-"""What a connector is: the protocols that it fills, the capabilities that it may have, and what all share.
+"""The connector interface: its protocols, its optional capabilities, and code that all connectors share.
 
-May not know a type, a server, a format or a way through the network.
+Modules here may not know a type, a server, a format or a network path.
 """

@@ -1,9 +1,9 @@
-"""What a connector is: the two sides that a type of source and sink fills, and what its package exposes as
+"""The connector interface: the source and sink protocols, and `Connector`, which each package exposes as
 `CONNECTOR`.
 
-A connector decides nothing about when a query runs. A source says where its rows come from, a sink where they
-go; `mzplan.spark` makes streaming queries of them. `probe` needs no pyspark and changes nothing. What only
-some sources and sinks can do has a default here: that of one which can't.
+A connector doesn't decide when a query runs. A source says where its rows come from, a sink where they go;
+`mzplan.spark` makes streaming queries from them. `probe` needs no pyspark and changes nothing. Each optional
+capability has a default here, for connectors without it.
 """
 
 from __future__ import annotations
@@ -29,84 +29,89 @@ if TYPE_CHECKING:
     from mzplan.warehouse.step_record import StepRecord
 
 LastTimes = Callable[[], Mapping[int, int]]
-"""The time of the last record read, by partition, in milliseconds since the epoch."""
+"""Returns the time of the last record read, by partition, in milliseconds since the epoch."""
 
 
 class Side(Protocol):
-    """What sources and sinks have in common."""
+    """The part of the interface that sources and sinks share."""
 
     leaves: bool = False
-    """Whether a generation makes something on its upstream (`release`), or keeps something in its target
+    """Whether a generation creates something on its upstream (`release`) or keeps something in its target
     (`forget`)."""
 
     def route(self, query: ResolvedQuery) -> str:
-        """Which connection, and where it goes (host and port, or folder): for people."""
+        """Return the connection and its destination (host and port, or folder) as text for people."""
 
 
 class SourceConnector(Side, Protocol):
-    """Where the rows of a collection come from."""
+    """The rows of a collection, read from an upstream."""
 
     position: str
     """The type of the reserved column `_position`, as Spark DDL."""
     guarded: bool = False
-    """Whether a change of a key counts only when its `_position` is greater than that of the row that is
-    there."""
+    """Whether a change applies only if its `_position` is greater than the position of the key's current
+    row."""
     keeps_positions: bool | None = None
-    """Of a source whose steps `replay` reads again: whether `_position` is then the same. Of lines in a file,
-    `row` is not a number but only an order. None where none can be read again so."""
+    """Whether rows that `replay` reads again get the same `_position`. False for lines of files, whose `row`
+    only orders them. None if the source can't read steps again."""
     moves: bool = False
-    """Whether a checkpoint can be moved (`reposition`)."""
+    """Whether `reposition` can move a checkpoint."""
     watches_loss: bool = False
-    """Whether `loss` costs so little that a runner may ask for it now and then, for its Status."""
+    """Whether `loss` is cheap enough for a runner to call it regularly, for its Status."""
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        """Reach, authenticate, authorise and find the upstream. Never raises for what a server did."""
+        """Connect, authenticate, check the rights and find the upstream. Never raises for a server's
+        errors."""
 
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
     ) -> Diagnostic | None:
-        """Why offsets of the `recorded` upstream mean nothing on the `found` one; None if they hold."""
+        """Return why offsets of the `recorded` upstream are invalid on the `found` one, or None if they are
+        valid."""
         return None
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
-        """Whether the upstream still holds what comes after `position`, the source's entry in Spark's offset
-        log. None if it does, or if that is unknown. Never raises for what a server did."""
+        """Return an error if the upstream no longer holds the records after `position`, an entry of Spark's
+        offset log. Returns None if it holds them, or if that is unknown. Never raises for a server's
+        errors."""
         return None
 
     def guard(self, query: ResolvedQuery) -> Callable[[int], None] | None:
-        """Return a check that runs on each planned step before its rows are read, or None if the stream
+        """Return a check that runs on each planned step before its rows are read. Returns None if the stream
         itself notices another upstream. The check raises MzplanError if the upstream is no longer the
-        recorded one, and for what a server did. Raises OSError."""
+        recorded one, and for a server's errors. Raises OSError."""
         return None
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
-        """What a generation that begins now, as `query` says, could not read again of what the one with the
-        checkpoint `former` has read; None for nothing. Raises MzplanError for what a server did, OSError."""
+        """Return the rows of the `former` checkpoint that a new generation of `query` couldn't read again, or
+        None. Raises OSError, and MzplanError for a server's errors."""
         return None
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
-        """The stream of rows: the user's columns in order, then `_position`. Of a keyed collection
-        (`query.keys`) then `_change`: `upsert` or `delete`; a delete has the columns of the key, and perhaps
-        no others. Of one key, the change with the greatest `_position` of a micro-batch counts (see
-        `guarded`)."""
+        """Return the stream of rows: the user's columns in order, then `_position`.
+
+        A keyed collection (`query.keys`) also has `_change`: `upsert` or `delete`. A delete has the key's
+        columns, and perhaps no others. If a micro-batch has several changes of a key, the one with the
+        greatest `_position` counts (see `guarded`).
+        """
 
     def release(self, query: ResolvedQuery) -> None:
-        """Remove what a generation has made on its upstream, which must not stay behind when it is given up;
-        nothing if it is gone. Raises MzplanError while that can't be done."""
+        """Remove the objects that a dropped generation created on its upstream. Does nothing if they are
+        gone. Raises MzplanError while they can't be removed."""
         return
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
-        """What was not read after the last committed micro-batch, numbers by name: `records`; or `steps` and
-        `rows`; or `lag_bytes` and `retained_bytes` (see Observation). None where the upstream does not say.
-        Never raises for what a server did."""
+        """Return how much data is unread after the last committed micro-batch, as numbers by name. The names
+        are `records`; or `steps` and `rows`; or `lag_bytes` and `retained_bytes` (see Observation). Returns
+        None if the upstream doesn't say. Never raises for a server's errors."""
         return None
 
     def reposition(
         self, query: ResolvedQuery, policy: str, position: str | None, last_times: LastTimes
     ) -> str:
-        """Where to go on, as an entry of Spark's offset log: on another upstream (`on_upstream_change`), or
-        on one that lost records. `position`: on the same upstream, only what it no longer holds of it is
-        moved. Raises MzplanError."""
+        """Return the position to continue at, as an entry of Spark's offset log. The upstream is another one
+        (`on_upstream_change`), or it lost records. With `position`, the upstream is the same, and only the
+        parts of `position` that it no longer holds move. Raises MzplanError."""
         raise refusal("MZ043", "This kind of source can't be moved")
 
     def replay(
@@ -117,94 +122,110 @@ class SourceConnector(Side, Protocol):
         end: Any,
         files: Callable[[], Sequence[str]],
     ) -> DataFrame:
-        """The rows between two entries of Spark's offset log, as a batch, parsed. `files` finds the paths
-        that the stream recorded between them, for a source of files; what it raises goes up."""
+        """Return the parsed rows between two entries of Spark's offset log, as a batch. For a source of
+        files, `files` finds the paths that the stream recorded between the entries; its exceptions
+        propagate."""
         raise AssertionError(f"{query.address} keeps no positions")
 
     def between_times(
         self, query: ResolvedQuery, start: int, end: int, position: str | None
     ) -> tuple[Any, Any]:
-        """The range of the records from `start` to `end`, without that, in milliseconds since the epoch, and
-        before `position`, an entry of Spark's offset log: what comes behind it the query reads itself. As two
-        such entries for `replay`, which reads them as if they were a step (`mzplan backfill`). Its
-        `Connector` says so, too (`by_time`). Raises MzplanError: MZ273 for a type that can't, MZ277 where the
-        upstream holds nothing of it, or not all of it any more, and for what a server did."""
+        """Return the records from `start` up to, but not including, `end` as two entries of Spark's offset
+        log.
+
+        Times are in milliseconds since the epoch. The range ends before `position`, an entry of the offset
+        log, because the query itself reads the records after it. `replay` reads the range as if it were a
+        step (`mzplan backfill`). A source that can do this sets `Connector.by_time`. Raises MzplanError for a
+        server's errors, MZ273 for a type that can't, and MZ277 if the upstream holds none of the range or no
+        longer all of it.
+        """
         raise no_times(query)
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
-        """Bring into a new checkpoint what the source keeps beside its position, which is the same in both
-        (`lifecycle: {replace: from-collection}`, which the schema offers). Again, it is the same. Raises
-        OSError."""
+        """Copy the data that the source keeps beside its position into a new checkpoint with the same
+        position. Called for `lifecycle: {replace: from-collection}`, if the schema offers it. Idempotent.
+        Raises OSError."""
         return
 
     def upstream(self, query: ResolvedQuery) -> Upstream | None:
-        """What reads the steps of a query that has a checkpoint again without Spark, for the endpoint keeps
-        rows as they came; None where none does."""
+        """Return a reader that reads a query's steps again without Spark, or None. Only endpoints, which keep
+        rows as they arrived, have one. The query has a checkpoint."""
         return None
 
     def parse(self, records: DataFrame, query: ResolvedQuery) -> DataFrame:
-        """The rows that `stream` makes of these records, which have the columns that it reads
+        """Return the rows that `stream` makes from these records, which have the columns that `stream` reads
         (`on_error: dead-letter`)."""
         raise AssertionError("the schema of no other source has this word")
 
     def send_letters(self, records: DataFrame, query: ResolvedQuery) -> None:
-        """Write malformed records to another place of its server (`on_error: dead-letter`), each once:
-        columns `key` and `value` (BINARY), and `headers`, an array of structs `key` STRING, `value`
-        BINARY."""
+        """Write each malformed record once to another place on its server (`on_error: dead-letter`). Columns:
+        `key` and `value` (BINARY), and `headers`, an array of structs `key` STRING, `value` BINARY."""
         raise AssertionError("the schema of no other source has this word")
 
 
 class SinkConnector(Side, Protocol):
-    """Where the rows of a collection go."""
+    """The rows of a collection, written to a target."""
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Reach, authenticate, authorise and find the target. Never raises for what a server did."""
+        """Connect, authenticate, check the rights and find the target. Never raises for a server's errors."""
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
-        """A writer of the stream `rows`: the outputs in order, then `_position`, which no target gets. Of a
-        keyed collection then `_change`: whether the row is to be in the target (`upsert`) or not (`delete`).
-        Only sinks whose schema says `x-deletes` are given those."""
+        """Return a writer for the stream `rows`: the outputs in order, then `_position`, which isn't written.
+
+        A keyed collection also has `_change`: `upsert` if the target should hold the row, `delete` if not.
+        Deletes go only to sinks whose schema sets `x-deletes`.
+        """
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """What is recorded of its steps. Raises MzplanError MZ177 for a target that keeps nothing, and for
-        what a server did."""
+        """Return the target's record of the sink's steps. Raises MzplanError for a server's errors, and MZ177
+        for a target that keeps no record."""
 
     def ensure_whole(self, query: ResolvedQuery) -> None:
-        """Check, after steps of a running query, that the target holds all steps that the checkpoint says are
-        written. Raises MzplanError MZ069 if it doesn't."""
+        """Check that the target holds every step that the checkpoint says was written. Runs after steps of a
+        running query. Raises MzplanError MZ069 if a step is missing."""
         return
 
     def prepare(self, query: ResolvedQuery, outputs: Sequence[Output]) -> None:
-        """Make what the target lacks, where the description says so (`Probe.makes`), all or nothing; nothing
-        where nothing is missing (any more), or a type is not known. Nothing that is there is dropped or
-        retyped. Safe for several processes at once. Raises MzplanError for what a server did."""
+        """Create whatever the target is missing, all or nothing, if the description asks for it
+        (`Probe.makes`).
+
+        Does nothing if nothing is missing or a column's type isn't known. Never drops or retypes anything.
+        Several processes may call it at once. Raises MzplanError for a server's errors.
+        """
         return
 
     def forget(self, query: ResolvedQuery) -> None:
-        """Remove what a generation keeps in its target to go on by, as far as that may be done; nothing if it
-        is gone. It goes with the storage, not when the generation is given up: until then that can be brought
-        back. Raises MzplanError for what a server did."""
+        """Remove the data that a generation keeps in its target to resume from, as far as that is allowed.
+
+        Does nothing if it is gone. Called when the storage is removed, because until then a dropped
+        generation can be restored. Raises MzplanError for a server's errors.
+        """
         return
 
     def compact(self, query: ResolvedQuery, spark: SparkSession, rewriting: Rewriting) -> str | None:
-        """Put in order a target that is fed in small steps, where its declaration asks for it (`compaction`)
-        and it is due. What was done, in words; None for nothing. The rows, and what is recorded of steps,
-        stay. May take long; asked again and again, while the query runs. Raises MzplanError, and what Spark
-        raises, such as for a change by somebody else meanwhile."""
+        """Compact a target that receives small steps, if its declaration asks for it (`compaction`) and it is
+        due.
+
+        Returns a description of the work done, or None. Rows and records of steps stay. Called repeatedly
+        while the query runs; may take long. Raises MzplanError and Spark's errors, such as for a concurrent
+        change.
+        """
         return None
 
     def put_again(self, rows: DataFrame, run: SinkRun, name: str) -> None:
-        """Write rows of steps that are written already, all or nothing, and without a step of their own: of
-        an upsert one for each key, which is what the target should have of it; else rows that it lacks.
-        Columns as in `write`. No query writes meanwhile. `name` is that of the replay, and of no other: what
-        was written under it is not written again by a runner that was frozen. The `Connector` says that its
-        sink can (`replays`)."""
+        """Write rows of written steps once more, all or nothing, without recording a step.
+
+        For an upsert, `rows` has one row per key, which the target should hold. Otherwise it has the rows
+        that are missing. Columns are as in `write`. No query writes meanwhile. `name` identifies the replay:
+        rows written under it aren't written again by a runner that was frozen. A sink that can do this sets
+        `Connector.replays`.
+        """
         raise AssertionError(f"a sink of type {run.query.description.type} replays nothing")
 
     def target_table(self, query: ResolvedQuery) -> str | None:
-        """The path or URI of the Delta table that is the target, which may ask for more than the Delta of a
-        runner has; it need not be there yet. None for another target, or where its log can't be read without
-        Spark."""
+        """Return the path or URI of the Delta table that is the target, or None for another kind of target.
+        Also None if its log can't be read without Spark. The table may not exist yet, and may need a newer
+        Delta than a runner's."""
         return None
 
 
@@ -212,35 +233,39 @@ class Upstream(Protocol):
     """Reads steps of one source again from its upstream."""
 
     keeps_positions: bool
-    """Whether `_position` is the same whenever a record is read."""
+    """Whether reading a record again gives the same `_position`."""
 
     def content_hash(self, record: StepRecord) -> ContentHash:
-        """The hash of the step's records as the upstream holds them now, without `_position` unless
+        """Return the hash of the step's records as the upstream holds them now. Covers `_position` only with
         `keeps_positions`. Raises GoneError."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release the resources."""
 
 
 class Adopts(Protocol):
-    """A source of this type can go on from the checkpoint of a query that somebody wrote by hand."""
+    """A source type that can continue from the checkpoint of a hand-written query."""
 
     def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> str | None:
-        """The folder that the source reads, absolute; None for one that reads none. Bodies have defaults."""
+        """Return the absolute path of the folder that the source reads, or None if it reads none. Both bodies
+        have their defaults filled in."""
 
     def problems(
         self, left: Left, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
     ) -> Iterator[str]:
-        """Why it can't go on from there, a sentence each. `position`: the newest entry of the query's log of
-        offsets. Raises OSError."""
+        """Yield each reason why the source can't continue from there, as a sentence. `position` is the newest
+        entry of the query's offset log. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ddl:
-    """SQL that makes, on a server, what a source or a sink needs there, for an administrator to read and run:
-    the statements of one query, each ended by a semicolon; all may be run again. `place`: the server and
-    database that they are for, in words. `enter`: what goes there, for a script that visits several. `notes`:
-    what no statement can do, one line each."""
+    """SQL for an administrator to review and run: it creates what one query needs on a server.
+
+    - `place`: the server and database, in words.
+    - `enter`: the psql command that connects to `place`, for a script that visits several.
+    - `statements`: each ends with a semicolon and can be run again.
+    - `notes`: whatever no statement can do, one line each.
+    """
 
     place: str
     enter: str
@@ -250,22 +275,30 @@ class Ddl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connector:
-    """One type of resource; `None` for what it lacks. All are functions that import when they are called: to
-    know a type must cost neither its server's client library, which need not be installed, nor pyspark.
+    """One type of resource. A capability that the type doesn't have is None or False.
 
-    `source` and `sink` make one, for all queries of a
-    process. `reach` says what stands in the way of a connection of this type that no query uses (`link` of a
-    query in name only): None for nothing; raises MzplanError, too. `adopts`
-    makes what says whether a source goes on from a query that was written by hand. `ends`: what OpenLineage
-    calls the other end of a query, whose secrets are still references; None: there is no name for it. `ddl`
-    is what an administrator runs on the server before a query can: secrets of that query are references, as
-    they are written; raises MzplanError. `by_time`: its source can read a bounded range of times again
-    (SourceConnector.between_times). `replays`: its sink can write rows once more (SinkConnector.put_again).
+    Functions import when they are called: knowing a type must load neither pyspark nor the client library of
+    its server, which may not be installed.
 
-    Of a connection, to know where its secrets go: `servers` are those that it reaches itself, as `host:port`,
-    by its body with defaults, where secrets are references; None: they can't be known. `carries`: what uses
-    it reaches its own servers through these. `lends`: what uses it signs in with its secrets, too. `machine`:
-    the reference that stands for credentials of the machine it runs on, "" where it uses none."""
+    - `source`, `sink`: make the connector that serves all queries of a process.
+    - `reach`: why an unused connection of this type can't be reached, or None. Takes a placeholder query and
+      reads its `link`. May also raise MzplanError.
+    - `adopts`: makes the check whether a source can continue from a hand-written query.
+    - `ends`: OpenLineage's names for a query's upstream or target; None without a name. Secrets are
+      references.
+    - `ddl`: the SQL that an administrator runs on the server before the query can run. Secrets are
+      references. Raises MzplanError.
+    - `by_time`: whether the source can read a bounded range of times again (SourceConnector.between_times).
+    - `replays`: whether the sink can write rows once more (SinkConnector.put_again).
+
+    The others describe where a connection's secrets go:
+
+    - `servers`: the servers it reaches itself, as `host:port`, from its body with defaults, where secrets are
+      references. None if they can't be known.
+    - `carries`: whether its users reach their own servers through it.
+    - `lends`: whether its users sign in with its secrets.
+    - `machine`: the reference that stands for the machine's own credentials, or "" if it doesn't use them.
+    """
 
     type: str
     source: Callable[[], SourceConnector] | None = None
@@ -283,7 +316,7 @@ class Connector:
 
 
 def no_times(query: ResolvedQuery) -> MzplanError:
-    """MZ273: a backfill of a source that can't read by time."""
+    """Return MZ273 for a backfill of a source that can't read by time."""
     return refusal(
         "MZ273",
         f"{query.address} can't be backfilled",

@@ -1,6 +1,6 @@
-"""What OpenLineage calls a topic, a table or a folder: https://openlineage.io/docs/spec/naming.
+"""OpenLineage's names for topics, tables and folders: https://openlineage.io/docs/spec/naming.
 
-A name has nothing of a secret: it is made of bodies whose secrets are still references.
+Names hold no secrets: they are made from bodies whose secrets are still references.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 
 from mzplan.warehouse.paths import local_path
 
-_SAME = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}  # schemes of one store, by the one that names it
-_IN_FRONT = ("abfss", "wasbs")  # whose container stands before an @: of others that is a login
-_ROOTED = ("hdfs",)  # whose names begin with a slash: the other schemes are stores of objects
+_SAME = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}  # aliases of a scheme
+_IN_FRONT = ("abfss", "wasbs")  # they put the container before an @, where other schemes put a login
+_ROOTED = ("hdfs",)  # their names begin with a slash; the other schemes are object stores
 
 
 class LineageName(NamedTuple):
-    """`("kafka://broker:9092", "orders")`."""
+    """A namespace and a name, such as `("kafka://broker:9092", "orders")`."""
 
     namespace: str
     name: str
@@ -26,19 +26,21 @@ class LineageName(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """What a query reads from and writes to outside of the warehouse."""
+    """The places outside of the warehouse that a query reads from and writes to."""
 
     reads: tuple[LineageName, ...] = ()
     writes: tuple[LineageName, ...] = ()
 
 
 def on_server(scheme: str, server: str, name: str) -> LineageName:
-    """`("postgres", "db:5432", "shop.public.orders")`."""
+    """Return the name of an object on a server: `postgres`, `db:5432`, `shop.public.orders` give
+    `("postgres://db:5432", "shop.public.orders")`."""
     return LineageName(f"{scheme}://{server}", name)
 
 
 def at_path(path: str) -> LineageName:
-    """Of a folder by its absolute path or URI: `/data/x` → file, /data/x; `s3a://b/x/` → s3://b, x."""
+    """Return the name of a folder from its absolute path or URI: `/data/x` → file, /data/x; `s3a://b/x/` →
+    s3://b, x."""
     local = local_path(path)
     if local is not None:
         return LineageName("file", str(PurePosixPath(local)))

@@ -1,5 +1,5 @@
-"""What a replace of a source would lose: its new generation reads anew, and the upstream may no longer hold
-all that the generation before has read."""
+"""The rows that a replace of a source would lose: the new generation reads again, and the upstream may no
+longer hold everything that the previous generation has read."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.folder import open_folder
 from mzplan.warehouse.step_index import StepIndex
 
-_LOOKED_AT = 20  # earlier generations; those that have never begun are few
-LISTED = 8  # partitions, or files, that a text names
+_LOOKED_AT = 20  # earlier generations; only a few never start
+LISTED = 8  # partitions or files that a message names
 
 
 def check_losses(
     connector: SourceConnector, query: ResolvedQuery, warehouse: str, upstream: Mapping[str, Any] | None
 ) -> tuple[Diagnostic, ...]:
-    """MZ292 where a new generation that has not begun yet could not read again what the one before has read:
-    an error, or a warning where its commit has allowed that. `upstream`: what was found. Changes nothing.
-    Raises MzplanError for what a server did: what is not known is not allowed either."""
+    """Return MZ292 if a new, not yet started generation can't read again all that the previous one has read.
+
+    It is a warning if the commit allowed the loss, otherwise an error. `upstream` is the identity that the
+    probe found. Changes nothing. Raises MzplanError for a server's errors, because an unknown loss isn't
+    allowed either.
+    """
     checkpoint, description = query.checkpoint, query.description
     if checkpoint is None or description.generation == 1 or description.predecessor is not None:
         return ()
@@ -46,7 +49,7 @@ def check_losses(
 def _of_another(
     connector: SourceConnector, query: ResolvedQuery, former: Checkpoint, found: Mapping[str, Any] | None
 ) -> Loss | None:
-    """All of it, where that was read of another upstream. Raises OSError."""
+    """Return a loss of all rows if they were read from another upstream. Raises OSError."""
     recorded, newest = former.upstream(), StepIndex(former).last()
     if recorded is None or found is None or query.body.get("on_upstream_change") == "accept":
         return None
@@ -57,7 +60,7 @@ def _of_another(
 
 
 def _former(query: ResolvedQuery, warehouse: str) -> Checkpoint | None:
-    """The newest generation before this one that has read something, as far as its checkpoint is there."""
+    """Return the checkpoint of the newest earlier generation that has read something, if it still exists."""
     own = query.description.generation
     for generation in range(own - 1, max(0, own - 1 - _LOOKED_AT), -1):
         checkpoint = Checkpoint.of(warehouse, query.description.id, generation)
@@ -67,6 +70,6 @@ def _former(query: ResolvedQuery, warehouse: str) -> Checkpoint | None:
 
 
 def listed(names: Sequence[str], what: str) -> str:
-    """`a, b and 3 more files`."""
+    """Return the names as text: `a, b and 3 more files`."""
     more = len(names) - LISTED
     return ", ".join(names[:LISTED]) + (f" and {more:,} more {what}" if more > 0 else "")

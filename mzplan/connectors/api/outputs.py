@@ -1,4 +1,4 @@
-"""What a sink writes: its columns, as far as they are known without Spark."""
+"""The columns that a sink writes, as far as they are known without Spark."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PLAIN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`)\s*(?:(?:[Aa][Ss]\s+)?(?:(\w+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Of which columns of the collection a column that a sink writes is made; `is_copy`: it is one of them as
-    it is."""
+    """The columns of the collection that one column of a sink is computed from. `is_copy`: it is one of them,
+    unchanged."""
 
     name: str
     columns: tuple[str, ...]
@@ -26,8 +26,7 @@ class Origin:
 
 
 class Selected(NamedTuple):
-    """A column that comes out of an expression. `type` in canonical Spark DDL; None where only Spark knows
-    it."""
+    """A column that an expression produces. `type` is canonical Spark DDL, or None if only Spark knows it."""
 
     name: str
     type: str | None
@@ -35,17 +34,16 @@ class Selected(NamedTuple):
 
 
 def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
-    """The columns of a sink, best effort: names of all, types as far as they are certain (schema.sql_types).
-
-    An item that can't be read at all is left out: Spark will say what is wrong with it.
-    """
+    """Return the columns of a sink: all names, and the types that are certain (schema.sql_types). Leaves out
+    items that can't be parsed; Spark reports what is wrong with them."""
     items = query.body.get("select") or ["*"]
     selected = (columns_selected(item, query.columns) for item in items)
     return tuple(Output(name=c.name, type=c.type) for columns in selected for c in columns)
 
 
 def columns_selected(item: str, columns: tuple[Column, ...]) -> tuple[Selected, ...]:
-    """What an item of `select` gives, of these columns; nothing of one that can't be read."""
+    """Return the columns that an item of `select` produces from these columns, or () if it can't be
+    parsed."""
     if (all_of_them := _star(item, columns)) is not None:
         return tuple(Selected(c.name, c.type, c.nullable) for c in all_of_them)
     if (plain := _plain(item, columns)) is not None:
@@ -58,7 +56,8 @@ def columns_selected(item: str, columns: tuple[Column, ...]) -> tuple[Selected, 
 
 
 def column_origins(query: ResolvedQuery) -> tuple[Origin, ...]:
-    """What each column of a sink is made of, in order. One that is made of no column is left out."""
+    """Return the origins of a sink's columns, in order. Leaves out columns that are computed from no
+    column."""
     origins: list[Origin] = []
     for item in query.body.get("select") or ["*"]:
         if (all_of_them := _star(item, query.columns)) is not None:
@@ -75,13 +74,13 @@ def column_origins(query: ResolvedQuery) -> tuple[Origin, ...]:
 
 
 def filter_columns(query: ResolvedQuery) -> tuple[str, ...]:
-    """The columns by which `where` chooses rows."""
+    """Return the columns that `where` reads."""
     where = query.body.get("where")
     return _existing(parse_where(where).columns, query.columns) if where else ()
 
 
 def plain_columns(query: ResolvedQuery) -> dict[str, str] | None:
-    """What a sink writes, as columns of the collection by the names that they get; None where it computes or
+    """Return the collection's columns that a sink copies, by output name. Returns None if it computes or
     filters anything."""
     if "where" in query.body:
         return None
@@ -98,8 +97,8 @@ def plain_columns(query: ResolvedQuery) -> dict[str, str] | None:
 
 
 def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
-    """Names of what a sink writes that is never NULL for certain: columns as they are that say NOT NULL, or
-    are of the collection's key where a record without a value for it is malformed (`x-key-certain`)."""
+    """Return the names of the outputs that are certain never to be NULL. These are copies of NOT NULL
+    columns, and of key columns whose missing values make a record malformed (`x-key-certain`)."""
     certain = {column.name for column in query.columns if not column.nullable}
     source = query.description.input
     if source is not None and collection_kind(source.type).is_key_certain:
@@ -114,7 +113,7 @@ def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
 
 
 def _star(item: str, columns: tuple[Column, ...]) -> list[Column] | None:
-    """The columns that `*`, or `* EXCEPT (…)`, stands for; None for an item of another form."""
+    """Return the columns that `*` or `* EXCEPT (…)` stands for, or None for any other item."""
     if item.strip() == "*":
         return list(columns)
     if not item.lstrip().startswith("*"):
@@ -126,13 +125,13 @@ def _star(item: str, columns: tuple[Column, ...]) -> list[Column] | None:
 
 
 def _existing(read: tuple[tuple[str, int], ...], columns: tuple[Column, ...]) -> tuple[str, ...]:
-    """The columns among the names that an expression reads, each once; a variable of a lambda is none."""
+    """Return each column that an expression reads once. Leaves out the variables of lambdas."""
     known = (_column(name, columns) for name, _ in read)
     return tuple(dict.fromkeys(column.name for column in known if column is not None))
 
 
 def _plain(item: str, columns: tuple[Column, ...]) -> tuple[str, Column] | None:
-    """The name that an item of `select` gets, and the column that it is; None for anything else."""
+    """Return the output name and the column that an item of `select` copies, or None for any other item."""
     match = _PLAIN.match(item)
     column = _column(_unquoted(match[1], match[2]), columns) if match else None
     if match is None or column is None:

@@ -1,5 +1,4 @@
-"""What probes share: a time limit for what has none of its own, and what the one before has learned, for a
-project has many sources on few connections."""
+"""Helpers for probes: a time limit, and a cache, because a project has many sources on few connections."""
 
 from __future__ import annotations
 
@@ -13,18 +12,18 @@ from typing import Any, Generic, TypeVar
 Value = TypeVar("Value")
 
 PROBE_TIMEOUT_S = 5.0
-"""The most that one question to one server may take, in seconds."""
+"""The time limit for one request to one server, in seconds."""
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """A key that stands for connection settings and, unlike them, holds no secret."""
+    """Return a key for connection settings that, unlike them, holds no secret."""
     text = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Memo(Generic[Value]):
-    """Values by key, kept for `seconds` after they were made. One thread makes a value; the others that
-    want the same one wait for it: with a dead server, the first pays the time limit for all."""
+    """A cache whose values expire after `seconds`. One thread makes a value while others that want it wait.
+    With a dead server, the first thread pays the time limit for all."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -33,7 +32,8 @@ class Memo(Generic[Value]):
         self._values: dict[str, tuple[float, Value]] = {}
 
     def get(self, key: str, make: Callable[[], Value]) -> Value:
-        """The value of the key, made if there is none or it is too old. An exception of `make` isn't kept."""
+        """Return the value of the key; make it if it is missing or expired. An exception of `make` isn't
+        cached."""
         with self._lock:
             key_lock = self._key_locks.setdefault(key, threading.Lock())
         with key_lock:
@@ -49,13 +49,13 @@ class Memo(Generic[Value]):
             return value
 
     def put(self, key: str, value: Value) -> None:
-        """Replace a value with what has been learned since."""
+        """Replace a value."""
         with self._lock:
             self._values[key] = (time.monotonic(), value)
             self._key_locks.setdefault(key, threading.Lock())
 
     def drop(self, key: str) -> None:
-        """Forget a value that has turned out to be wrong."""
+        """Forget a value that proved wrong."""
         with self._lock:
             self._values.pop(key, None)
 
@@ -67,7 +67,8 @@ class Memo(Generic[Value]):
 
 
 def bounded(work: Callable[[], Value], seconds: float = PROBE_TIMEOUT_S + 1) -> Value:
-    """The result of `work`, or TimeoutError: resolving a name can take longer than libpq's own limit."""
+    """Return the result of `work`. Raises TimeoutError after `seconds`: resolving a host name can take longer
+    than libpq's own limit."""
     results: list[Value] = []
     problems: list[BaseException] = []
 

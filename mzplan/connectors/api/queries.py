@@ -1,8 +1,4 @@
-"""What a connector is: the two protocols that each type of source and sink fills, and what they are handed.
-
-A connector decides nothing about when a query runs. A source says where its rows come from, a sink where
-they go; `mzplan.spark` makes streaming queries of them. `probe` needs no pyspark and changes nothing.
-"""
+"""The values that connectors receive and return: resolved queries and connections, probes, runs of sinks."""
 
 from __future__ import annotations
 
@@ -22,14 +18,14 @@ from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import Checkpoint
 
 Rewriting = Callable[[str], AbstractContextManager[Any]]
-"""What whoever rewrites files of the Delta table at a path must hold: of two who do so at once, Delta lets
-only one commit. It holds for this process; whoever else writes a table is no concern of it."""
+"""The lock to hold while rewriting files of the Delta table at a path. Delta lets only one of two concurrent
+rewrites commit. It covers this process only; other writers of a table don't take it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedConnection:
-    """A connection ready for use: defaults filled in, secrets resolved (so: never shown). `connections` are
-    those that it uses itself, by the property that names them."""
+    """A connection with its defaults and secrets filled in, so it's never shown. `connections` are the
+    connections that it uses itself, by the property that names them."""
 
     address: Address
     type: str
@@ -39,11 +35,16 @@ class ResolvedConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedQuery:
-    """A query ready for use. `body` has its defaults; `columns` are the user's columns of the collection that
-    it writes or, as a sink, reads, `keys` those that identify a row of it (empty: rows
-    are only added to it); `directory` is where relative paths begin.
-    `checkpoint` is of its generation; None where the warehouse is not known (a check from elsewhere).
-    `connections` are all that it refers to, by the property that names them; `connection` is one of them."""
+    """A query with its defaults and secrets filled in.
+
+    - `connection`, `connections`: its main connection, and all its connections by the property that names
+      them.
+    - `columns`: the user's columns of the collection that it writes or, for a sink, reads.
+    - `directory`: the folder that relative paths start from.
+    - `keys`: the columns that identify a row of the collection; empty if rows are only added to it.
+    - `checkpoint`: the generation's checkpoint; None if the warehouse isn't known, as for a check from
+      elsewhere.
+    """
 
     description: Description
     body: Mapping[str, Any] = field(repr=False)
@@ -60,14 +61,14 @@ class ResolvedQuery:
 
     @property
     def link(self) -> ResolvedConnection:
-        """The connection of a type that always has one."""
+        """Return the connection of a query whose type always has one."""
         assert self.connection is not None, f"{self.address} has no connection"
         return self.connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """A column that a sink writes. `type` in canonical Spark DDL; None where only Spark knows it."""
+    """A column that a sink writes. `type` is canonical Spark DDL, or None if only Spark knows it."""
 
     name: str
     type: str | None
@@ -78,9 +79,13 @@ _LONGEST_UPSTREAM = 1 << 18  # characters of JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What a probe found. `upstream`: the identity of what a source reads, None if there is none to know.
-    `makes`: whether a sink would first make something that its target lacks (`SinkConnector.prepare`);
-    `lacks`: what that is, as errors, for one that has had it: only an apply that plans it makes it."""
+    """The findings of a probe.
+
+    - `upstream`: the identity of the source's upstream; None if it isn't known.
+    - `makes`: whether the sink must first create something in its target (`SinkConnector.prepare`).
+    - `lacks`: errors for the missing parts of a target that the sink has written before. Only an apply that
+      plans them creates them.
+    """
 
     diagnostics: tuple[Diagnostic, ...] = ()
     upstream: Mapping[str, Any] | None = None
@@ -88,7 +93,7 @@ class Probe:
     lacks: tuple[Diagnostic, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise MzplanError MZ064 for an `upstream` that can't be stored: a server may say anything."""
+        """Raise MzplanError MZ064 if `upstream` can't be stored, because a server may return anything."""
         try:
             fits = len(json.dumps(dict(self.upstream or {}), allow_nan=False)) <= _LONGEST_UPSTREAM
         except (TypeError, ValueError, RecursionError):
@@ -103,20 +108,27 @@ class Probe:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing that was found is an error."""
+        """Whether no finding is an error."""
         return not any(d.severity == "error" for d in self.diagnostics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRun:
-    """One run of a sink's query. `outputs` are its columns as Spark analysed them; `epoch` is the lease's;
-    `checkpoint` is its own, and `begins` says that it is still empty. `fail` takes the error of a batch, to
-    be shown to people instead of what Spark makes of it; `warn` what they should know although the query
-    goes on. `interrupt` takes what ends a batch that waits for a server, called when the query is to stop
-    and it still runs. `covers` gives the first and last step of the source that a planned step of the sink
-    covers, at least in part; None where that is not known. `wrote` takes a step and how many rows it has
-    written, from a connector that writes batches itself; what Spark writes is `frames.metrics.with_count`.
-    `rewriting`: see there."""
+    """One run of a sink's query.
+
+    - `outputs`: its columns as Spark analysed them.
+    - `epoch`: the epoch of the runner's lease.
+    - `checkpoint`, `begins`: its checkpoint, and whether that is still empty.
+    - `fail`: takes the error of a batch, to show to people instead of Spark's error.
+    - `warn`: takes a diagnostic that people should see although the query continues.
+    - `interrupt`: takes a function that ends a batch that waits for a server. It is called when the query
+      should stop and the batch still runs.
+    - `covers`: returns the first and last step of the source that a planned step covers, at least in part;
+      None if unknown.
+    - `wrote`: takes a step and the number of rows written, from a connector that writes batches itself. For
+      rows that Spark writes, `frames.metrics.with_count` counts.
+    - `rewriting`: see `Rewriting`.
+    """
 
     query: ResolvedQuery
     outputs: tuple[Output, ...]
@@ -132,16 +144,19 @@ class SinkRun:
 
 
 def empties_target(query: ResolvedQuery) -> bool:
-    """Whether it is a new generation of a sink that wants its target emptied first."""
+    """Whether this is a new generation of a sink whose target should be emptied first."""
     return query.description.generation > 1 and query.body.get("on_replace") == "truncate"
 
 
 def resolve(
     description: Description, secrets: Secrets, directory: str, warehouse: str | None = None
 ) -> ResolvedQuery:
-    """Fill in defaults and secrets. Raises MzplanError: MZ056 or MZ103 for a secret that has no value here,
-    MZ102 for a reference where none may stand, and what the secrets do not permit. Descriptions come from the
-    store and the warehouse, too: what was checked when files were loaded is checked here again."""
+    """Fill in a query's defaults and secrets.
+
+    Descriptions also come from the store and the warehouse, so checks made when files were loaded run again.
+    Raises MzplanError: MZ056 or MZ103 for a secret without a value here, MZ102 for a reference where none is
+    allowed, and the errors of `Secrets.permit`.
+    """
     secrets.permit(description)
     connections = {role: _resolved(inlined, secrets) for role, inlined in description.connections.items()}
     kind = resource_kind(description.address.kind, description.type)
@@ -160,7 +175,8 @@ def resolve(
 
 
 def resolve_connection(inlined: InlinedConnection, secrets: Secrets) -> ResolvedConnection:
-    """As `resolve`, for a connection and those that it uses, at any depth."""
+    """Fill in the defaults and secrets of a connection and of the connections that it uses, as `resolve`
+    does."""
     secrets.permit(inlined)
     return _resolved(inlined, secrets)
 

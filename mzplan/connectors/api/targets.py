@@ -1,12 +1,10 @@
-"""What the target of a sink holds: of its rows (`mzplan verify SINK --content`), of its steps (`mzplan
-verify`), and what is reported when it is another one, or when a step is pushed again that it has already.
+"""Reading a sink's target for `mzplan verify`, and the diagnostics about targets and repeated steps.
 
-A connector says what the target holds, and what the sink's rows are once they are written there; what
-differs between the two is found by `mzplan.spark.verification.content_comparison`, the same for all. After
-a crash Spark runs its last micro-batch again, from the same files of the collection, and under the
-description that began it (mzplan.warehouse.checkpoints). The rows are the same, unless that could not be,
-or they hold something like rand() or current_timestamp(): the output rule is mzplan.endpoints.replay, here
-is what people see.
+A connector returns the target's content, and the sink's rows as the target would hold them.
+`mzplan.spark.verification.content_comparison` compares the two. After a crash, Spark runs its last
+micro-batch again, from the same files and under the description that began it (mzplan.warehouse.checkpoints).
+Its rows are the same, unless that was impossible or they hold something like rand() or current_timestamp().
+mzplan.endpoints.replay has the rule for such steps; this module has the messages.
 """
 
 from __future__ import annotations
@@ -30,17 +28,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PLACE = "_mzplan_place"
-"""The column that says where in the target a row is, for people: a file, a partition and an offset."""
+"""The column that says, for people, where in the target a row is: a file, or a partition and an offset."""
 
 
 class Content(Protocol):
-    """What a target holds at one moment, which stays the same however long it is looked at.
+    """The content of a target at one moment, which stays the same however long it is read.
 
-    `keys` are the columns that identify a row; empty: rows are only added. `frontier` is the last step of
-    the sink whose rows are in it (-1: none): all of them, and none of a later one. `since`: rows that were
-    written before then (seconds since the epoch) may be gone, as the target keeps its rows for a while; None:
-    it keeps them all. `repeats`: the sink may have written a row more than once. `unseen` says what of it is
-    not compared."""
+    - `keys`: the columns that identify a row; empty if rows are only added.
+    - `frontier`: the last step whose rows are included, completely and without rows of later steps; -1 for
+      none.
+    - `since`: rows written before this time (seconds since the epoch) may have expired; None if they never
+      do.
+    - `repeats`: whether the sink may have written a row more than once.
+    - `unseen`: the parts that aren't compared.
+    """
 
     keys: Sequence[str] = ()
     frontier: int
@@ -49,19 +50,19 @@ class Content(Protocol):
     unseen: Sequence[str] = ()
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """What it holds: the columns that are compared, and PLACE. Of a key that is there more than once in
-        the target's own way (the records of a topic), only the last."""
+        """Return the compared columns and PLACE. If the target itself keeps several records of a key, as a
+        topic does, only the last one is included."""
 
     def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
-        """The sink's rows as the target holds them once they are written: the same columns, of the same
-        types, and `_position` as it comes. `query`: the sink as it was when it wrote them."""
+        """Return the sink's rows as the target holds them after writing: the same columns and types.
+        `_position` is unchanged. `query` is the sink as it was when it wrote them."""
 
     def taken(self) -> int:
-        """How many rows were read by now, where Spark does not count them; else 0."""
+        """Return how many rows were read so far, or 0 if Spark counts them."""
         return 0
 
     def close(self) -> None:
-        """Leave the server, where something is open."""
+        """Close the connection to the server, if one is open."""
         return
 
 
@@ -70,34 +71,43 @@ class HoldsContent(Protocol):
     """A sink whose target can be read again."""
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
-        """What the target holds now. `outputs`: the sink's columns, as Spark analysed them. Raises
-        MzplanError: MZ177, and for what a server did."""
+        """Return the target's current content. `outputs` are the sink's columns, as Spark analysed them.
+        Raises MzplanError MZ177, and for a server's errors."""
 
 
 class Recorded(Protocol):
-    """What a target has recorded of a sink's steps, or still holds of them. `keys`: of each of these keys,
-    only the last row of a step counts; empty: all rows do. `partitions`: its partition columns."""
+    """A target's record of a sink's steps, or the rows of them that it still holds.
+
+    - `keys`: only the last row of each key in a step counts; empty if all rows do.
+    - `partitions`: the target's partition columns.
+    """
 
     keys: Sequence[str] = ()
     partitions: Sequence[str] = ()
 
     def step(self, step: int) -> Written | None:
-        """Count and content hash; None where the target knows nothing of that step (any more). Raises
-        MzplanError for what a server did, GoneError where the rows of a step can't be read."""
+        """Return the step's row count and content hash, or None if the target has no record of it (any more).
+        Raises MzplanError for a server's errors, and GoneError if the step's rows can't be read."""
 
     def close(self) -> None:
-        """Leave the server, where something is open."""
+        """Close the connection to the server, if one is open."""
         return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """The result of a compare, up to the step `last` of the sink (-1: it has written nothing). `first`: the
-    first step whose rows must all be there, as the target no longer keeps older ones; None where it keeps
-    none of the written steps. Numbers of rows: `wanted` by the collection, `found` in the target,
-    `missing`, `doubled` (there more often than they should), and `more`: in the target, and not among the
-    sink's rows, at least not with these values. `repeats`: doubled ones are none that the sink promised to
-    avoid. `examples` of the three, by their names. `unseen`: what was not compared."""
+    """The comparison of a target with the rows that its sink should have written.
+
+    - `first`: the first step whose rows must all be there, because older ones have expired; None if all have.
+    - `last`: the last step compared; -1 if the sink has written nothing.
+    - `wanted`, `found`: how many rows the collection asks for, and how many the target has.
+    - `missing`: how many rows the target is missing.
+    - `doubled`: how many rows are there more often than they should be.
+    - `more`: how many rows of the target are not among the sink's rows, or not with these values.
+    - `repeats`: whether the sink is allowed to write rows twice.
+    - `examples`: rows of each of these three groups, by the name of the group.
+    - `unseen`: the parts that weren't compared.
+    """
 
     address: Address
     target: str
@@ -113,12 +123,13 @@ class Compared:
     unseen: tuple[str, ...] = ()
 
     def is_equal(self, *, shared: bool) -> bool:
-        """Whether each row is there once; `shared`: beside those that others have written."""
+        """Whether each row is there once. `shared`: others also write to the target, so more rows are
+        fine."""
         return not (self.missing or (self.doubled and not self.repeats) or (self.more and not shared))
 
 
 def incomparable(query: ResolvedQuery, why: str, hint: str = "") -> MzplanError:
-    """MZ177."""
+    """Return MZ177 for a target that can't be compared with its collection."""
     return error(
         "MZ177",
         f"The target of {query.address} can't be compared with its collection",
@@ -129,7 +140,8 @@ def incomparable(query: ResolvedQuery, why: str, hint: str = "") -> MzplanError:
 
 
 def nothing_recorded(query: ResolvedQuery, why: str, *, has_content: bool = False) -> MzplanError:
-    """MZ177. `has_content`: what the target holds can be compared."""
+    """Return MZ177 for a target that keeps no record of its steps. `has_content`: its content can be
+    compared."""
     also = f"; or what the target holds: mzplan verify {query.address} --content" if has_content else ""
     return error(
         "MZ177",
@@ -141,8 +153,8 @@ def nothing_recorded(query: ResolvedQuery, why: str, *, has_content: bool = Fals
 
 
 def held(files: Iterable[tuple[str, Mapping[str, Scalar[Any]]]]) -> Written:
-    """The rows of Parquet files, with the values of columns that are not in each. Raises GoneError,
-    OSError."""
+    """Return the count and content hash of the rows of Parquet files. Each file comes with the values of
+    columns that aren't in it. Raises GoneError, OSError."""
 
     def batches() -> Iterator[RecordBatch]:
         for file, values in files:
@@ -157,13 +169,13 @@ def held(files: Iterable[tuple[str, Mapping[str, Scalar[Any]]]]) -> Written:
 
 
 def warn_repeated(run: SinkRun, texts: Iterable[str]) -> None:
-    """Report what the replay of a step has warned of, in the log and the status."""
+    """Report the warnings of a repeated step in the log and the status."""
     for text in texts:
         run.warn(later_steps(run, text) if LATER in text else differs(run.query.address, text))
 
 
 def differs(address: Address, text: str) -> Diagnostic:
-    """MZ088: the rows that are pushed again are not those that are written, as `text` says."""
+    """Return MZ088: the rows of a repeated step differ from the written ones, as `text` says."""
     return Diagnostic(
         severity="warning",
         code="MZ088",
@@ -175,14 +187,14 @@ def differs(address: Address, text: str) -> Diagnostic:
 
 
 def refused(address: Address, text: str) -> MzplanError:
-    """MZ088 as an error, with which `compare: fail` refuses a step whose rows are not those that are
-    written."""
+    """Return MZ088 as an error: with `compare: fail`, a step whose rows differ from the written ones is
+    refused."""
     hint = "what is written stays as it is; look at it, then let the sink go on with compare: warn."
     return MzplanError(replace(differs(address, text), severity="error", hint=hint))
 
 
 def later_steps(run: SinkRun, text: str) -> Diagnostic:
-    """MZ069: what the target holds already is beyond the step that is pushed, as `text` says."""
+    """Return MZ069: the target already holds steps after the one being written, as `text` says."""
     return Diagnostic(
         severity="warning",
         code="MZ069",
@@ -195,7 +207,7 @@ def later_steps(run: SinkRun, text: str) -> Diagnostic:
 
 
 def unknown_step(run: SinkRun, step: int, last: int) -> Diagnostic:
-    """MZ069 of a step of which the target keeps no record any more, so that its rows can't be counted."""
+    """Return MZ069 for a step whose record the target has dropped, so its rows can't be counted."""
     return later_steps(run, f"step {step} is written again, {LATER}{last}")
 
 
@@ -210,7 +222,7 @@ def _sentence(text: str) -> str:
 
 
 def another_target(query: ResolvedQuery, what: str) -> Diagnostic:
-    """MZ043: `what` says where, and what it is instead."""
+    """Return MZ043: the target is another one. `what` says where, and how it differs."""
     refusal = Diagnostic(
         code="MZ043",
         kind="another-upstream",
@@ -225,7 +237,8 @@ def another_target(query: ResolvedQuery, what: str) -> Diagnostic:
 
 
 def lacking_steps(query: ResolvedQuery, target: str, first: int, last: int) -> Diagnostic:
-    """MZ069 for a target without these steps, which the checkpoint knows to be written: it was restored."""
+    """Return MZ069: the target was restored to a copy without these steps, which the checkpoint says were
+    written."""
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     refusal = Diagnostic(
         code="MZ069",
@@ -242,7 +255,7 @@ def lacking_steps(query: ResolvedQuery, target: str, first: int, last: int) -> D
 
 
 def refused_or_accepted(query: ResolvedQuery, refusal: Diagnostic) -> Diagnostic:
-    """The refusal; or, where the sink accepts it, a notice of what will be done."""
+    """Return the refusal or, if the sink accepts the change, a notice that it continues."""
     if query.body.get("on_target_change") != "accept":
         return refusal
     return Diagnostic(
@@ -256,7 +269,7 @@ def refused_or_accepted(query: ResolvedQuery, refusal: Diagnostic) -> Diagnostic
 
 
 def unreadable(query: ResolvedQuery, problem: OSError) -> Diagnostic:
-    """MZ063: a checkpoint that does not say what it has read, or where it has written."""
+    """Return MZ063 for a checkpoint whose record of the upstream or target can't be read."""
     return Diagnostic(
         code="MZ063",
         summary=f"The checkpoint of {query.address} can't be read",

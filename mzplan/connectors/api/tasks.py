@@ -1,6 +1,6 @@
-"""One-off tasks, as far as connectors know them: which are still to be done, and why one can't be.
+"""One-off tasks, as connectors see them: the open ones, and why one can't run.
 
-A kind of tasks appears here with its check, which needs no Spark. What it does is in mzplan.spark.tasks.
+Each kind of task has its check here, which needs no Spark. mzplan.spark.tasks runs the tasks.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def tasks_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Task]:
 def check_tasks(
     query: ResolvedQuery, checkpoint: Checkpoint, source: SourceConnector | None = None
 ) -> tuple[Diagnostic, ...]:
-    """Return why a query can't do its tasks now. Changes nothing, and never raises for what a server or the
-    storage did. `source`: the connector of a source."""
+    """Return why a query can't run its tasks now. Changes nothing, and never raises for errors of a server or
+    the storage. `source` is the connector of a source."""
     found: list[Diagnostic] = []
     try:
         for task in tasks_to_do(query, checkpoint):
@@ -45,7 +45,8 @@ def check_tasks(
 
 
 def require_begun(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> None:
-    """Raise MzplanError MZ278 for a task that is a step, if there is no step that it could come after."""
+    """Raise MzplanError MZ278 if the checkpoint has no step yet. The task is a step itself and must follow
+    another."""
     if checkpoint.log.committed() >= 0:
         return
     raise error(
@@ -61,9 +62,11 @@ def require_begun(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> N
 def range_of_backfill(
     connector: SourceConnector, query: ResolvedQuery, task: Task, position: str | None
 ) -> tuple[Any, Any]:
-    """Return two entries of Spark's offset log: what the upstream holds of a backfill's range, before the
-    `position` of the checkpoint. Raises MzplanError: MZ273 for a type that can't read by time, MZ277 for a
-    range that is not there, MZ278 for one that was not read yet."""
+    """Return the range of a backfill, as far as the upstream holds it, as two entries of Spark's offset log.
+
+    The range ends before `position`, the checkpoint's position. Raises MzplanError: MZ273 for a type that
+    can't read by time, MZ277 for a range that is gone, MZ278 for a range that wasn't read yet.
+    """
     start, end = (instant(str(task.arguments.get(name))) for name in ("from", "to"))
     if start is None or end is None:
         raise no_times(query)
@@ -72,8 +75,8 @@ def range_of_backfill(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedSteps:
-    """The arguments of a replay: steps of a sink, from `first` to `last` (None: the newest). `missing`: only
-    the rows of them that the target is missing."""
+    """The arguments of a replay: a sink's steps from `first` to `last` (None: the newest). `missing`: only
+    the rows that the target is missing."""
 
     first: int = 0
     last: int | None = None
@@ -81,7 +84,7 @@ class ReplayedSteps:
 
     @classmethod
     def of(cls, task: Task) -> ReplayedSteps:
-        """Return the steps that a task replays. Raises ValueError for arguments of another kind."""
+        """Return the steps that a task replays. Raises ValueError if its arguments are malformed."""
         return decode(cls, task.arguments, task.title)
 
     @property
@@ -103,7 +106,7 @@ def _check_backfill(
     records = checkpoint.tasks.all()
     committed = checkpoint.log.committed()
     has_begun = any(r.task == task and r.step is not None and r.step > committed for r in records)
-    if source is not None and not has_begun:  # else its offsets are known, and its rows may be there
+    if source is not None and not has_begun:  # otherwise its offsets are known, and its rows may be there
         range_of_backfill(source, query, task, checkpoint.position())
 
 
@@ -140,7 +143,7 @@ _CHECKS: Mapping[str, Callable[[ResolvedQuery, Checkpoint, Task, SourceConnector
 
 
 def ensure_letters(address: Address, type_: str, body: Mapping[str, Any]) -> None:
-    """Raise MzplanError MZ273 for a source whose dead letters can't be read once more, with why."""
+    """Raise MzplanError MZ273 if a source's dead letters can't be replayed."""
     place = body.get("dead_letter") or {}
     again = f"let it read everything again: mzplan apply --replace {address} --allow-replace"
     if body.get("on_error") != "dead-letter" or not place:
@@ -174,6 +177,6 @@ def ensure_letters(address: Address, type_: str, body: Mapping[str, Any]) -> Non
 
 
 def letters_refused(address: Address, why: str, hint: str) -> MzplanError:
-    """MZ273 of dead letters."""
+    """Return MZ273 for dead letters that can't be replayed."""
     summary = f"Dead letters of {address} can't be replayed"
     return refusal("MZ273", summary, why, hint, address=address)

@@ -1,8 +1,7 @@
-"""What is to be read of an upstream: whether it is still the same one, and when it is not, what the source
-says is to be done.
+"""Whether an upstream is still the same, and what the source does if it isn't.
 
-A checkpoint's offsets mean something only on the upstream that they came from. It stays, whatever is done: a
-synthetic micro-batch, planned and done at once, moves it, and steps go on counting.
+A checkpoint's offsets are valid only on the upstream that they came from. The checkpoint always stays: a
+synthetic micro-batch, planned and committed at once, moves it, and steps keep counting.
 """
 
 from __future__ import annotations
@@ -29,9 +28,13 @@ _DOES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamVerdict:
-    """What a check of the upstream comes to. `diagnostic` is an error (refused), or a notice of what `policy`
-    will do. `moves`: the position is to be found anew; `same`: it is still the recorded upstream, which lacks
-    some of its offsets. `returns`: the position to go back to, where nothing was read since it was left."""
+    """The result of checking an upstream.
+
+    - `diagnostic`: an error if the upstream is refused, or a notice of what `policy` will do.
+    - `moves`: whether a new position has to be found.
+    - `same`: whether it's still the recorded upstream, without some of its offsets.
+    - `returns`: the position to return to, if nothing was read since the checkpoint left it.
+    """
 
     diagnostic: Diagnostic | None = None
     policy: Policy | None = None
@@ -41,8 +44,8 @@ class UpstreamVerdict:
 
 
 def origin_of(query: ResolvedQuery) -> int:
-    """The generation whose name everything has that a source goes on by, on its upstream and beside its
-    checkpoint: its own, or that from which on rows were migrated. Raises MzplanError."""
+    """Return the generation that names the source's objects on its upstream and beside its checkpoint. It is
+    the query's own, or the one whose rows were migrated first. Raises MzplanError."""
     checkpoint, description = query.checkpoint, query.description
     if checkpoint is None or description.predecessor is None:
         return description.generation
@@ -54,14 +57,15 @@ def origin_of(query: ResolvedQuery) -> int:
 
 
 def begin_anew(query: ResolvedQuery) -> str:
-    """The way out where what was read so far and the upstream have parted: for a hint."""
+    """Return the hint for a source whose steps no longer match its upstream."""
     return (
         f"let the source begin anew, with its sinks: mzplan apply --replace {query.address} --allow-replace"
     )
 
 
 def another_upstream(query: ResolvedQuery, what: str, why: str) -> Diagnostic:
-    """MZ043: `what` it would read another one of; `why` says where, and what differs."""
+    """Return MZ043: the source would read another upstream. `what` is its kind; `why` says where, and what
+    differs."""
     return Diagnostic(
         code="MZ043",
         kind="another-upstream",
@@ -76,7 +80,7 @@ def another_upstream(query: ResolvedQuery, what: str, why: str) -> Diagnostic:
 def judge_upstream(
     connector: SourceConnector, query: ResolvedQuery, checkpoint: Checkpoint, found: Mapping[str, Any]
 ) -> UpstreamVerdict:
-    """Whether a checkpoint's offsets mean something on the upstream that was found. Changes nothing."""
+    """Decide whether a checkpoint's offsets are valid on the upstream that a probe found. Changes nothing."""
     try:
         recorded = checkpoint.upstream() if checkpoint.log.has_begun() else None
         position = checkpoint.position()
@@ -94,7 +98,7 @@ def judge_upstream(
             diagnostic=_as_notice(gone, query, policy), policy=policy, moves=True, same=True
         )
     if departure is not None and connector.compare(query, departure["upstream"], found) is None:
-        # The change was taken back before anything was read: nothing is to be decided.
+        # The change was undone before anything was read, so there is nothing to decide.
         gone = connector.check_position(query, departure["position"])
         return (
             UpstreamVerdict(diagnostic=gone)
@@ -121,10 +125,10 @@ def take_upstream(
     found: Mapping[str, Any],
     last_times: LastTimes,
 ) -> None:
-    """Make the upstream that was found the checkpoint's own: record it at first, move the checkpoint where
-    the source says so, and raise MzplanError where it does not. The query must not run.
+    """Make the found upstream the checkpoint's own. Records it at first, and moves the checkpoint if the
+    source says so. Raises MzplanError if it doesn't. The query must not run.
 
-    Killed anywhere, it is done again: the identity is recorded last.
+    After a crash, it runs again, because the identity is recorded last.
     """
     verdict = judge_upstream(connector, query, checkpoint, found)
     if verdict.diagnostic is not None and verdict.diagnostic.severity == "error":
@@ -141,8 +145,8 @@ def take_upstream(
         read = position if verdict.same else None
         moved = connector.reposition(query, verdict.policy, read, last_times)
         if not verdict.same and before is not None and position is not None:
-            # Recorded before the move, with the batch that the move will make. Killed after that move, the
-            # position is already that of the new upstream: what was recorded is the one that was left.
+            # Recorded before the move, with the batch that the move makes. After a crash that follows the
+            # move, the position already belongs to the new upstream, so the recorded departure stays.
             left = checkpoint.departure()
             known = left is not None and left["upstream"] == before
             checkpoint.record_departure(before, left["position"] if left and known else position)
@@ -151,7 +155,7 @@ def take_upstream(
 
 
 def _as_notice(refusal: Diagnostic, query: ResolvedQuery, policy: str) -> Diagnostic:
-    """What would be refused, as what will be done instead."""
+    """Return a refusal as a notice of what the policy does instead."""
     return replace(
         refusal,
         severity="notice",
