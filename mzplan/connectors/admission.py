@@ -1,8 +1,8 @@
-"""What a runner takes from the store and the warehouse, before it resolves any secret of it: is it right by
-the schemas, and may its secrets go where they would?
+"""The runner's check of descriptions from the store and the warehouse, before it resolves their secrets.
 
-The rules are in mzplan.secrets.policy; here is to what they are applied. `resolve` (mzplan.connectors.api)
-asks, by way of the secrets that a runner has.
+A description must be valid by the schemas, and its secrets may go only where they are allowed.
+mzplan.secrets.policy has the rules; this module says what they apply to. `resolve` (mzplan.connectors.api)
+runs the check through the runner's secrets.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger("mzplan.runner")
 
 
 class GuardedSecrets(Secrets):
-    """Those of a runner, or of whoever does its work."""
+    """The secrets of a runner, or of a process that does its work."""
 
     def __init__(
         self,
@@ -60,10 +60,13 @@ class GuardedSecrets(Secrets):
         return other
 
     def permit(self, of: object) -> None:
-        """Raises MzplanError MZ108 for anything that the schemas forbid; and what its guard does: for secrets
-        that may not go where they would, and for servers that what is proposed may not reach."""
+        """Check a query or connection before its secrets are resolved.
+
+        Raises MzplanError MZ108 for a description that violates the schemas, and the guard's errors: for
+        secrets that may not go to their servers, and for servers that a proposal may not reach.
+        """
         assert isinstance(of, Description | InlinedConnection), "nothing else has secrets"
-        if isinstance(of, Description) and of.address.kind == "connection":  # one that nothing uses
+        if isinstance(of, Description) and of.address.kind == "connection":  # unused
             of = as_connection(of)
         fault = fault_of(of) if isinstance(of, Description) else fault_of_connection(of)
         if fault:
@@ -77,8 +80,8 @@ class GuardedSecrets(Secrets):
             raise MzplanError(replace(d, address=of.address) for d in refused.diagnostics) from None
 
     def _file(self, name: str) -> str | None:
-        """Under a policy, a file of the project is the one that its path says: its links may have come with a
-        checkout. An absolute path is the machine's, and may lead through links, as Kubernetes mounts them."""
+        """Under a policy, read a project's file without following links, because a checkout may have brought
+        them. An absolute path is the machine's and may go through links, as in Kubernetes mounts."""
         if not isinstance(self._guard, Policy) or Path(name).is_absolute():
             return super()._file(name)
         try:
@@ -96,7 +99,8 @@ class GuardedSecrets(Secrets):
 
 
 def committed_guard(store: Store, state: State | None = None) -> Committed:
-    """What guards without a policy. `state`: what is committed now, where it is known already."""
+    """Return the guard that applies without a policy. `state` is the committed state, if it is already
+    known."""
     guard = Committed(lambda: _flows_of_past(store))
     if state is not None:
         guard.take_in(flows_of_state(state))
@@ -104,7 +108,7 @@ def committed_guard(store: Store, state: State | None = None) -> Committed:
 
 
 def flows_of_state(state: State) -> frozenset[Flow]:
-    """Where a committed state sends secrets; what of it is not right by the schemas sends none."""
+    """Return where a committed state sends secrets. Resources that violate the schemas send none."""
     flows: set[Flow] = set()
     for address, resource in state.resources.items():
         if address.kind == "connection":
@@ -117,8 +121,7 @@ def flows_of_state(state: State) -> frozenset[Flow]:
 
 
 def _flows_of_past(store: Store) -> Iterator[frozenset[Flow]]:
-    """Read the states that were committed before, the newest first. One that can't be read sends
-    none."""
+    """Yield the flows of each committed state, newest first. Skips states that can't be read."""
     for serial in reversed(store.serials()):
         try:
             state = store.read_serial(serial)
@@ -129,8 +132,8 @@ def _flows_of_past(store: Store) -> Iterator[frozenset[Flow]]:
 
 
 def flows_of(description: Description) -> Iterator[Flow]:
-    """Where the secrets of a query go, which is right by the schemas: those of a connection to its servers,
-    its own to those of all its connections."""
+    """Yield where the secrets of a valid query go. A connection's secrets go to its servers; the query's own
+    go to the servers of all its connections."""
     linked = description.connections.values()
     own = [route for connection in linked for route in _routes(connection)]
     yield from _flows(description.body, own or [(_unknown(description.type, description.body),)])
@@ -139,8 +142,8 @@ def flows_of(description: Description) -> Iterator[Flow]:
 
 
 def flows_of_connection(inlined: InlinedConnection, lent_to: Sequence[Route] = ()) -> Iterator[Flow]:
-    """See above, for a connection and the connections that it uses. `lent_to`: where what uses it signs in
-    with it."""
+    """Yield where the secrets of a connection and of the connections it uses go. `lent_to`: the servers to
+    which the connection's user signs in with these secrets."""
     connector, own = find_connector(inlined.type), _routes(inlined)
     ways = [*own, *lent_to] if connector is not None and connector.lends else own
     yield from _flows(inlined.body, ways or [()])
@@ -151,7 +154,7 @@ def flows_of_connection(inlined: InlinedConnection, lent_to: Sequence[Route] = (
 
 
 def _reached(of: Description | InlinedConnection) -> Iterator[Route]:
-    """The ways to all servers that it connects to, with a secret or without."""
+    """Yield the routes to all servers that a query or connection connects to, with or without a secret."""
     if isinstance(of, InlinedConnection):
         yield from _routes(of)
         linked: Iterable[InlinedConnection] = of.connections.values()
@@ -166,7 +169,7 @@ def _flows(body: Mapping[str, Any], ways: Sequence[Route]) -> Iterator[Flow]:
 
 
 def _routes(inlined: InlinedConnection) -> list[Route]:
-    """The ways to the servers of a connection, through those that carry it."""
+    """Return the routes to a connection's servers, through the connections that carry it."""
     ends = _servers(inlined)
     through: list[Route] = []
     for below in inlined.connections.values():
@@ -177,19 +180,19 @@ def _routes(inlined: InlinedConnection) -> list[Route]:
 
 
 def _servers(inlined: InlinedConnection) -> Sequence[str]:
-    """Those of a connection itself."""
+    """Return the connection's own servers."""
     connector = find_connector(inlined.type)
     if connector is not None and connector.servers is not None:
         body = resource_kind("connection", inlined.type).with_defaults(inlined.body)
         try:
             return [str(server).lower() for server in connector.servers(body)]
-        except Exception as problem:  # another package's
+        except Exception as problem:  # a plug-in may raise anything
             log.warning("the servers of %s are not known: %s", inlined.address, type(problem).__name__)
     return [_unknown(inlined.type, inlined.body)]
 
 
 def _unknown(type_: str, body: Mapping[str, Any]) -> str:
-    """Stands for the servers of exactly this, where they can't be known."""
+    """Return a placeholder for the unknown servers of exactly this type and body."""
     text = json.dumps([type_, body], sort_keys=True)
     return UNKNOWN + hashlib.sha256(text.encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Whether a source can go on from what a streaming query that somebody wrote by hand has left."""
+"""Whether a source can continue from the checkpoint and table of a hand-written streaming query."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SIMPLE = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TIN
 
 
 def adopting_types() -> tuple[str, ...]:
-    """The types of sources that can."""
+    """Return the types of sources that can continue from a hand-written query."""
     return tuple(connector.type for connector in own_connectors() if connector.adopts is not None)
 
 
 def adopts(type_: str) -> Adopts | None:
-    """How a source of this type goes on; None for one that can't."""
+    """Return how a source of this type continues from a hand-written query, or None if it can't."""
     connector = find_connector(type_)
     return connector.adopts() if connector is not None and connector.adopts is not None else None
 
@@ -29,8 +29,11 @@ def adopts(type_: str) -> Adopts | None:
 def ensure_adoptable(
     left: Left, type_: str, body: Mapping[str, Any], folder: str | None, columns: Sequence[Column]
 ) -> None:
-    """Whether a source of this type and body goes on from there: the same topic, or the same `folder`; a
-    table that this very query has written, with the source's columns. Raises RefusedError, and OSError."""
+    """Check that a source of this type and body can continue there.
+
+    It must read the same topic, or the same `folder`. The table must be written by this very query, with the
+    source's columns. Raises NotAdoptableError and OSError.
+    """
     if keys_of(type_, body):
         raise NotAdoptableError(
             "The source keeps the latest row of each key, and what a query written by hand has done with its "
@@ -77,7 +80,7 @@ def _of_table(left: Left, columns: Sequence[Column]) -> Iterator[str]:
 
 
 def _ddl(type_: Any) -> str:
-    """A type of Delta's schema as DDL: `"long"` → `BIGINT`."""
+    """Return a type of Delta's schema as DDL: `"long"` → `BIGINT`."""
     if not isinstance(type_, dict):
         return _SIMPLE.get(type_, str(type_).upper())
     match type_.get("type"):

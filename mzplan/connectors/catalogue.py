@@ -1,5 +1,7 @@
-"""Which connector serves which type: mzplan's own, and those of other packages. A plain lookup: nothing
-registers itself by being imported."""
+"""Finds the connector of a type, among mzplan's own and those of other packages.
+
+A plain lookup: importing a module registers nothing.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,12 @@ _OWN = {
 
 
 def own_connectors() -> tuple[Connector, ...]:
-    """mzplan's own."""
     return tuple(_OWN.values())
 
 
 def find_connector(type_: str) -> Connector | None:
-    """The connector of a type, mzplan's own or a plug-in's; None when there is none. Imports no client of a
-    server. Raises MzplanError MZ080 for a plug-in that is broken."""
+    """Return the connector of a type, mzplan's own or a plug-in's, or None. Imports no client of a server.
+    Raises MzplanError MZ080 for a broken plug-in."""
     own = _OWN.get(type_)
     if own is not None:
         return own
@@ -51,7 +52,7 @@ def find_connector(type_: str) -> Connector | None:
 
 
 def _of_endpoints(plugin: Plugin) -> Connector:
-    """A plug-in's endpoints as a connector, with the sides that it has schemas of."""
+    """Return a plug-in's endpoints as a connector, with a side for each schema that it brings."""
     from mzplan.connectors.adapter.sink import EndpointSink
     from mzplan.connectors.adapter.source import EndpointSource
 
@@ -73,10 +74,10 @@ def _of_endpoints(plugin: Plugin) -> Connector:
 
 
 class Connectors:
-    """The connectors of one process, made when first asked for.
+    """The connectors of one process, each made at its first use.
 
-    They keep what several probes can share (an open admin client, a server that was just found dead), so
-    hold on to one of these. Safe to use from several threads.
+    They hold what probes share (an open admin client, a server just found dead), so keep one instance of this
+    class. Safe to use from several threads.
     """
 
     def __init__(self) -> None:
@@ -84,15 +85,17 @@ class Connectors:
         self._lock = threading.Lock()
 
     def source(self, type_: str) -> SourceConnector:
-        """The connector for a type of source or view. Raises MzplanError MZ063 for a type that has none."""
+        """Return the connector for a type of source or view. Raises MzplanError MZ063 for a type that has
+        none."""
         return cast(SourceConnector, self._get("source", type_))
 
     def position(self, collection: Description | CollectionRead) -> str:
-        """The type of `_position` in a collection, as Spark DDL. Raises as `source` does."""
+        """Return the type of `_position` in a collection, as Spark DDL. Raises MzplanError MZ063 for an
+        unknown type."""
         return self.source(collection.position_type).position
 
     def sink(self, type_: str) -> SinkConnector:
-        """The connector for a type of sink. Raises MzplanError MZ063 for a type that has none."""
+        """Return the connector for a type of sink. Raises MzplanError MZ063 for a type that has none."""
         return cast(SinkConnector, self._get("sink", type_))
 
     def _get(self, kind: Kind, type_: str) -> SourceConnector | SinkConnector:

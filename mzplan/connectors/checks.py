@@ -1,5 +1,7 @@
-"""The live check of one source or sink, with or without Spark, and of a connection that nothing uses yet:
-reach and authenticate, as its queries would. What the command line and the runner share."""
+"""The live check of a source, a sink or an unused connection, with or without Spark.
+
+It connects and authenticates as the queries would. The command line and the runner share it.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ def prepare_target(
     directory: str,
     warehouse: str,
 ) -> tuple[Diagnostic, ...]:
-    """Make what the target of a sink lacks, where it says so; why that can't be done, nothing if it is. See
-    `check_description`."""
+    """Create whatever a sink's target is missing, if the sink asks for it. Returns why that failed; () if it
+    didn't. See `check_description`."""
     if not description.address.writes_target:
         return ()
     try:
@@ -56,18 +58,18 @@ def check_description(
     directory: str | None = None,
     warehouse: str | None = None,
 ) -> Probe:
-    """Reach, authenticate, authorise, and find the topic or table. Changes nothing, and never raises for
-    what a server did; takes at most some seconds.
+    """Connect, authenticate, check the rights, and find the topic or table. Changes nothing, never raises for
+    a server's errors, and takes at most some seconds.
 
-    Give the same `connectors` to all checks of a command: they share connections and bad news. `outputs`
-    says which columns a sink writes (by default without Spark, as far as that can be told).
-    `directory` is where relative paths begin, by default that of the secrets. `warehouse` (absolute) is
-    where the checkpoint is, to see whether its offsets mean something upstream; without it, that is left out.
+    - `connectors`: give the same to all checks of a command, because they share connections and failures.
+    - `outputs`: returns the columns that a sink writes; by default without Spark, as far as they are known.
+    - `directory`: the folder that relative paths start from; by default the folder of the secrets.
+    - `warehouse`: the absolute path of the checkpoint's warehouse, to check its offsets. None: not checked.
     """
     connectors = connectors or Connectors()
     try:
         with missing_extras_reported():
-            if description.address.kind == "connection":  # one that nothing uses
+            if description.address.kind == "connection":  # unused
                 inlined = as_connection(description)
                 return Probe(
                     diagnostics=check_connection(inlined, secrets, directory or str(secrets.directory)) or ()
@@ -95,8 +97,8 @@ def check_description(
 
 
 def _going_on(query: ResolvedQuery, warehouse: str | None) -> ResolvedQuery:
-    """The query; while its checkpoint has not begun, with that of the generation whose position it is to
-    have."""
+    """Return the query to probe. Before its checkpoint begins, that is the generation whose position it will
+    take."""
     description, predecessor = query.description, query.description.predecessor
     if warehouse is None or query.checkpoint is None or predecessor is None:
         return query
@@ -112,7 +114,7 @@ def _of(description: Description, problem: MzplanError) -> tuple[Diagnostic, ...
 
 
 def is_reached_alone(type_: str) -> bool:
-    """Whether a connection of this type has something to reach without a query that uses it."""
+    """Whether a connection of this type can be checked without a query that uses it."""
     return _reach(type_) is not None
 
 
@@ -124,7 +126,7 @@ def _reach(type_: str) -> Callable[[ResolvedQuery], Diagnostic | None] | None:
 def check_connection(
     connection: InlinedConnection, secrets: Secrets, directory: str
 ) -> tuple[Diagnostic, ...] | None:
-    """What stands in the way of this connection; None where its type has nothing to reach by itself."""
+    """Return why this connection can't be used, or None if its type can't be checked by itself."""
     reach = _reach(connection.type)
     if reach is None:
         return None
@@ -140,7 +142,7 @@ def check_connection(
 def _standing_in(
     connection: InlinedConnection, resolved: ResolvedConnection, directory: str
 ) -> ResolvedQuery:
-    """A query in name only, for what asks on behalf of one."""
+    """Return a placeholder query that only carries the connection."""
     description = Description(
         address=connection.address, id="", generation=1, digest="", type=connection.type, body={}
     )

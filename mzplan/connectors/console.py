@@ -1,4 +1,4 @@
-"""The console sink: rows on the runner's standard output, for trying out. At least once."""
+"""The console sink: prints rows to the runner's standard output, for trying things out. At least once."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class ConsoleSink(SinkConnector):
-    """Prints `sink.debug step 3: {"id":1,…}`, one line for each row, at most `rows` of each micro-batch."""
+    """Prints `sink.debug step 3: {"id":1,…}`, one line per row, at most `rows` per micro-batch."""
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Nothing is checked."""
+        """Return an empty probe: there is nothing to check."""
         return Probe()
 
     def route(self, query: ResolvedQuery) -> str:
         return "standard output"
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """Nothing is recorded."""
+        """Raise MzplanError MZ177: the console keeps no record."""
         raise nothing_recorded(query, "What the console has shown is gone.")
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:

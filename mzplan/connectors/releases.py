@@ -1,8 +1,10 @@
-"""What a generation has made on its upstream or in its target, and must not leave behind: a replication slot
-keeps a server's log for ever. That goes at once; what a sink goes on by goes with its storage.
+"""Removes what a dropped generation has created on its upstream or in its target.
 
-The description is recorded beside the checkpoint before anything is made, so that whoever gives the
-generation up, after any crash, knows where that is. Secrets are in it as references.
+A replication slot would keep a server's log forever, so upstream objects go at once. A sink's data in its
+target goes with the generation's storage.
+
+The description is recorded beside the checkpoint before anything is created. So after any crash, the process
+that drops the generation knows the server. Its secrets are references.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ log = logging.getLogger("mzplan.storage")
 
 
 def record_release(connectors: Connectors, checkpoint: Checkpoint, description: Description) -> None:
-    """Record, durably, where a query is about to make something. Raises OSError."""
+    """Record durably which description is about to create something. Raises OSError."""
     of = connectors.source if description.address.writes_collection else connectors.sink
     if not of(description.type).leaves:
         return
@@ -33,16 +35,16 @@ def record_release(connectors: Connectors, checkpoint: Checkpoint, description: 
 
 
 def hand_over(earlier: Checkpoint, later: Checkpoint, description: Description) -> None:
-    """What a generation has made on its upstream belongs to a later one, of this description, which goes on
-    with it, and is to remove it. Again, it is the same. Raises OSError."""
+    """Let a later generation of this description take over, and later remove, an earlier one's upstream
+    objects. Idempotent. Raises OSError."""
     if earlier.leaves():
         later.record_leaves(encode(description))
         earlier.record_leaves({})
 
 
 def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
-    """Remove from its upstream what a generation that is given up has made there; nothing if it made
-    nothing, or that is gone. Raises MzplanError while it can't be removed."""
+    """Remove what a dropped generation created on its upstream. Does nothing if there is nothing. Raises
+    MzplanError while it can't be removed."""
     description = _recorded(warehouse, place)
     if description is None or not description.address.writes_collection:
         return
@@ -59,8 +61,11 @@ def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> Non
 
 
 def remove(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
-    """Remove the storage of a generation, and what it keeps in its target. A target that can't be reached, or
-    does not allow it, keeps that: it must not hold up the removal. Raises MzplanError, see remove_storage."""
+    """Remove the storage of a generation, and its data in its target.
+
+    If the target can't be reached or refuses, the data stays there, because it must not block the removal.
+    Raises MzplanError, see remove_storage.
+    """
     try:
         _forget(warehouse, place, secrets, directory)
     except MzplanError as problem:
@@ -77,7 +82,7 @@ def _forget(warehouse: str, place: Place, secrets: Secrets, directory: str) -> N
 
 
 def _recorded(warehouse: str, place: Place) -> Description | None:
-    """What was recorded; None where nothing was, or it is done. Raises MzplanError."""
+    """Return the recorded description, or None if nothing was recorded or it is done. Raises MzplanError."""
     checkpoint = Checkpoint.of(warehouse, *place)
     try:
         left = checkpoint.leaves()
@@ -89,6 +94,6 @@ def _recorded(warehouse: str, place: Place) -> Description | None:
         description = decode(Description, left)
     except ValueError as problem:
         raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", str(problem)) from None
-    if description.place != place:  # whoever writes the warehouse must not have another one's released
+    if description.place != place:  # a writer of the warehouse must not get another's released
         raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", "It is of another generation.")
     return description

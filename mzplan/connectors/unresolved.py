@@ -1,6 +1,8 @@
-"""What can be told of a query whose secrets are still references: what it reads and writes, by the names that
-OpenLineage has for it, with columns and where each comes from; and what an administrator runs on a server
-before it can. Nothing is reached, and no secret is resolved."""
+"""Facts about a query whose secrets are still references, for lineage and for administrators.
+
+They are its inputs and outputs under OpenLineage's names, with the origin of each column, and the SQL that
+prepares a server for it. Connects to nothing, and resolves no secret.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,12 @@ from mzplan.warehouse.checkpoints import collection_path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageEnd:
-    """One that is read or written. `columns`: as far as they are known, empty where nothing is. `origins`: of
-    which columns of the one that is read each is made; `filtered`: by which its rows are chosen."""
+    """An input or output of a query.
+
+    - `columns`: as far as they are known; empty if none is.
+    - `origins`: the input's columns that each column is computed from.
+    - `filtered`: the input's columns that the `where` reads.
+    """
 
     name: LineageName
     columns: tuple[Output, ...] = ()
@@ -29,16 +35,19 @@ class LineageEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryLineage:
-    """What a query reads and writes. A sink reads one collection, the first of `inputs`."""
+    """The inputs and outputs of a query. A sink reads one collection, the first of `inputs`."""
 
     inputs: tuple[LineageEnd, ...]
     outputs: tuple[LineageEnd, ...]
 
 
 def lineage_of(description: Description, directory: str, warehouse: str) -> QueryLineage:
-    """Of a source: its upstream, its collection, and where malformed records go. Of a sink: the collection,
-    its target. What a connector has no name for (a console, most of other packages) is left out. `directory`
-    is where relative paths begin; `warehouse` an absolute path or URI."""
+    """Return the lineage of a query.
+
+    A source reads its upstream and writes its collection and its dead letters. A sink reads a collection and
+    writes its target. Ends without a name (the console, most plug-ins) are left out. Relative paths start
+    from `directory`; `warehouse` is an absolute path or URI.
+    """
     query = resolve(description, _Unresolved(directory, {}), directory)
     connector = find_connector(description.type)
     ends = connector.ends(query) if connector is not None and connector.ends is not None else None
@@ -66,7 +75,8 @@ def lineage_of(description: Description, directory: str, warehouse: str) -> Quer
 
 
 def ddl_of(description: Description, directory: str) -> Ddl | None:
-    """The statements for one query; None where its type has none. Raises MzplanError, of the query."""
+    """Return the SQL that prepares a server for one query, or None if its type has none. Raises
+    MzplanError."""
     connector = find_connector(description.type)
     if connector is None or connector.ddl is None:
         return None
@@ -76,7 +86,7 @@ def ddl_of(description: Description, directory: str) -> Ddl | None:
 
 
 class _Unresolved(Secrets):
-    """Leaves each reference as it is written: what is printed must hold no secret, and needs none."""
+    """Leaves each reference as written: the printed text must hold no secret, and needs none."""
 
     def resolve(self, reference: str, *, current: bool = False) -> str:
         return reference

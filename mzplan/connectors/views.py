@@ -1,4 +1,4 @@
-"""Views: queries whose rows are computed from collections. They write a collection, and reach no server."""
+"""Views: queries that compute their rows from collections. They write a collection and reach no server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Compute = Callable[[Mapping[str, "DataFrame"], Mapping[str, Any]], "DataFrame"]
 
 class View(SourceConnector):
     """A view by SQL, which mzplan.spark computes. If it computes each row from one row (projection.py), the
-    row keeps the `_position` of its input; the rows of other queries (view_sql.py) have none.
+    row keeps the `_position` of its input. The rows of other queries (view_sql.py) have none.
 
     With `compute`, a view by a function. The rows of a view with several inputs have no position.
     """
