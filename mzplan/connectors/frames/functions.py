@@ -1,5 +1,7 @@
-"""Spark's functions over columns, imported when the first one is used: a module that has expressions among
-other things, such as a connector with its probe, is loaded without pyspark."""
+"""Spark's column functions, imported at their first use.
+
+So a module with expressions among other things, such as a connector with its probe, loads without pyspark.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Merging into Delta tables, of collections and of sinks: the changes of a micro-batch, by one MERGE in one
-commit that names its step; and small files into large ones."""
+"""Merges into the Delta tables of collections and sinks.
+
+A micro-batch's changes are one MERGE, in one commit that names its step. Small files merge into large ones.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,13 @@ if TYPE_CHECKING:
 _VIEW = "mzplan_batch"
 _APPLICATION = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
-_QUERY_ID = "sql.streaming.queryId"  # by which Spark, and what is below, name who writes a step
+_QUERY_ID = "sql.streaming.queryId"  # Spark and the layers below identify a step's writer by it
 
 
 @contextmanager
 def naming(session: SparkSession, writer: str) -> Iterator[None]:
-    """This thread writes steps of `writer`: a query, by its id, or what writes in its place."""
+    """Mark this thread as writing steps of `writer`: a query's id, or the name of a task that writes in its
+    place."""
     context = session.sparkContext
     context.setLocalProperty(_QUERY_ID, writer)
     try:
@@ -34,14 +37,15 @@ def naming(session: SparkSession, writer: str) -> Iterator[None]:
 def merge(
     rows: DataFrame, step: int, table: str, keys: Sequence[str], *, guarded: bool = False
 ) -> int | None:
-    """Merge rows, one for each key, into an existing Delta table (`table`: its name in SQL). With a column
-    `_change`, `delete` removes the row of the key; all others update or insert it. `guarded`: a change counts
-    only when its `_position` is greater than that of the existing row.
+    """Merge rows, one per key, into an existing Delta table; `table` is its name in SQL. Returns the number
+    of changed rows, or None if Delta doesn't say, as for a skipped commit.
 
-    This is one commit, and none if the table has this step of the query already: Delta skips a commit whose
-    (application, version) it knows. So a micro-batch that a killed driver had written, and Spark had not
-    recorded, changes nothing when it is run again. Returns how many rows it has changed; None where Delta
-    does not say, as of a commit that it skips.
+    With a column `_change`, `delete` removes the key's row; all other rows update or insert it. `guarded`: a
+    change applies only if its `_position` is greater than the existing row's.
+
+    This is one commit, or none if the table already has this step of the query: Delta skips a commit whose
+    (application, version) it knows. So a micro-batch that a killed driver wrote before Spark recorded it
+    changes nothing when it runs again.
     """
     session = rows.sparkSession
     rows.createOrReplaceTempView(_VIEW)
@@ -51,7 +55,8 @@ def merge(
     if CHANGE in rows.columns:
         deletes = f"s.{CHANGE} = '{DELETE}'"
         stored = [quoted(column) for column in rows.columns if column != CHANGE]
-        # Without the table's name: only so a column that the table lacks is found among those of the rows.
+        # Without the table's name: only then does Spark find a column that the table doesn't have among the
+        # rows'.
         updates = ", ".join(f"{column} = s.{column}" for column in stored)
         actions = (
             f"{_when('MATCHED', deletes, *newer)} DELETE {_when('MATCHED', f'NOT {deletes}', *newer)} "
@@ -66,15 +71,15 @@ def merge(
 
 
 def append(rows: DataFrame, step: int, folder: str) -> None:
-    """Add rows to the Delta table in a folder: one commit that names its step, and none if the table has that
-    step already, as by Spark's own Delta sink."""
+    """Add rows to the Delta table in a folder, in one commit that names the step. Makes no commit if the
+    table already has that step, as Spark's own Delta sink does."""
     query_id = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID) or ""
     writer = rows.write.format("delta").mode("append")
     writer.option("txnAppId", query_id).option("txnVersion", step).save(folder)
 
 
 def add_missing(rows: DataFrame, table: str, keys: Sequence[str]) -> None:
-    """Add to a Delta table the rows whose values in `keys` it does not have yet."""
+    """Add the rows whose values in `keys` a Delta table doesn't have yet."""
     session = rows.sparkSession
     rows.createOrReplaceTempView(_VIEW)
     for setting in (_APPLICATION, _VERSION):
@@ -88,17 +93,20 @@ def _when(what: str, *conditions: str) -> str:
 
 
 def _name_step(session: SparkSession, step: int) -> None:
-    """Name the next commits of this session, which is the query's own, after the query and the step."""
+    """Name the next commits of this session, which belongs to the query, after the query and the step."""
     query_id = session.sparkContext.getLocalProperty(_QUERY_ID)
     session.conf.set(_APPLICATION, query_id or "")
     session.conf.set(_VERSION, str(step))
 
 
 def merge_small_files(session: SparkSession, table: str) -> tuple[int, int]:
-    """Merge the small files of a table (its name in SQL) into large ones; how many these were, and have
-    become. One commit without new rows, which streams over the table pass over; none where nothing is to be
-    merged. Larger files are left: they would be written again each time. Raises what Spark raises."""
-    own = session.newSession()  # for its settings
+    """Merge the small files of a table (its name in SQL) into large ones. Returns their number before and
+    after.
+
+    Makes one commit without new rows, which streams over the table skip, or none if there is nothing to
+    merge. Leaves larger files alone, because they would be rewritten each time. Raises Spark's errors.
+    """
+    own = session.newSession()  # its settings differ
     own.conf.set("spark.databricks.delta.optimize.minFileSize", str(SMALL))
     done = own.sql(f"OPTIMIZE {table}").first()
     assert done is not None
@@ -107,7 +115,7 @@ def merge_small_files(session: SparkSession, table: str) -> tuple[int, int]:
 
 
 def count_files(session: SparkSession, table: str) -> int:
-    """How many data files the newest version of a table has; 0 where there is none."""
+    """Return the number of data files in a table's newest version; 0 if there is no table."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -120,7 +128,7 @@ def count_files(session: SparkSession, table: str) -> int:
 
 
 def is_no_table(problem: Exception) -> bool:
-    """Whether Spark has found no Delta table there."""
+    """Whether the error says that Spark found no Delta table."""
     condition = getattr(problem, "getCondition", lambda: None)() or ""
     text = str(problem)
     return (

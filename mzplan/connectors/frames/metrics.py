@@ -1,5 +1,8 @@
-"""Metrics that go along with the rows of a stream, and come with its progress: how many rows a step has
-written, and when its oldest record was made, as its upstream says."""
+"""Metrics that a stream's progress reports: how many rows a step has written, and the time of its oldest
+record.
+
+The upstream sets that time.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 WRITTEN = "mzplan_written"
-"""The name of the number of rows in Spark's progress events; its one field is `rows`."""
+"""The name of the row count in Spark's progress events. Its one field is `rows`."""
 TIMES = "mzplan_times"
-"""The name of the time there, where the rows have no other metric to go along with."""
+"""The name of the time in progress events, if the rows have no other metric to carry it."""
 _TIME, _OLDEST = "timestamp", "oldest"
 
 
 def with_count(rows: DataFrame) -> DataFrame:
-    """The same rows of a stream that Spark itself writes; each of its progress events has their number."""
+    """Return the rows of a stream that Spark itself writes; its progress events report their number."""
     return rows.observe(WRITTEN, f.count(f.lit(1)).alias("rows"))
 
 
 def with_time(rows: DataFrame) -> DataFrame:
-    """The same rows of a stream; each of its progress events has the time, where their positions have one."""
+    """Return the rows of a stream; its progress events report the time of the oldest, if their positions have
+    a time."""
     aggregates = oldest(rows)
     return rows.observe(TIMES, *aggregates) if aggregates else rows
 
 
 def oldest(rows: DataFrame) -> tuple[Expression, ...]:
-    """The aggregate, of a stream whose positions have a time; none of any other. It may be computed twice for
-    the same rows. A time before 1970 is what Kafka gives a record that has none."""
+    """Return the aggregate for the oldest time, or () if the positions have no time. Spark may compute it
+    twice for the same rows. Times before 1970 don't count: Kafka gives them to records without a time."""
     from pyspark.sql import types as t
 
     position = rows.schema[POSITION].dataType
@@ -47,8 +51,8 @@ def oldest(rows: DataFrame) -> tuple[Expression, ...]:
 
 
 def oldest_of(progress: Mapping[str, Any]) -> float | None:
-    """The time in the progress of a stream (JSON of a StreamingQueryProgress), in seconds since the epoch;
-    None where it has none."""
+    """Return the oldest time in a stream's progress (JSON of a StreamingQueryProgress), in seconds since the
+    epoch. Returns None if it has none."""
     metrics = progress.get("observedMetrics") or {}
     times = [(metrics.get(name) or {}).get(_OLDEST) for name in (OBSERVATION, TIMES)]
     return next((at / 1000 for at in times if at is not None), None)

@@ -1,6 +1,6 @@
-"""Values with fields or elements inside, cast to another type by the names of their fields.
+"""Casts nested values to another type by the names of their fields.
 
-Spark's own cast matches the fields of a struct by position: it would swap two amounts without a word.
+Spark's own cast matches the fields of a struct by position: it would silently swap two amounts.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class FieldsDifferError(ValueError):
-    """The fields of two structs are not the same ones. The message is for people, without a period."""
+    """Raised if two structs have different fields. The message is for people, without a period."""
 
 
 def cast_by_name(value: Expression, before: DataType, after: DataType) -> Expression:
-    """The value, of type `before`, cast to `after`. Raises FieldsDifferError."""
+    """Return the value, of type `before`, cast to `after`. Raises FieldsDifferError."""
     from pyspark.sql import types as t
 
     if before == after:

@@ -1,4 +1,4 @@
-"""Rows for a target that has partition columns; see mzplan.warehouse.partitions."""
+"""Rows for a target with partition columns; see mzplan.warehouse.partitions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def as_stored(rows: DataFrame, columns: Iterable[str]) -> DataFrame:
-    """The rows as a target that has these partition columns stores them: Spark does the same when it writes,
-    but a MERGE would look for the former values and not find them."""
+    """Return the rows as a target with these partition columns stores them. Spark does the same when it
+    writes, but a MERGE would look for the original values and not find them."""
     partitions = {name.lower() for name in columns}
     texts = [name for name, type_ in rows.dtypes if type_ == "string" and name.lower() in partitions]
     return rows.withColumns(

@@ -1,5 +1,7 @@
-"""A clock that orders the rows that one task reads: a stream has no number of a row, and Spark refuses
-`monotonically_increasing_id` there."""
+"""A clock that orders the rows that one task reads.
+
+A stream has no row numbers, and Spark refuses `monotonically_increasing_id` there.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
 
 NAME = f"mzplan_clock_{secrets.token_hex(8)}"
-"""Of Spark's `reflect` in this process, which nobody else can call: see mzplan.spark.reach."""
+"""The name of Spark's `reflect` in this process, which nobody else can guess: see mzplan.spark.reach."""
 
 
 def row_clock() -> Expression:
-    """Nanoseconds of a clock that never goes back."""
+    """Return the nanoseconds of a clock that never goes back."""
     return f.call_function(NAME, f.lit("java.lang.System"), f.lit("nanoTime")).cast("bigint")

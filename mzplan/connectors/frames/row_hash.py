@@ -1,5 +1,7 @@
-"""The content hash of a step, computed by Spark. mzplan.warehouse.content_hash defines it, and computes it
-without Spark."""
+"""The content hash of a step, computed by Spark.
+
+mzplan.warehouse.content_hash defines it, and computes it without Spark.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-OBSERVATION = "mzplan"  # the name under which a stream reports it
+OBSERVATION = "mzplan"  # the metric's name in a stream's progress
 
 
 def row_hash(rows: DataFrame) -> Expression:
-    """The hash of a row, over all columns of `rows`: a BIGINT."""
+    """Return the hash of a row, over all columns of `rows`: a BIGINT."""
     types = {field.name: field.dataType for field in rows.schema.fields}
     return f.xxhash64(*(_hashable(f.col(quoted(name)), types[name]) for name in hash_order(types)))
 
 
 def sums(hash_: Expression) -> dict[str, Expression]:
-    """The aggregates, by name, from which `of_sums` makes the content hash."""
+    """Return the aggregates, by name, from which `of_sums` makes the content hash."""
     return {
         "rows": f.count(f.lit(1)),
         "high": f.sum(f.shiftrightunsigned(hash_, 32)),
@@ -34,37 +36,39 @@ def sums(hash_: Expression) -> dict[str, Expression]:
 
 
 def of_sums(found: Mapping[str, Any]) -> ContentHash:
-    """The content hash from the values of the aggregates `sums`."""
+    """Return the content hash from the values of the aggregates `sums`."""
     return ContentHash.of_sums(int(found["rows"]), found["high"], found["low"])
 
 
 def content_hash(rows: DataFrame) -> ContentHash:
-    """The content hash of a DataFrame: a Spark job."""
+    """Return the content hash of a DataFrame. Runs a Spark job."""
     row = rows.agg(*_aggregates(rows)).first()
     assert row is not None
     return of_sums(row.asDict())
 
 
 def observed(rows: DataFrame, *more: Expression) -> DataFrame:
-    """The same rows; each micro-batch reports its content hash among its observed metrics, and `more`
-    aggregates with it: one look at each row is cheaper than two."""
+    """Return the rows of a stream whose micro-batches report their content hash as an observed metric. It
+    also reports the aggregates `more`, because one pass over the rows is cheaper than two."""
     return rows.observe(OBSERVATION, *_aggregates(rows), *more)
 
 
 def _aggregates(rows: DataFrame) -> list[Expression]:
-    """Each of them hashes a row anew: to keep its hash would cost two copies of the row, which are dearer."""
+    """Return the aggregates. Each hashes a row again, because keeping its hash would cost two copies of the
+    row."""
     return [expression.alias(name) for name, expression in sums(row_hash(rows)).items()]
 
 
 def of_progress(progress: Mapping[str, Any]) -> ContentHash | None:
-    """The content hash in the progress of an `observed` stream (JSON of a StreamingQueryProgress)."""
+    """Return the content hash in the progress of an `observed` stream (JSON of a StreamingQueryProgress), or
+    None."""
     metric = (progress.get("observedMetrics") or {}).get(OBSERVATION)
     return of_sums(metric) if metric else None
 
 
 def _hashable(value: Expression, type_: DataType) -> Expression:
-    """Maps as arrays of their entries: Spark hashes no maps, as equal ones may differ in order. Here they are
-    hashed in the order in which they were read and are stored."""
+    """Return the value with maps as arrays of their entries, in their stored order. Spark doesn't hash maps,
+    because equal maps may differ in order."""
     from pyspark.sql import types as t
 
     if not _has_map(type_):

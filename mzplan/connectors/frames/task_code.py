@@ -1,11 +1,11 @@
-"""What tasks on executors need, which have no mzplan: the modules of a task travel with it.
+"""Code for tasks on executors, which have no mzplan installed: a task's modules travel with it.
 
-A task that writes a step by itself must know whether all its rows have come. Spark ends the input of a
-task's Python in the same way whether there are no more rows, a file could not be read, the task was
-cancelled, or its executor was killed: what has come until then looks like all there is, and the task would
-commit a part of the step. So behind the last row comes one without a hash.
+A task that writes a step by itself must know whether all its rows have arrived. Spark ends the input of a
+task's Python in the same way for the end of the rows, an unreadable file, a cancelled task and a killed
+executor. In the last three cases, the task would commit a part of the step. So a row without a hash follows
+the last row.
 
-This module is sent to the executors whole.
+This whole module is sent to the executors.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ _ALWAYS = (
 
 
 def ship(*modules: str) -> None:
-    """From now on, Spark's tasks carry the code of these modules, and of the ones that every output uses. So
-    a shipped module imports nothing else of mzplan's, and other packages only inside functions. An armed
-    failpoint is sent, too."""
+    """Make Spark's tasks carry the code of these modules, and of the modules that every output uses.
+
+    So a shipped module imports nothing else of mzplan, and other packages only inside functions. An armed
+    failpoint is sent as well.
+    """
     from pyspark import cloudpickle
 
     for name in (*_ALWAYS, *modules):
@@ -42,7 +44,7 @@ def ship(*modules: str) -> None:
 
 
 def one_row(values: Mapping[str, Any], types: Mapping[str, DataType]) -> RecordBatch:
-    """A task's report as a batch of one row; a missing value is NULL."""
+    """Return a task's report as a batch of one row; a missing value is NULL."""
     import pyarrow as pa
 
     columns = [build([values.get(name)], type_) for name, type_ in types.items()]
@@ -50,11 +52,11 @@ def one_row(values: Mapping[str, Any], types: Mapping[str, DataType]) -> RecordB
 
 
 class CutShortError(Exception):
-    """Not all rows of a step have come. Why, Spark knows: it reports that instead of this."""
+    """Raised if not all rows of a step have arrived. Spark knows the cause, and reports that instead."""
 
 
 def in_one_task(rows: DataFrame) -> DataFrame:
-    """The rows, which have HASH, in one partition, and behind the last one the end: a row of NULLs."""
+    """Return the rows, which have HASH, in one partition, with a last row of NULLs that marks the end."""
     from pyspark.sql import functions as f
 
     end = [f.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
@@ -62,7 +64,7 @@ def in_one_task(rows: DataFrame) -> DataFrame:
 
 
 def until_end(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
-    """The batches without the end. Raises CutShortError where it has not come."""
+    """Yield the batches without the end row. Raises CutShortError if that row is missing."""
     has_ended = False
     for batch in batches:
         if not batch.num_rows:
@@ -78,7 +80,7 @@ def until_end(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
 
 
 class OneToken:
-    """A token to sign in with, for a client that asks for one (see mzplan.connectors.network.aws)."""
+    """Returns a fixed sign-in token to a client that asks for one (see mzplan.connectors.network.aws)."""
 
     def __init__(self, token: tuple[str, float]):
         self._token = token

@@ -1,4 +1,5 @@
-"""The user's columns as types that Spark accepts in a table or a parser: it lacks a few of SQL's."""
+"""The user's columns as types that Spark accepts in a table or a parser; it doesn't have some of SQL's
+types."""
 
 from __future__ import annotations
 
@@ -15,18 +16,19 @@ _TEXT = re.compile(r"(?:VAR)?CHAR\((\d+)\)\Z")
 
 
 def longest(type_: str) -> int | None:
-    """The maximal number of characters of a CHAR(n) or VARCHAR(n); None for any other type."""
+    """Return the maximum number of characters of a CHAR(n) or VARCHAR(n), or None for any other type."""
     match = _TEXT.match(type_)
     return int(match[1]) if match else None
 
 
 def ddl(columns: Sequence[Column]) -> str:
-    """Columns as DDL for Spark, all nullable."""
+    """Return columns as DDL for Spark, all nullable."""
     return ", ".join(f"{quoted(column.name)} {spark_type(column.type)}" for column in columns)
 
 
 def ddl_of(type_: DataType) -> str:
-    """A Spark type as DDL, with quoted names: simpleString() leaves even names with a hyphen unquoted."""
+    """Return a Spark type as DDL, with quoted names. simpleString() doesn't quote even names with a
+    hyphen."""
     from pyspark.sql import types as t
 
     match type_:
@@ -41,5 +43,5 @@ def ddl_of(type_: DataType) -> str:
 
 
 def quoted(name: str) -> str:
-    """A quoted identifier of Spark SQL."""
+    """Return the name as a quoted identifier of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
