@@ -1,1 +1,1 @@
-"""Durable endpoints as sources and sinks of Spark: those of third parties, local and PostgreSQL."""
+"""Durable endpoints as Spark sources and sinks: plug-ins, local inputs and PostgreSQL."""

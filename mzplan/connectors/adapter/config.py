@@ -1,5 +1,5 @@
-"""What an endpoint is given: its name, and its configuration (docs/internals/endpoints.md). And what it
-leaves: it is closed, and its errors are for people."""
+"""An endpoint's name and configuration (docs/internals/endpoints.md), its closing, and the errors that it
+raises, as messages for people."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Endpoint = TypeVar("Endpoint")
 
 
 def endpoint_name(query: ResolvedQuery) -> str:
-    """One generation of one source or sink, whatever it is called: its steps count from 0. Of a source that
-    goes on with those of a former generation, the name that this had."""
+    """Return the name of an endpoint: one generation of a source or sink, whatever its address. Its steps
+    count from 0. A source that continues an earlier generation's steps keeps that generation's name."""
     return f"{query.description.id}.g{origin_of(query)}"
 
 
 def endpoint_config(query: ResolvedQuery, outputs: Sequence[Output] | None = None) -> dict[str, Any]:
-    """The configuration of a query's endpoint; of a sink with the columns that it writes."""
+    """Return the configuration of a query's endpoint. A sink's has the columns that it writes."""
     kind = resource_kind(query.address.kind, query.description.type)
     references = {reference.property for reference in kind.references}
     columns: Sequence[Column] = query.columns
@@ -48,14 +48,14 @@ def endpoint_config(query: ResolvedQuery, outputs: Sequence[Output] | None = Non
 
 @contextlib.contextmanager
 def opened(factory: DurableInputFactory, query: ResolvedQuery) -> Iterator[DurableInputEndpoint]:
-    """The endpoint of a source, while this lasts."""
+    """Open the endpoint of a source, and close it afterwards."""
     with closing(factory.new_endpoint(endpoint_name(query), endpoint_config(query))) as endpoint:
         yield endpoint
 
 
 @contextlib.contextmanager
 def closing(endpoint: Endpoint) -> Iterator[Endpoint]:
-    """Close an endpoint that can be, whatever happens."""
+    """Close an endpoint afterwards, if it can be closed."""
     try:
         yield endpoint
     finally:
@@ -64,7 +64,7 @@ def closing(endpoint: Endpoint) -> Iterator[Endpoint]:
 
 
 def secret_values(query: ResolvedQuery) -> tuple[str, ...]:
-    """The values in a query's configuration that nobody may read in an error."""
+    """Return the secrets in a query's configuration, longest first, which no error may show."""
     secrets = list(_secrets(query.address.kind, query.description.type, query.body))
     if query.connection is not None:
         secrets += _secrets("connection", query.connection.type, query.connection.body)
@@ -82,12 +82,13 @@ def _secrets(kind: Any, type_: str, body: Mapping[str, Any], path: tuple[str, ..
 
 
 def explained(problem: BaseException, subject: str, secrets: Sequence[str]) -> MzplanError | None:
-    """What a connector raised, for people and without secrets; None if it isn't an Exception."""
+    """Return a connector's exception as an error for people, without secrets. None if it isn't an
+    Exception."""
     if isinstance(problem, MzplanError):
         return problem
     if not isinstance(problem, Exception):
         return None
-    for secret in secrets:  # a task runs in a process that has resolved nothing
+    for secret in secrets:  # a task's process has resolved no secret itself
         remember(secret)
     text = shortened(re.sub(r"\s+", " ", scrub(str(problem).strip() or type(problem).__name__)), 500)
     if isinstance(problem, StepError):
@@ -109,7 +110,8 @@ def explained(problem: BaseException, subject: str, secrets: Sequence[str]) -> M
 
 
 def marked(problem: Exception, subject: str, secrets: Sequence[str]) -> RuntimeError:
-    """What a connector raised, as mzplan.spark.failures reads it from a task: a code and a line."""
+    """Return a connector's exception as a code and one line, which mzplan.spark.failures reads from a task's
+    error."""
     explanation = explained(problem, subject, secrets)
     assert explanation is not None, "an Exception is explained"
     first = explanation.diagnostics[0]

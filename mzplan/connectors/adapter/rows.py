@@ -1,5 +1,7 @@
-"""Steps of an endpoint read again, without Spark, as `mzplan verify --from-upstream` compares them: the
-declared columns of each row, and where it was, as in the collection. Imports no pyspark."""
+"""Reads an endpoint's steps again without Spark, for `mzplan verify --from-upstream`.
+
+Rows have the declared columns and their `_position`, as in the collection. Imports no pyspark.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class StepRows:
-    """A consumer that keeps what is pushed, or only counts it."""
+    """A consumer that keeps the rows pushed to it, or only counts them."""
 
     def __init__(self, keep: bool):
         self.keep = keep
@@ -48,13 +50,15 @@ class StepRows:
 
 
 def placed(batch: RecordBatch, columns: Sequence[Column], step: Step, row: int) -> RecordBatch:
-    """The columns in order, then `_position`; `row`: that of the first one. Raises FitError."""
+    """Return the columns in order, then `_position`. `row` is the number of the first row. Raises
+    FitError."""
     fitted = fit(batch, columns)
     return fitted.append_column(POSITION, _positions(step, range(row, row + fitted.num_rows)))
 
 
 def _positions(step: Step, rows: range) -> StructArray:
-    """From buffers: making an array of Python's numbers would have pyarrow import pandas, a second of CPU."""
+    """Return the positions, made from buffers. From Python's numbers, pyarrow would import pandas, a second
+    of CPU."""
     import pyarrow as pa
 
     numbers = (array("q", [step]) * len(rows), array("q", rows))
@@ -65,7 +69,8 @@ def _positions(step: Step, rows: range) -> StructArray:
 
 
 class EndpointUpstream:
-    """The upstream of one source, by its endpoint. Implements mzplan.connectors.api.connector.Upstream."""
+    """The upstream of one source, read through its endpoint. Implements
+    mzplan.connectors.api.connector.Upstream."""
 
     keeps_positions = True
 
@@ -74,10 +79,11 @@ class EndpointUpstream:
         self._query = query
 
     def close(self) -> None:
-        """Nothing is held between two steps."""
+        """Do nothing: no resource stays open between two steps."""
 
     def content_hash(self, record: StepRecord) -> ContentHash:
-        """See Upstream. What the endpoint did is a GoneError: of old steps mostly that they are gone."""
+        """Return the hash of the step's rows (see Upstream). An endpoint's error becomes a GoneError, because
+        old steps have mostly expired."""
         steps = endpoint_steps(record)
         query = self._query
         try:
@@ -105,7 +111,7 @@ class EndpointUpstream:
 
 
 def _parts(endpoint: DurableInputEndpoint, step: Step) -> Iterator[Iterator[RecordBatch]]:
-    """The batches of each part of a durable step; rows are counted in each."""
+    """Yield the batches of each part of a durable step. Each part counts its rows from 0."""
     if isinstance(endpoint, PartedInputEndpoint):
         yield from (endpoint.batches(part) for part in endpoint.parts(step))
         return
@@ -117,7 +123,7 @@ def _parts(endpoint: DurableInputEndpoint, step: Step) -> Iterator[Iterator[Reco
 
 
 def endpoint_steps(record: StepRecord) -> range:
-    """The endpoint's steps that a step of the source has read: those of an endpoint count up from 0. Raises
+    """Return the endpoint's steps, which count from 0, that a step of the source has read. Raises
     GoneError."""
     start = {"step": 0} if record.step == 0 and record.start is None else record.start
     if not isinstance(start, dict) or not isinstance(record.end, dict):

@@ -1,4 +1,4 @@
-"""Any OutputEndpoint as a sink, by foreachBatch: those of third parties."""
+"""Any OutputEndpoint as a sink through foreachBatch, for the endpoints of plug-ins."""
 
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 KEPT_STEPS = 100
-"""So many steps before the current one are still known to the output; Spark asks for none of them again."""
+"""How many steps before the current one the output still remembers. Spark never repeats an older one."""
 _BATCH_ROWS = 20_000
 
 
 class EndpointSink(SinkConnector):
-    """Pushes each micro-batch as a step, its rows in the order of `_position`, which is the same whenever a
-    batch is done again: from the driver, or from `parallelism` tasks where the factory says so."""
+    """Pushes each micro-batch as a step, from the driver, or from the factory's `parallelism` tasks.
+
+    Rows are in the order of `_position`, which stays the same if a batch runs again.
+    """
 
     def __init__(self, factory: OutputFactory, connector: Any = None):
         self._factory = factory
@@ -54,7 +56,7 @@ class EndpointSink(SinkConnector):
         return f"{query.connection.address} ({name})" if query.connection else name
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """What the connector finds."""
+        """Return the findings of the connector's own probe."""
         try:
             if isinstance(self._connector, Probes):
                 self._connector.probe("sink", endpoint_config(query, outputs))
@@ -63,7 +65,7 @@ class EndpointSink(SinkConnector):
         return Probe()
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """What the connector's endpoint says of it, if it does."""
+        """Return the endpoints' own record. Raises MzplanError MZ177 if the connector has no `written`."""
         config = self._config(query, outputs, epoch=0)
         name = endpoint_name(query)
         parallelism = _parallelism(self._factory)
@@ -85,7 +87,7 @@ class EndpointSink(SinkConnector):
             try:
                 if parallelism > 1:
                     task = _task(factory, name, config, step, str(query.address), secrets)
-                    # The same rows to the same part, in the same order, whenever the batch is done again.
+                    # If the batch runs again, each part gets the same rows in the same order.
                     parts = batch.repartition(parallelism, POSITION).sortWithinPartitions(POSITION)
                     report = "part INT, rows BIGINT, warnings ARRAY<STRING>"
                     reports = parts.drop(POSITION).mapInArrow(task, report).collect()
@@ -112,7 +114,7 @@ class EndpointSink(SinkConnector):
 
 @dataclass
 class EndpointRecorded:
-    """What the endpoints of a connector have recorded (`written`); of several in parallel, their sum."""
+    """The steps that a connector's endpoints have recorded (`written`). Parallel endpoints are added up."""
 
     endpoints: Sequence[HasWritten]
     keys: Sequence[str] = ()
@@ -139,8 +141,8 @@ def push_step(
     step: Step,
     batches: Iterable[RecordBatch],
 ) -> list[str]:
-    """One step, by an endpoint of its own: batches come in one thread after the other. Returns what its
-    replay warns of."""
+    """Write one step through an endpoint of its own, with batches from one thread, and return the warnings of
+    its replay."""
     endpoint = factory.new_endpoint(name, config)
     with closing(endpoint), collected_warnings() as warnings:
         endpoint.expire_step(max(0, step - KEPT_STEPS))
@@ -159,7 +161,7 @@ def _task(
     subject: str,
     secrets: Sequence[str],
 ) -> Callable[[Iterable[RecordBatch]], Iterator[RecordBatch]]:
-    """What one task does: the part of its number."""
+    """Return the function that one task runs: it writes the part with the task's number."""
 
     def write_part(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         import pyarrow as pa

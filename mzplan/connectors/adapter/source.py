@@ -1,4 +1,4 @@
-"""Any DurableInputEndpoint as a source: the local one, those of third parties, and PostgreSQL's."""
+"""Any DurableInputEndpoint as a source: the local one, the plug-ins' and PostgreSQL's."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class ChecksUpstream(DurableInputEndpoint, Protocol):
-    """An endpoint that can look whether its upstream still has what its durable steps need."""
+    """An endpoint that can check whether its upstream still has the data that its durable steps need."""
 
     def check(self) -> None:
-        """Raises an exception whose message is for people; nothing where that is unknown."""
+        """Raise an exception with a message for people if data is missing. Does nothing if that is
+        unknown."""
 
 
 class EndpointSource(SourceConnector):
-    """Reads one step in each micro-batch. `connector` is the plug-in, for its probe; None for our own.
-    `placed`: the type of `_position`, where the endpoint's batches have all columns, mzplan's own as well."""
+    """Reads an endpoint's steps. `connector` is the plug-in, for its probe; None for our own endpoints.
+    `placed` is the type of `_position` if the endpoint's batches already have all columns, including mzplan's
+    own."""
 
     position = "STRUCT<step: BIGINT, row: BIGINT>"
     """`row` counts the rows of a step."""
@@ -52,7 +54,7 @@ class EndpointSource(SourceConnector):
         return f"{query.connection.address} ({name})" if query.connection else name
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        """What the connector finds; the type, where it finds no identity of its upstream."""
+        """Return the identity that the connector finds, together with the type."""
         type_ = {"type": query.description.type}
         try:
             brought = self._connector
@@ -88,7 +90,7 @@ class EndpointSource(SourceConnector):
             return diagnostics_of(problem, query)[0]
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
-        """Steps that have expired."""
+        """Return the steps that have expired."""
         read = _steps_read(former)
         if not read:
             return None
@@ -103,7 +105,8 @@ class EndpointSource(SourceConnector):
         return Loss(lost=len(gone), read=len(read), unit="steps", where=where)
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
-        """The durable steps after those that Spark has seen through, and their rows."""
+        """Return the number of durable steps after the last one that Spark has committed, and of their
+        rows."""
         if query.checkpoint is None:
             return None
         log = query.checkpoint.log
@@ -115,23 +118,23 @@ class EndpointSource(SourceConnector):
                 waiting = range(max(steps.start, steps.start if first is None else first), steps.stop)
                 rows = _rows(endpoint, waiting)
         except Exception as problem:
-            diagnostics_of(problem, query)  # raises what is a defect, and of no server
+            diagnostics_of(problem, query)  # re-raises defects, which no server causes
             return None
         return {"steps": len(waiting), **({"rows": rows} if rows is not None else {})}
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
-        """What the endpoint remembers of its steps. Its name stays."""
+        """Copy the endpoint's files about its steps. The endpoint keeps its name."""
         copy_steps(earlier, later)
 
     def upstream(self, query: ResolvedQuery) -> EndpointUpstream:
-        """By the endpoint's own rows."""
+        """Return a reader of the endpoint's own rows."""
         return EndpointUpstream(self._factory, query)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
-        """One step in each micro-batch; see SourceConnector: the change comes last."""
+        """Return the stream of steps (see SourceConnector), with `_change` as the last column."""
         assert query.checkpoint is not None, "a stream has a checkpoint"
         log = query.checkpoint.log
-        logged = log.entry(log.newest())  # its batch done or not
+        logged = log.entry(log.newest())  # whether its batch is committed or not
         columns = tuple(change_columns(query.columns, query.keys) if query.keys else query.columns)
         plan = ReaderPlan(
             subject=str(query.address),
@@ -153,18 +156,19 @@ class EndpointSource(SourceConnector):
 
 
 def copy_steps(earlier: Checkpoint, later: Checkpoint) -> None:
-    """Let an endpoint find in another checkpoint what it keeps in the files of this one. Raises OSError."""
+    """Copy an endpoint's files from one checkpoint to another. Raises OSError."""
     kept, copy = open_folder(earlier.steps), open_folder(later.steps)
     for name in kept.names():
         if (data := kept.read(name)) is not None:
             copy.write(name, data)
 
 
-_COUNTED = 200  # steps whose rows are counted one by one
+_COUNTED = 200  # at most, to count their rows
 
 
 def _rows(endpoint: DurableInputEndpoint, steps: range) -> int | None:
-    """The rows of durable steps; None where the endpoint does not count them, or they are too many to ask."""
+    """Return the number of rows of durable steps. None if the endpoint doesn't count them, or there are too
+    many."""
     if not steps:
         return 0
     if not isinstance(endpoint, CountsRows) or len(steps) > _COUNTED:
@@ -173,7 +177,7 @@ def _rows(endpoint: DurableInputEndpoint, steps: range) -> int | None:
 
 
 def _steps_missing(query: ResolvedQuery, step: Step, there: range) -> Diagnostic | None:
-    """MZ081 where a checkpoint goes on with a step that its endpoint, which has those, can't give it."""
+    """Return MZ081 if the endpoint, which has the steps `there`, can't provide the checkpoint's next step."""
     if there.start <= step <= there.stop:
         return None
     storage = query.checkpoint.steps if query.checkpoint is not None else "their storage"
@@ -189,8 +193,8 @@ def _steps_missing(query: ResolvedQuery, step: Step, there: range) -> Diagnostic
 
 
 def _steps_read(checkpoint: Checkpoint) -> range:
-    """The steps of the endpoint that were read, as far back as is known: of a generation that goes on with
-    those of another, from the first. Raises OSError."""
+    """Return the endpoint's steps that were read, as far back as is known. A generation that continues
+    another's steps counts from the first one. Raises OSError."""
     log, migrated = checkpoint.log, checkpoint.migrated_rows()
     end = log.entry(log.newest())
     first = StepIndex(checkpoint).find(0) if migrated is None or migrated.position is None else None
@@ -199,7 +203,7 @@ def _steps_read(checkpoint: Checkpoint) -> range:
 
 
 def step_of(offset: str) -> Step | None:
-    """The step in an entry of Spark's offset log; None for something else."""
+    """Return the step in an entry of Spark's offset log, or None if the entry is something else."""
     try:
         with decoding("an offset"):
             return int(json.loads(offset)["step"])
@@ -208,7 +212,7 @@ def step_of(offset: str) -> Step | None:
 
 
 def diagnostics_of(problem: BaseException, query: ResolvedQuery) -> tuple[Diagnostic, ...]:
-    """What a connector raised, as diagnostics of the query."""
+    """Return a connector's exception as diagnostics of the query."""
     explanation = explained(problem, str(query.address), secret_values(query))
     if explanation is None:
         raise problem

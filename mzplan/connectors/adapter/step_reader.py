@@ -1,19 +1,20 @@
-"""From a DurableInputEndpoint to a stream reader of Spark's Python data sources. Imports pyspark: used by
-source.py when a query starts, and by the Python processes that Spark starts for it.
+"""Turns a DurableInputEndpoint into a stream reader of Spark's Python data sources.
 
-How a micro-batch meets the endpoint's contract, in the order of Spark's calls:
+Imports pyspark. source.py uses it when a query starts, and so do the Python processes that Spark starts.
 
-    latestOffset()          offers the durable steps that wait, up to MOST_STEPS of them; where there is none
-                            the next step, if `read` of it brings rows; the very first one in any case
+A micro-batch uses the endpoint in the order of Spark's calls:
+
+    latestOffset()          offers up to MOST_STEPS waiting durable steps; if none waits, the next step if
+                            `read` brings rows for it; in any case the very first step
     (Spark logs the offsets)
-    partitions(start, end)  the point of `commit(step)`; after a crash it comes first, without a latestOffset
-    read(partition)         in a task: `read(step)` of each durable step, by an endpoint of its own; of an
-                            endpoint with parts, `batches(part)`, so that no more than a batch is in memory
+    partitions(start, end)  calls `commit(step)`; after a crash it comes first, without a latestOffset
+    read(partition)         in a task: `read(step)` of each durable step, by an endpoint of its own; for an
+                            endpoint with parts `batches(part)`, so that memory holds one batch at a time
     (Spark writes the rows into the collection, and logs that)
-    commit(end)             comes with the next batch: nobody reads again what is before `end`: `expire`
+    commit(end)             comes with the next batch: no one reads steps before `end` again, so `expire`
 
 An offset is `{"step": n}`: the next step, as the end of a range. So Spark's offset log says which steps of
-the endpoint a micro-batch reads, before it reads them. One reader lives in a Python process of its own on the
+the endpoint a micro-batch reads, before it reads them. One reader lives in its own Python process on the
 driver, for as long as the query runs.
 """
 
@@ -46,14 +47,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MOST = 2**63 - 1  # `_position.step` is a BIGINT
 MOST_STEPS = 1_000
-"""Number of an endpoint's steps that one micro-batch reads: a backlog becomes several."""
+"""The most endpoint steps that one micro-batch reads. A longer backlog becomes several micro-batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderPlan:
-    """What a reader needs. Pickled into Spark's Python processes, never shown: it holds secrets.
-    `resume`: the step after the last one that Spark has logged, None for a checkpoint without any.
-    `placed`: the endpoint's batches have all columns, mzplan's own as well."""
+    """The settings of a reader. Pickled into Spark's Python processes and never shown, because it holds
+    secrets.
+
+    - `resume`: the step after the last one that Spark has logged; None if it has logged none.
+    - `placed`: whether the endpoint's batches already have all columns, including mzplan's own.
+    """
 
     subject: str
     name: str
@@ -69,7 +73,8 @@ class ReaderPlan:
 
 
 def data_source(plan: ReaderPlan) -> type[DataSource]:
-    """A data source of this one reader. The plan is in the class: options of a stream are shown in places."""
+    """Return a data source for this one reader. The class holds the plan, because Spark shows a stream's
+    options."""
     registered = f"mzplan_{plan.name}".replace(".", "_").replace("-", "_")
 
     class StepSource(DataSource):
@@ -84,7 +89,7 @@ def data_source(plan: ReaderPlan) -> type[DataSource]:
 
 
 class StepPartition(InputPartition):
-    """`count` steps from `step` on, or a part of one."""
+    """`count` steps from `step` on, or a part of one step."""
 
     def __init__(self, step: Step, part: Any = None, count: int = 1):
         super().__init__(step)
@@ -94,21 +99,21 @@ class StepPartition(InputPartition):
 
 
 class StepReader(DataSourceStreamReader):
-    """One endpoint, read step by step. Nothing is made before it is needed: Spark pickles a reader."""
+    """Reads one endpoint step by step. Spark pickles a reader, so it opens the endpoint at its first use."""
 
     def __init__(self, plan: ReaderPlan):
         self._plan = plan
         self._endpoint: DurableInputEndpoint | None = None
         self._next = plan.resume
         self._begun = plan.resume is not None
-        self._read: Step | None = None  # the step beyond the durable ones that was read, and not committed
+        self._read: Step | None = None  # the step after the durable ones, read but not committed
 
-    # ── what Spark calls, in its order
+    # ── Spark's calls, in order
 
     def initialOffset(self) -> dict[str, Step]:  # noqa: N802
         return self._explained(lambda: {"step": self._made().steps().start})
 
-    # Without the two arguments that it has since Spark 4.2: each line of Spark calls this one.
+    # Without its two arguments since Spark 4.2: all versions of Spark call this form.
     def latestOffset(self) -> dict[str, Step]:  # type: ignore[override]  # noqa: N802
         return self._explained(self._latest)
 
@@ -130,7 +135,7 @@ class StepReader(DataSourceStreamReader):
             with contextlib.suppress(Exception):
                 endpoint.close()
 
-    # ── how
+    # ── helpers
 
     def _latest(self) -> dict[str, Step]:
         endpoint = self._made()
@@ -143,16 +148,15 @@ class StepReader(DataSourceStreamReader):
         if step != steps.stop:
             raise _gone(step, steps)
         offered = self._offers(endpoint, step)
-        # Spark makes a first micro-batch whether there is anything or not: it is the first step, if an empty
-        # one.
+        # Spark always makes a first micro-batch. Without rows, it is an empty first step.
         return {"step": step + 1 if offered or not self._begun else step}
 
     def _joined(self, endpoint: DurableInputEndpoint, waiting: range) -> range:
-        """The first of the durable steps that wait: as many as make one micro-batch."""
+        """Return the first of the waiting durable steps: as many as form one micro-batch."""
         return endpoint.joined(waiting) if isinstance(endpoint, JoinsSteps) else waiting
 
     def _offers(self, endpoint: DurableInputEndpoint, step: Step) -> bool:
-        """Look at the step just beyond: whether it has records."""
+        """Read the step after the durable ones, and return whether it has records."""
         self._read = step
         if isinstance(endpoint, PartedInputEndpoint):
             return endpoint.offers(step)
@@ -175,11 +179,11 @@ class StepReader(DataSourceStreamReader):
         self._next, self._begun = steps.stop, True
         if isinstance(endpoint, PartedInputEndpoint):
             return [StepPartition(step, part) for step in steps for part in endpoint.parts(step)]
-        # By one task: many small steps are one file of the collection.
+        # One task, so that many small steps become one file of the collection.
         return [StepPartition(steps.start, count=len(steps))] if steps else []
 
     def _read_steps(self, steps: range) -> Iterator[RecordBatch]:
-        """One step after the other, of which one at a time is in memory."""
+        """Yield the steps one after the other, so that memory holds one step at a time."""
         try:
             for step in steps:
                 rows = StepRows(keep=True)
@@ -220,7 +224,8 @@ class StepReader(DataSourceStreamReader):
         return self._endpoint
 
     def _explained(self, call: Callable[[], T]) -> T:
-        """What the connector raises, as mzplan.spark.failures reads it."""
+        """Return the call's result, or raise the connector's exception in the form that mzplan.spark.failures
+        reads."""
         try:
             return call()
         except Exception as problem:
