@@ -1,6 +1,6 @@
 """The way to a server: SSH tunnels, AWS sign-in, and folders.
 
-Says nothing of what is read or written there; may not import formats or a type of connector.
+Independent of the data read or written there: may not import formats or a type of connector.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def server(host: str, port: int | float) -> str:
-    """`("DB.internal", 5432)` → `db.internal:5432`."""
+    """Return a server's normal form: `("DB.internal", 5432)` → `db.internal:5432`."""
     name = host.rstrip(".").lower()
     return f"{name}:{int(port)}"
 
 
 def server_of_url(url: str) -> str:
-    """`https://registry/path` → `registry:443`. The whole URL where it is none that can be understood."""
+    """Return the server of a URL: `https://registry/path` → `registry:443`. Returns a malformed URL
+    unchanged."""
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme)
@@ -42,7 +43,8 @@ def _reach(query: ResolvedQuery) -> None:
 
 
 def _aws_servers(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The object store, and AWS itself where there is none of one's own, or a role to assume."""
+    """Return the servers of an aws connection: its own object store. Without one, or with a role to assume,
+    also AWS itself."""
     own = (server_of_url(body["endpoint"]),) if "endpoint" in body else ()
     return own if own and "role_arn" not in body else (*own, "amazonaws.com:443")
 

@@ -1,7 +1,8 @@
-"""aws connections: what S3's clients and Kafka's are given of them. Never shown: it holds secrets.
+"""Settings that an aws connection gives to the clients of S3 and Kafka. Never shown, because they hold
+secrets.
 
-Two clients speak S3: Spark's (Hadoop's S3A), and pyarrow's where validation looks without Spark; two speak to
-Kafka: Java's, and librdkafka. Without an access key, each takes the credentials of the machine it runs on.
+Two clients speak S3: Spark's (Hadoop's S3A), and pyarrow's for validation without Spark. Two speak Kafka:
+Java's, and librdkafka. Without an access key, each uses the credentials of its machine.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mzplan.connectors.frames.task_code import OneToken
 from mzplan.model.diagnostics import MzplanError, error
 
 ROLE = "aws"
-"""The property that names the aws connection of another one."""
+"""The property of a connection that names its aws connection."""
 
 _S3A = "org.apache.hadoop.fs.s3a"
 _LOGIN = "software.amazon.msk.auth.iam.IAMLoginModule"
@@ -28,7 +29,8 @@ _TOKEN_S = 900
 
 
 def s3a_settings(aws: ResolvedConnection, bucket: str) -> dict[str, str]:
-    """Hadoop's settings for one bucket, `fs.s3a.bucket.BUCKET.…`: other buckets keep theirs."""
+    """Return Hadoop's settings for one bucket, `fs.s3a.bucket.BUCKET.…`, so that other buckets keep
+    theirs."""
     body = aws.body
     settings: dict[str, str] = {}
     provider = ""
@@ -54,7 +56,7 @@ def s3a_settings(aws: ResolvedConnection, bucket: str) -> dict[str, str]:
         parts = urlsplit(body["endpoint"])
         settings |= {
             "endpoint": body["endpoint"],
-            # Other object stores have no host name for each bucket, and no region but one in name.
+            # Other object stores have no host name per bucket, and their region is only a name.
             "path.style.access": "true",
             "endpoint.region": body.get("region", "us-east-1"),
             "connection.ssl.enabled": str(parts.scheme == "https").lower(),
@@ -71,7 +73,7 @@ def arrow_filesystem(aws: ResolvedConnection) -> Any:
     options["retry_strategy"] = fs.AwsStandardS3RetryStrategy(max_attempts=1)
     names = {"access_key_id": "access_key", "secret_access_key": "secret_key", "region": "region"}
     names |= {"session_token": "session_token", "role_arn": "role_arn"}
-    if "role_arn" in body:  # it takes a role or a key
+    if "role_arn" in body:  # it accepts a role or a key, not both
         for name in ("access_key_id", "secret_access_key", "session_token"):
             names.pop(name)
     options |= {theirs: body[ours] for ours, theirs in names.items() if ours in body}
@@ -82,7 +84,7 @@ def arrow_filesystem(aws: ResolvedConnection) -> Any:
 
 
 def java_kafka_options(aws: ResolvedConnection) -> dict[str, str]:
-    """Options of Java's Kafka client for a cluster that lets in by IAM. Raises MzplanError MZ130."""
+    """Return the options of Java's Kafka client for a cluster with IAM sign-in. Raises MzplanError MZ130."""
     body = aws.body
     if "access_key_id" in body and "role_arn" not in body:
         raise _key_alone(aws)
@@ -114,7 +116,7 @@ def librdkafka_options(aws: ResolvedConnection) -> dict[str, Any]:
             f"set it: region of {aws.address}.",
             address=aws.address,
         )
-    java_kafka_options(aws)  # what Java's client can't do is refused here, too
+    java_kafka_options(aws)  # refuse settings that Java's client can't use
     names = ("access_key_id", "secret_access_key", "session_token", "region", "role_arn")
     token = Token(settings={name: body[name] for name in names if name in body})
     return {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": token}
@@ -122,16 +124,18 @@ def librdkafka_options(aws: ResolvedConnection) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Token:
-    """Makes the tokens that librdkafka asks for. Sent to a task, it is one token, made on the way: a task has
-    neither the credentials nor what it takes to sign."""
+    """Makes the tokens that librdkafka asks for.
+
+    Pickling it for a task makes one token, because a task has neither the credentials nor the code to sign.
+    """
 
     settings: dict[str, str] = field(repr=False)
 
     def __call__(self, _: str) -> tuple[str, float]:
-        """A token, and when it lapses (seconds since the epoch)."""
+        """Return a token, and its expiry in seconds since the epoch."""
         return sign_in(self.settings), time.time() + _TOKEN_S
 
-    def __str__(self) -> str:  # stands for it in fingerprints
+    def __str__(self) -> str:  # used in fingerprints
         return fingerprint(self.settings)
 
     def __reduce__(self) -> Any:
@@ -139,7 +143,8 @@ class Token:
 
 
 def sign_in(settings: dict[str, str]) -> str:
-    """A token for a cluster of the region: a signed request, as AWS's own libraries make it."""
+    """Return a token for a cluster in the region: a signed request, in the form that AWS's own libraries
+    use."""
     from botocore.auth import SigV4QueryAuth
     from botocore.awsrequest import AWSRequest
 
@@ -157,7 +162,8 @@ def sign_in(settings: dict[str, str]) -> str:
 
 
 def _credentials(settings: dict[str, str]) -> Any:
-    """What to sign with: a role's, an access key's, or the machine's. Raises botocore's errors."""
+    """Return the credentials to sign with: a role's, an access key's, or the machine's. Raises botocore's
+    errors."""
     import botocore.session
     from botocore.config import Config
     from botocore.credentials import Credentials
@@ -178,8 +184,8 @@ def _credentials(settings: dict[str, str]) -> Any:
 
 
 def escaped(text: str) -> str:
-    """A text for the quotes of a JAAS line. Java's StreamTokenizer: backslash escapes as in C, and a quoted
-    word may not hold a line end."""
+    """Return a text escaped for a quoted word of a JAAS line. Java's StreamTokenizer reads backslash escapes
+    as C does, and allows no line end in a quoted word."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
 
 

@@ -1,4 +1,4 @@
-"""aws connections in Spark: it has the jars that they need, and is given the credentials of a bucket."""
+"""aws connections in Spark: checks that it has their jars, and gives it the credentials of a bucket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mzplan.schema.kinds import resource_kind
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# By the type of connection that has an aws connection: a class of the jars that it needs.
+# A class in the required jars, by the type of connection that uses an aws connection.
 _CLASSES = {
     "files": "org.apache.hadoop.fs.s3a.S3AFileSystem",
     "kafka": "software.amazon.msk.auth.iam.IAMLoginModule",
@@ -24,15 +24,15 @@ _SCHEME = re.compile(r"s3a?://")
 
 
 def as_s3a(path: str) -> str:
-    """`s3://…` under the name that Hadoop's client has for it."""
+    """Return an `s3://…` path with the scheme of Hadoop's client, `s3a://`."""
     return _SCHEME.sub("s3a://", path, count=1)
 
 
 def use_s3(session: SparkSession, query: ResolvedQuery, folder: str) -> None:
-    """Give Spark the credentials for the folder's bucket; nothing without an aws connection.
+    """Give Spark the credentials for the folder's bucket. Does nothing without an aws connection.
 
-    Raises MzplanError MZ129 where Spark lacks the jars. A client that was made with other credentials is
-    closed, so that the next one has these.
+    Closes a client that was made with other credentials, so that the next one uses these. Raises MzplanError
+    MZ129 if Spark doesn't have the jars.
     """
     if ROLE not in query.link.connections:
         return
@@ -54,15 +54,15 @@ def use_s3(session: SparkSession, query: ResolvedQuery, folder: str) -> None:
 
 
 def uri_of(session: SparkSession, folder: str) -> str:
-    """A folder's URI, as Delta makes it of a path, and as it begins the names of the files that Spark reads:
-    with escapes."""
+    """Return a folder's URI with escapes, in the form that Delta uses and that starts the names of Spark's
+    files."""
     java, hadoop = _java_of(session)
     path = java.org.apache.hadoop.fs.Path(folder)
     return str(path.getFileSystem(hadoop).makeQualified(path).toUri().toString())
 
 
 def require_packages(session: SparkSession, query: ResolvedQuery) -> None:
-    """See that Spark has the jars for a connection with an aws connection. Raises MzplanError MZ129."""
+    """Raise MzplanError MZ129 if a query's connection uses AWS and Spark doesn't have the jars for it."""
     if ROLE not in query.link.connections:
         return
     java, _ = _java_of(session)
@@ -74,8 +74,11 @@ def require_packages(session: SparkSession, query: ResolvedQuery) -> None:
 
 
 def _java_of(session: Any) -> tuple[Any, Any]:
-    """Java itself, and Hadoop's configuration there. Both are private attributes: PySpark has no public way
-    to Java's classes, and settings of its own would show a bucket's credentials (SET, Spark's pages)."""
+    """Return Java, and Hadoop's configuration in it.
+
+    Both are private attributes. PySpark has no public access to Java's classes, and Spark's own settings
+    would show a bucket's credentials (SET, Spark's pages).
+    """
     return session._jvm, session.sparkContext._jsc.hadoopConfiguration()
 
 

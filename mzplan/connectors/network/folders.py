@@ -1,4 +1,4 @@
-"""files connections: the way to a folder, on this machine or in an object store, and whether it is there."""
+"""files connections: access to a folder on this machine or in an object store, and whether it exists."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _NOT_IN_NAMES = ("ARRAY", "MAP", "STRUCT", "VARIANT", "BINARY")
 
 
 def folder_of(query: ResolvedQuery) -> str:
-    """The source's or sink's folder: its path below the connection's."""
+    """Return the source's or sink's folder: its path below the connection's."""
     folder = absolute(query.directory, query.link.body["path"], query.body["path"])
     return as_s3a(folder) if AWS in query.link.connections else folder
 
 
 def route(query: ResolvedQuery) -> str:
-    """Which connection, and which folder: for people."""
+    """Return the connection and the folder, for people."""
     return f"{query.link.address} ({folder_of(query)})"
 
 
 def folder_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
-    """Whether the folder is there and can be listed: by this machine, or in an object store."""
+    """Return why the folder can't be listed, from this machine or in an object store."""
     local = local_path(folder)
     if local is None:
         return _remote_problems(query, folder)
@@ -57,7 +57,7 @@ def folder_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
 
 
 def files_below(query: ResolvedQuery, folder: str) -> frozenset[str]:
-    """The files of a folder, at any depth, by their paths in it. Raises MzplanError MZ057."""
+    """Return the files in a folder, at any depth, by their paths in it. Raises MzplanError MZ057."""
     from pyarrow import fs
 
     def look() -> list[str]:
@@ -74,8 +74,8 @@ def files_below(query: ResolvedQuery, folder: str) -> frozenset[str]:
 
 
 def times_of(query: ResolvedQuery, folder: str, names: Sequence[str]) -> dict[str, int]:
-    """Return when the files of these paths in a folder were last written, in milliseconds since the epoch;
-    without those that are gone. Raises MzplanError MZ057."""
+    """Return the time of the last write of these files in a folder, in milliseconds since the epoch. Leaves
+    out files that are gone. Raises MzplanError MZ057."""
 
     def look() -> list[Any]:
         system, path = _file_system(query, folder)
@@ -93,7 +93,7 @@ def times_of(query: ResolvedQuery, folder: str, names: Sequence[str]) -> dict[st
 
 
 def open_below(query: ResolvedQuery, folder: str, inner: str = "") -> Folder:
-    """A folder in the source's or sink's own. Raises OSError."""
+    """Open the source's or sink's folder, or a folder in it. Raises OSError."""
     local = local_path(folder)
     if local is not None:
         return LocalFolder(GuardedFolder(local, inner))
@@ -102,7 +102,7 @@ def open_below(query: ResolvedQuery, folder: str, inner: str = "") -> Folder:
 
 
 def target_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
-    """Whether a table can be written below this folder, which need not be there yet."""
+    """Return why no table can be written below this folder, which may not exist yet."""
     local = local_path(folder)
     if local is None:
         return _remote_problems(query, folder)
@@ -115,7 +115,7 @@ def target_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
 
 
 def unfit_partitions(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnostic]:
-    """MZ053 for values that can't be in the name of a folder."""
+    """Return MZ053 for partition columns whose values can't be part of a folder's name."""
     names = {name.lower() for name in query.body.get("partition_by", ())}
     wrong = [
         f"{output.name} ({output.type})"
@@ -144,7 +144,7 @@ def _remote_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
         bucket = path.partition("/")[0]
         if system.get_file_info(bucket).type == fs.FileType.NotFound:
             raise FileNotFoundError(f"there is no bucket {bucket}")
-        # Listed, and not only looked at: that takes the right to.
+        # Listing needs a right that looking up the path doesn't.
         return system.get_file_info(fs.FileSelector(path, allow_not_found=True))
 
     try:
@@ -155,7 +155,7 @@ def _remote_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
 
 
 def _file_system(query: ResolvedQuery, folder: str) -> tuple[Any, str]:
-    """pyarrow's, with the connection's credentials, and the path of the folder in it."""
+    """Return pyarrow's file system with the connection's credentials, and the folder's path in it."""
     if local_path(folder) is None and AWS in query.link.connections:
         return arrow_filesystem(query.link.connections[AWS]), folder.partition("://")[2]
     return file_system(folder)

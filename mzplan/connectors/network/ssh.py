@@ -1,10 +1,10 @@
-"""Ports of this machine that lead through SSH servers to others.
+"""Local ports that forward through SSH servers.
 
-This module is sent to executors whole (see `forwarding`): it needs asyncssh, but no mzplan.
+The whole module is sent to executors (see `forwarding`): it needs asyncssh, but no mzplan.
 
 A forward listens on 127.0.0.1, on a port that the system chooses. Each connection to it becomes a channel of
-one SSH connection, which is made when first needed, shared by the forwards that go the same way, and made
-anew when it was lost: the port stays the same, also while the SSH server restarts.
+one SSH connection, which forwards with the same way share. It is made at first use, and again after it was
+lost, so the port stays the same while an SSH server restarts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 OPEN_TIMEOUT_S = 5.0
-"""The most that reaching one SSH server, or what is behind the last one, may take, in seconds."""
+"""The time limit for reaching one SSH server, or the target behind the last one, in seconds."""
 
 IDLE_S = 60.0
-"""A forward that nobody uses, and no connection goes through, is closed after this, in seconds."""
+"""An unused forward without connections closes after this many seconds."""
 
-# A server that falls silent is noticed after three of these, in seconds.
+# In seconds. A silent server is noticed after three of these.
 _KEEPALIVE_S = 5
 _CHUNK = 1 << 18
 
@@ -35,8 +35,12 @@ Why = Literal["unreachable", "host-key", "refused", "key", "target"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """An SSH server on the way. `keys`: private keys to log in with, tried in this order (never shown);
-    `host_keys`: public keys, one of which the server must show; `known_hosts`: the text of a file of them."""
+    """An SSH server on the way.
+
+    - `keys`: private keys to log in with, tried in this order; never shown.
+    - `host_keys`: public keys, one of which the server must show.
+    - `known_hosts`: the text of a known_hosts file with more of them.
+    """
 
     name: str
     host: str
@@ -51,8 +55,8 @@ Way = tuple[Hop, ...]
 
 
 class TunnelError(Exception):
-    """There is no way through: which hop, why (`target`: what is behind the last one), and in which words.
-    `shown` is the public key that a server showed which it should not."""
+    """Raised if the way is blocked, at `hop`, for the reason `why`. `target` means that the last hop can't
+    reach the target. `shown` is the untrusted public key that a server showed."""
 
     def __init__(self, hop: Hop, why: Why, text: str, shown: str = ""):
         super().__init__(f"can't connect through {hop.name} ({hop.host}:{hop.port}): {text}")
@@ -63,7 +67,7 @@ class TunnelError(Exception):
 
 
 class Forwards:
-    """The forwards of one process, served by a thread of its own. Safe to use from several threads."""
+    """The forwards of one process, served by its own thread. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,8 +77,10 @@ class Forwards:
 
     @contextlib.contextmanager
     def to(self, way: Way, host: str, port: int) -> Iterator[int]:
-        """A port of 127.0.0.1 that leads to `host` and `port` as the last hop sees them. Raises TunnelError
-        where the SSH servers don't let us through; whether the target answers is left open."""
+        """Open a port of 127.0.0.1 that forwards to `host` and `port`, as the last hop resolves them.
+
+        Raises TunnelError if the SSH servers refuse. Doesn't check whether the target answers.
+        """
         forward = self._run(self._open(way, host, port), (len(way) + 1) * OPEN_TIMEOUT_S)
         try:
             yield forward.port
@@ -84,12 +90,12 @@ class Forwards:
                     self._loop.call_soon_threadsafe(forward.release)
 
     def problem(self, way: Way, host: str, port: int) -> TunnelError | None:
-        """Why the last connection that was made to this forward came to nothing; None if it did not."""
+        """Return why the last connection to this forward failed, or None if it didn't."""
         forward = self._forwards.get((way, host, port))
         return forward.problem if forward is not None else None
 
     def close(self) -> None:
-        """End all of them. They can be used again."""
+        """Close all forwards. New ones can still be opened."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
@@ -116,7 +122,7 @@ class Forwards:
         loop.run_until_complete(asyncio.gather(tidying, return_exceptions=True))
         loop.close()
 
-    # ── in the loop
+    # ── run in the loop's thread
 
     async def _open(self, way: Way, host: str, port: int) -> _Forward:
         forward = self._forwards.get((way, host, port))
@@ -152,7 +158,7 @@ class Forwards:
 
 
 class _Line:
-    """One SSH connection through all hops of a way, made anew when it was lost."""
+    """One SSH connection through all hops of a way, made again when it is lost."""
 
     def __init__(self, way: Way):
         self._way = way
@@ -160,7 +166,7 @@ class _Line:
         self._making = asyncio.Lock()
 
     async def connected(self) -> Any:
-        """The connection to the last hop. Raises TunnelError."""
+        """Return the connection to the last hop. Raises TunnelError."""
         async with self._making:
             if not self._connections or any(connection.is_closed() for connection in self._connections):
                 self.close()
@@ -169,12 +175,12 @@ class _Line:
                         outer = self._connections[-1] if self._connections else None
                         self._connections.append(await _connect(hop, outer))
                 except BaseException:
-                    self.close()  # else half of the way would be taken for the whole
+                    self.close()  # otherwise half of the way would pass for all of it
                     raise
             return self._connections[-1]
 
     async def open(self, host: str, port: int) -> tuple[Any, Any]:
-        """A channel to the target. Raises TunnelError."""
+        """Return a channel to the target. Raises TunnelError."""
         import asyncssh
 
         hop = self._way[-1]
@@ -185,12 +191,12 @@ class _Line:
                 channel: tuple[Any, Any] = await asyncio.wait_for(opening, OPEN_TIMEOUT_S)
                 return channel
             except asyncssh.ChannelOpenError as problem:
-                # Lost meanwhile: that is known only now.
+                # Only now is a lost connection noticed.
                 if attempt == 2 or not connection.is_closed():
                     text = f"from there, {host}:{port} can't be reached: {problem.reason}"
                     raise TunnelError(hop, "target", text) from None
             except TimeoutError:
-                connection.abort()  # the server is frozen, or the target's network
+                connection.abort()  # the server or the target's network is frozen
                 text = f"no answer about {host}:{port} within {OPEN_TIMEOUT_S:.0f} s"
                 raise TunnelError(hop, "target", text) from None
         raise AssertionError("the second attempt returns or raises")
@@ -249,7 +255,7 @@ class _Forward:
         except TunnelError as problem:
             self.problem = problem
         except asyncio.CancelledError:
-            pass  # closed: the connection ends with it
+            pass  # the forward was closed
         finally:
             self._open.discard(task)
             self.used_at = time.monotonic()
@@ -257,7 +263,7 @@ class _Forward:
 
 
 async def _connect(hop: Hop, outer: Any) -> Any:
-    """A connection to the hop, through another one if there is one. Raises TunnelError."""
+    """Return a connection to the hop, through `outer` if there is one. Raises TunnelError."""
     import asyncssh
 
     shown: list[str] = []
@@ -277,9 +283,9 @@ async def _connect(hop: Hop, outer: Any) -> Any:
         client_keys=keys,
         known_hosts=trusted,
         client_factory=Client,
-        # Any other kind after those that are trusted: a server that has none of those shows what it has.
+        # The other kinds come after the trusted ones, so that an unknown server shows a key.
         server_host_key_algs=kinds,
-        # Nothing of this machine's own: what the connection says is all there is.
+        # Only the connection's settings count, not this machine's.
         config=None,
         agent_path=None,
         password=None,
@@ -298,7 +304,7 @@ async def _connect(hop: Hop, outer: Any) -> Any:
         raise TunnelError(hop, "refused", f"{which} user {hop.user} in") from None
     except TimeoutError:
         raise TunnelError(hop, "unreachable", f"no answer within {OPEN_TIMEOUT_S:.0f} s") from None
-    except asyncssh.ChannelOpenError as problem:  # the hop before this one does not get there
+    except asyncssh.ChannelOpenError as problem:  # the previous hop can't reach it
         raise TunnelError(hop, "unreachable", problem.reason) from None
     except asyncssh.Error as problem:
         raise TunnelError(hop, "unreachable", problem.reason) from None
@@ -323,7 +329,7 @@ def _private_keys(hop: Hop) -> list[Any]:
 
 
 def _trusted(hop: Hop) -> tuple[Callable[[str, str, int | None], Any], list[str]]:
-    """The keys that the server may show, as asyncssh asks for them, and the kinds of keys, theirs first."""
+    """Return the server's trusted keys, as asyncssh asks for them, and all kinds of keys, theirs first."""
     import asyncssh
     from asyncssh.public_key import get_default_certificate_algs, get_default_public_key_algs
 
@@ -331,7 +337,7 @@ def _trusted(hop: Hop) -> tuple[Callable[[str, str, int | None], Any], list[str]
         pinned = [asyncssh.import_public_key(text) for text in hop.host_keys]
         known = asyncssh.import_known_hosts(hop.known_hosts)
     except (asyncssh.KeyImportError, ValueError):
-        # Not what asyncssh says: it repeats the line, and the file may be any that this process can read.
+        # asyncssh's message would repeat the line, and the file may be any that this process can read.
         reason = "the keys to trust can't be read: they are no known hosts"
         raise TunnelError(hop, "host-key", reason) from None
 
@@ -350,12 +356,12 @@ def _reason(problem: OSError) -> str:
     if isinstance(problem, socket.gaierror):
         return f"its name can't be resolved: {problem.strerror}"
     text = problem.strerror or str(problem)
-    # asyncio's own words repeat the address.
+    # asyncio's text repeats the address.
     return text.partition("Connect call failed")[0].strip() or "connection refused"
 
 
 async def _pump(reader: Any, writer: Any) -> None:
-    """Copy until one side ends, and pass that on."""
+    """Copy until one side ends, then end the other side."""
     with contextlib.suppress(OSError, EOFError, *_lost()):
         while data := await reader.read(_CHUNK):
             writer.write(data)
@@ -371,7 +377,8 @@ def _lost() -> tuple[type[Exception], ...]:
 
 
 async def _both(there: Awaitable[None], back: Awaitable[None]) -> None:
-    """Until the far side has ended; when the near one has, what the far one still says is awaited."""
+    """Wait until the far side has ended. If the near side ends first, wait for the rest of the far side's
+    data."""
     going = asyncio.ensure_future(there)
     try:
         await back
@@ -380,7 +387,7 @@ async def _both(there: Awaitable[None], back: Awaitable[None]) -> None:
 
 
 def forwarding(way: Way, host: str, port: int) -> Callable[[], AbstractContextManager[int]]:
-    """For a process on another machine: a function that opens a forward there, while its context lasts."""
+    """Return a function that opens a forward on another machine while its context lasts."""
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""ssh-tunnel connections: how a connection reaches its server through them, and what went wrong there."""
+"""ssh-tunnel connections: how a connection reaches its server through them, and their errors."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 ROLE = "ssh_tunnel"
-"""The property that names the ssh-tunnel connection of a connection."""
+"""The property of a connection that names its ssh-tunnel connection."""
 
 
 @functools.cache
 def forwards() -> Forwards:
-    """Those of this process: probes and queries that go the same way share them."""
+    """Return this process's forwards, shared by probes and queries with the same way."""
     return Forwards()
 
 
 def close_forwards() -> None:
-    """End every tunnel of this process."""
+    """Close every tunnel of this process."""
     if forwards.cache_info().currsize:
         forwards().close()
 
@@ -39,9 +39,11 @@ def close_forwards() -> None:
 def through_tunnel(
     connection: ResolvedConnection, host: str, port: int, directory: str, address: Address
 ) -> Iterator[int | None]:
-    """The port of 127.0.0.1 where the host and port of a connection are to be found: None where it has no
-    tunnel, and they are what they say. Raises MzplanError (MZ120 to MZ123) about `address`, where the tunnel
-    can't be opened."""
+    """Open a connection's tunnel, and yield the port of 127.0.0.1 that leads to `host` and `port`.
+
+    Yields None without a tunnel: `host` and `port` are then reached directly. Raises MzplanError (MZ120 to
+    MZ123) about `address` if the tunnel can't be opened.
+    """
     if ROLE not in connection.connections:
         yield None
         return
@@ -52,7 +54,7 @@ def through_tunnel(
 def tunnel_problem(
     connection: ResolvedConnection, host: str, port: int, directory: str, address: Address
 ) -> Diagnostic | None:
-    """Why the last connection through a tunnel came to nothing, if it did so there."""
+    """Return why the last connection failed in the tunnel, or None if it didn't fail there."""
     if ROLE not in connection.connections:
         return None
     try:
@@ -65,22 +67,23 @@ def tunnel_problem(
 def tunnel_elsewhere(
     connection: ResolvedConnection, host: str, port: int, directory: str
 ) -> Callable[[], AbstractContextManager[int]] | None:
-    """For tasks on other machines, to which our ports mean nothing: what opens the tunnel there."""
+    """Return a function that opens the tunnel on another machine, for tasks that can't use our ports. None
+    without a tunnel."""
     if ROLE not in connection.connections:
         return None
     return forwarding(_way(connection.connections[ROLE], directory), host, port)
 
 
 def reach(tunnel: ResolvedConnection, directory: str, address: Address) -> None:
-    """Log in to an ssh-tunnel connection's server, and nothing else. Raises MzplanError."""
-    # Whether anything listens at the far end does not matter.
+    """Log in to an ssh-tunnel connection's server, and do nothing else. Raises MzplanError."""
+    # Whether anything listens at the far end doesn't matter.
     with _opened(_way(tunnel, directory), LOOPBACK, 1, address):
         pass
 
 
 @contextlib.contextmanager
 def _opened(way: Way, host: str, port: int, address: Address) -> Iterator[int]:
-    """A local port that leads there while this lasts. Raises MzplanError about `address`."""
+    """Open a local port that forwards there. Raises MzplanError about `address`."""
     with contextlib.ExitStack() as stack:
         try:
             local = stack.enter_context(forwards().to(way, host, port))
@@ -93,7 +96,7 @@ def _opened(way: Way, host: str, port: int, address: Address) -> Iterator[int]:
 
 
 def _way(tunnel: ResolvedConnection, directory: str) -> Way:
-    """The SSH servers to go through, the nearest first."""
+    """Return the SSH servers to go through, nearest first."""
     before = _way(tunnel.connections[ROLE], directory) if ROLE in tunnel.connections else ()
     return (*before, _hop(tunnel, directory))
 
@@ -124,7 +127,7 @@ def _hop(tunnel: ResolvedConnection, directory: str) -> Hop:
     )
 
 
-# By why there is no way through: code, summary, detail and hint.
+# The code, summary, detail and hint, by the reason of a TunnelError.
 _PROBLEMS: Mapping[Why, tuple[str, str, str, str]] = {
     "host-key": (
         "MZ120",
@@ -165,7 +168,7 @@ _PROBLEMS: Mapping[Why, tuple[str, str, str, str]] = {
 
 
 def _diagnostic(problem: TunnelError, address: Address) -> Diagnostic:
-    """The problem, for people, as one of the resource that wanted to get through."""
+    """Return a tunnel's error as a diagnostic of the resource that uses the tunnel."""
     hop = problem.hop
     values = {
         "name": hop.name,
