@@ -1,5 +1,7 @@
-"""Whether a folder that has rows is divided as its sink divides them: readers refuse one whose files lie in
-folders of several columns, and Spark writes them without a word."""
+"""Whether a folder's existing files have the sink's partition columns.
+
+Readers refuse a folder with several sets of partition columns, but Spark silently writes one.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +17,21 @@ from mzplan.connectors.network.folders import open_below
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.words import one_line
 
-_MOST_FOLDERS = 40  # that are looked into
-_MOST_OF_ONE = 8  # folders that are named for the same columns: what was emptied leaves its folders
+_MOST_FOLDERS = 40  # to search at most
+_MOST_OF_ONE = 8  # of the same columns: truncating leaves folders behind
 
 
 def unfit_divisions(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
-    """MZ053 for a folder that has files of the sink's format under other partition columns. Of a sink that
-    has begun, what others put beside its files is no row of its target."""
+    """Return MZ053 for a folder with files of the sink's format under other partition columns. After the
+    sink's first step, other files beside its own don't belong to its target, so they don't count."""
     try:
         if query.checkpoint is not None and query.checkpoint.log.has_begun():
             return []
         has_list = LOG in bounded(lambda: open_below(query, folder).names())
         if has_list and empties_target(query):
-            return []  # they are removed first
+            return []  # they will be removed
         divisions = bounded(lambda: _divisions(query, folder))
-    except (OSError, TimeoutError, ValueError):  # what is wrong with it, the start says
+    except (OSError, TimeoutError, ValueError):  # the start reports the problem
         return []
     wanted = query.body.get("partition_by", ())
     other = next((names for names in divisions if _lower(names) != _lower(wanted)), None)
@@ -37,7 +39,8 @@ def unfit_divisions(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
 
 
 def _divisions(query: ResolvedQuery, folder: str) -> list[tuple[str, ...]]:
-    """The columns that the folders of files are named for, each combination once, outermost column first."""
+    """Return each combination of columns that the folders of files are named after, outermost column
+    first."""
     ending = f".{query.body['format']['type']}"
     divisions: dict[tuple[str, ...], None] = {}
     looked: Counter[tuple[str, ...]] = Counter()
@@ -64,9 +67,9 @@ def _divisions(query: ResolvedQuery, folder: str) -> list[tuple[str, ...]]:
 def _of_other_divisions(
     query: ResolvedQuery, folder: str, there: Sequence[str], has_list: bool
 ) -> Diagnostic:
-    """`has_list`: a files sink has written there."""
+    """Return MZ053 for a folder with other partition columns. `has_list`: a files sink has written there."""
     wanted = ", ".join(query.body.get("partition_by", ()))
-    named = ", ".join(map(one_line, there))  # by whoever made the folders: any bytes
+    named = ", ".join(map(one_line, there))  # these names may hold any bytes
     lie = f"in folders of {named}" if there else "in no folders of columns"
     says = f"partition_by: [{wanted}]" if wanted else "no partition_by"
     as_it_is = f"write `partition_by: [{named}]`" if there else "remove `partition_by`"
@@ -85,5 +88,5 @@ def _of_other_divisions(
 
 
 def _lower(names: Sequence[str]) -> list[str]:
-    """As Spark compares names: ignoring case."""
+    """Return the names in lower case, because Spark ignores case when it compares names."""
     return [name.lower() for name in names]

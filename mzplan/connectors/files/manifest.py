@@ -1,7 +1,7 @@
-"""Reading what a files sink has written, without Spark: each row once.
+"""Reads the files that a files sink has written, without Spark: each row once.
 
-Spark's file sink lists the valid files in `_spark_metadata`; a file that is not listed was left by a killed
-attempt. Spark itself follows the list; other readers can get it here:
+Spark's file sink lists the valid files in `_spark_metadata`; an unlisted file was left by a killed attempt.
+Spark itself follows the list. Other readers can get it here:
 
     from mzplan.connectors.files.manifest import committed_files
     table = pyarrow.parquet.ParquetDataset(committed_files("/lake/orders")).read()
@@ -22,20 +22,20 @@ _VERSION = "v1"
 
 
 def committed_files(folder: str | Path) -> list[str]:
-    """The paths of the valid files, in the order of their steps. Empty before the first step.
+    """Return the paths of the valid files, in the order of their steps. Empty before the first step.
 
-    Raises ValueError for a list in an unknown version. A step that is just being written is in the list
-    whole, or not at all.
+    The list contains all of a step or nothing of it, even while the step is being written. Raises ValueError
+    for a list in an unknown version.
     """
     return listed(str(folder))[1]
 
 
 def listed(folder: str) -> tuple[int, list[str]]:
-    """The newest step in the list (-1: there is none), and the files of all steps. Raises ValueError, and
-    OSError for what the storage did."""
+    """Return the newest step in the list (-1 for none), and the files of all steps. Raises ValueError, and
+    OSError for storage errors."""
     log = open_list(folder)
     names = log.names()
-    # A compacted entry contains all entries before it, and its own.
+    # A compacted entry contains its own files and those of all entries before it.
     merged = max((int(n.removesuffix(COMPACT)) for n in names if n.endswith(COMPACT)), default=-1)
     later = sorted(int(name) for name in names if name.isdecimal() and int(name) > merged)
     entries = [f"{merged}{COMPACT}"] if merged >= 0 else []
@@ -44,13 +44,13 @@ def listed(folder: str) -> tuple[int, list[str]]:
 
 
 def open_list(folder: str) -> Folder:
-    """The entries of the list in a folder, by name: `3`, `9.compact`."""
+    """Open the list in a folder. Its entries are named `3` or `9.compact`."""
     return open_folder(f"{folder}/{LOG}")
 
 
 def files_of(log: Folder, entry: str) -> list[str] | None:
-    """The files of an entry; None where it is not there. Raises ValueError, and OSError for what the storage
-    did."""
+    """Return the files of an entry, or None if it is missing. Raises ValueError, and OSError for storage
+    errors."""
     data = log.read(entry)
     if data is None:
         return None
@@ -62,11 +62,11 @@ def files_of(log: Folder, entry: str) -> list[str] | None:
 
 
 def as_named(file: str) -> str:
-    """A file of the list as Hadoop, and so Spark, names it: without the escapes of a URI."""
+    """Return a listed file by its name in Hadoop and Spark: without the escapes of a URI."""
     return file if local_path(file) is not None else unquote(file)
 
 
 def _path(uri: str) -> str:
-    """An entry of the list as a local path or, in an object store, as its URI."""
+    """Return an entry's URI as a local path or, in an object store, unchanged."""
     parts = urlsplit(uri)
     return unquote(parts.path) if parts.scheme in ("", "file") else uri

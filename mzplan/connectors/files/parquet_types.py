@@ -1,5 +1,7 @@
-"""Whether a folder of Parquet files takes the types that its sink writes: readers refuse a folder whose files
-have a column in two types, and Spark writes them without a word."""
+"""Whether a folder's existing Parquet files have the types that its sink writes.
+
+Readers refuse a folder with a column in two types, but Spark silently writes it.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,11 @@ _NAMES = {
 
 
 def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -> list[Diagnostic]:
-    """MZ053 for columns that the newest file of this machine has in other types. A file may lack columns, and
-    have others: readers take that."""
+    """Return MZ053 for columns that the newest file on this machine has in other types. A file may have more
+    columns or fewer: readers accept that."""
     begins = query.checkpoint is not None and not query.checkpoint.log.has_begun()
     if local_path(folder) is None or (begins and empties_target(query)):
-        return []  # in an object store, Spark will report it; what is removed first is no matter
+        return []  # Spark reports it in an object store; removed files don't matter
     types = _types_in(folder)
     retyped = [
         f"{output.name} is {stored} there, and the sink writes {output.type}"
@@ -57,15 +59,15 @@ def unfit_files(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) ->
 
 
 def _types_in(folder: str) -> dict[str, str]:
-    """The simple types of the newest file that can be read, by column; nested ones and times are left out."""
+    """Return the simple types of the newest readable file, by column. Leaves out nested types and times."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         files = listed(folder)[1]
-    except (OSError, ValueError):  # the sink's start says it
+    except (OSError, ValueError):  # the sink's start reports it
         return {}
-    for file in reversed(files[-3:]):  # the last one may be without rows, or removed by somebody
+    for file in reversed(files[-3:]):  # the last one may be empty, or removed by somebody
         try:
             fields: Sequence[pa.Field] = list(pq.read_schema(file))
         except (OSError, pa.ArrowInvalid):

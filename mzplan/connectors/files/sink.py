@@ -27,14 +27,14 @@ _NOT_IN_CSV = ("ARRAY", "MAP", "STRUCT", "BINARY")
 
 
 class FilesSink(SinkConnector):
-    """Adds files to a folder: exactly once, for readers that follow the list in it."""
+    """Adds files to a folder: exactly once, for readers that follow the folder's list."""
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Whether the folder can be written, the format can hold the columns, and files that are there have
-        them in the same types, and the same partition columns."""
+        """Check that the folder can be written and that the format can hold the columns. Also check that
+        existing files have the same types and partition columns."""
         folder, format_ = folder_of(query), query.body["format"]["type"]
         diagnostics = target_problems(query, folder)
         diagnostics += unfit_partitions(query, outputs)
@@ -47,11 +47,11 @@ class FilesSink(SinkConnector):
         return Probe(diagnostics=tuple(diagnostics))
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """The content of the files that the list names; only numbers of rows, unless they are Parquet."""
+        """Return the content of the listed files; for formats other than Parquet, only row counts."""
         return FilesRecorded(query, outputs)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
-        """The files that the list names."""
+        """Return the listed files."""
         return FilesContent(query, outputs, spark)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
@@ -68,9 +68,9 @@ class FilesSink(SinkConnector):
 
 
 def _make_free(session: SparkSession, folder: str, run: SinkRun) -> None:
-    """Remove or refuse what another query has written here: Spark skips batches whose number is in the list
-    already, so a new query would silently lose its first ones."""
-    # Private attributes: PySpark has no public way to Hadoop's file systems, with Spark's settings for them.
+    """Remove or refuse another query's files in this folder. Spark skips batches whose number is already in
+    the list, so a new query would silently lose its first ones."""
+    # Private attributes: PySpark has no public access to Hadoop's file systems with Spark's settings.
     java: Any = session._jvm
     path = java.org.apache.hadoop.fs.Path(folder)
     system = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
@@ -85,13 +85,13 @@ def _make_free(session: SparkSession, folder: str, run: SinkRun) -> None:
             "give the sink a folder of its own, or remove what is in this one.",
             address=run.query.address,
         )
-    # The files first: a crash in between only repeats this. Only files that Spark's writer made.
+    # The files first, because a crash in between then only repeats this. Only files that Spark's writer made.
     _remove_files(system, path)
     system.delete(log, True)
 
 
 def _remove_files(system: Any, path: Any) -> None:
-    """In a folder, and in those below it that are named for values of partition columns."""
+    """Remove the files in a folder and in the partition folders below it."""
     for status in system.listStatus(path):
         name = str(status.getPath().getName())
         if status.isFile() and name.startswith("part-"):

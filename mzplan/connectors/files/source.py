@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 _PLACE = "_mzplan_place"
 _ENDINGS = (".json", ".jsonl", ".csv", ".txt", ".parquet")
-_MOST_LOOKED_AT = 10_000  # files of a folder
-_MOST_COMPARED = 100  # files that were read last
-_COARSEST = 1_000  # milliseconds: an object store gives the time of a file in seconds
-# A name, in a URI, that is a pattern to Spark: it reads the other files of such a step once more, whatever
-# its options are.
+_MOST_LOOKED_AT = 10_000  # files of a folder, at most
+_MOST_COMPARED = 100  # the files read last, at most
+_COARSEST = 1_000  # milliseconds: an object store counts a file's time in seconds
+# A file name, in a URI, that Spark takes as a pattern, whatever its options: it reads the step's other files
+# once more.
 _PATTERN = r"\*|%(?:5B|5D|7B|7D|3F|5C)"
 _SIGNS = frozenset("[]{}*?\\")
 
@@ -60,15 +60,18 @@ class FilesSource(SourceConnector):
     keeps_positions = False
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        """Whether the folder is there and can be listed, and which of its files are never read. A folder has
-        no identity but the times of its files: `check_position` compares these."""
+        """Check that the folder can be listed, and report files that Spark never reads.
+
+        A folder's only identity is the times of its files, which `check_position` compares.
+        """
         folder = folder_of(query)
         problems = folder_problems(query, folder) or _skipped(query, folder)
         return Probe(diagnostics=tuple(problems), upstream={"type": "files"})
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
-        """MZ043 if each of the last files that were read and are there was written again since: the folder
-        was made anew. Spark reads no file of a name that it has read, whatever is in it now."""
+        """Return MZ043 if all of the last read files that still exist were written again since: the folder
+        was re-created. Spark reads no file under a name that it has already read, whatever the file now
+        contains."""
         folder = folder_of(query)
         try:
             with decoding("an offset"):
@@ -80,7 +83,7 @@ class FilesSource(SourceConnector):
                 if (below := _below(path, folder)) is not None
             }
             present = times_of(query, folder, list(read)) if read else {}
-        except (OSError, MzplanError):  # the probe says what is wrong with the folder
+        except (OSError, MzplanError):  # the probe reports the folder's problem
             return None
         again = [name for name, time in present.items() if time > read[name] + _COARSEST]
         if not again or len(again) < len(present):
@@ -92,7 +95,7 @@ class FilesSource(SourceConnector):
         return route(query)
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
-        """Files that are gone. Of a folder that was moved, by their names."""
+        """Return the files that are gone. In a folder that was moved, compares names only."""
         log, folder = former.log, folder_of(query)
         end, _ = log.offset(log.newest())
         read = log.files(None, end)
@@ -118,7 +121,7 @@ class FilesSource(SourceConnector):
         return _rows(spark.readStream.option("maxFilesPerTrigger", most), folder, query, alone=alone)
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
-        """The log of the files that were read: a position is an entry of it."""
+        """Copy the log of the files that were read, because a position is an entry of that log."""
         log, copy = (open_folder(f"{checkpoint.spark}/sources/0") for checkpoint in (earlier, later))
         for name in log.names():
             if (entry := log.read(name)) is not None:
@@ -139,7 +142,7 @@ class FilesSource(SourceConnector):
 
 
 def _holds_patterns(folder: str) -> bool:
-    """Whether a file's name is a pattern to Spark. False for a folder that this machine doesn't see."""
+    """Whether Spark takes a file's name as a pattern. False for a folder that this machine can't see."""
     local = local_path(folder)
     if local is None or not local.is_dir():
         return False
@@ -148,7 +151,8 @@ def _holds_patterns(folder: str) -> bool:
 
 
 def _is_planned_together(checkpoint: Checkpoint | None) -> bool:
-    """Whether the next step was planned with several files, which it reads together whatever the limit is."""
+    """Whether the next step was planned with several files, which it then reads together whatever the limit
+    is."""
     if checkpoint is None:
         return False
     done, _ = checkpoint.log.offset(checkpoint.log.committed())
@@ -156,7 +160,7 @@ def _is_planned_together(checkpoint: Checkpoint | None) -> bool:
 
 
 def _skipped(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
-    """MZ214 for files of records that Spark takes for hidden ones, as far as this machine sees them."""
+    """Return MZ214 for record files that Spark skips as hidden, as far as this machine sees them."""
     local = local_path(folder)
     if local is None:
         return []
@@ -185,7 +189,7 @@ def _rows(reader: Any, place: str | list[str], query: ResolvedQuery, *, alone: b
     format_, on_error = body["format"], body["on_error"]
     columns = record_columns(query.description.type, body)
     match format_["type"]:
-        case "csv":  # read by Spark: only it knows which line is the first of a file
+        case "csv":  # read by Spark, because only it knows a file's first line
             options, written = csv_options(format_), written_as(format_)
             # A header with other names, or in another order, is an error.
             heading = {"header": str(format_["header"]).lower(), "enforceSchema": "false"}
@@ -206,12 +210,12 @@ def _rows(reader: Any, place: str | list[str], query: ResolvedQuery, *, alone: b
 
 
 def _records(rows: DataFrame, row: Expression | str, alone: bool) -> Records:
-    """`alone`: each step reads one file."""
+    """Return the lines as records with their positions. `alone`: each step reads one file."""
     path = f.col("_metadata.file_path")
     if not alone:
         failure = f.raise_error(f.concat(f.lit(f"{MARK}[{MALFORMED}]: file "), path, f.lit(_READ_TWICE)))
         path = f.when(path.rlike(_PATTERN), failure.cast("string")).otherwise(path)
-    # Columns for the position of a row come first: Spark knows them only at the scan.
+    # The position's columns come first, because Spark knows them only at the scan.
     place = f.struct(
         path.alias("path"),
         f.col("_metadata.file_block_start").alias("row_group"),
@@ -233,7 +237,8 @@ _READ_TWICE = (
 
 
 class FilesAdoption:
-    """See Adopts: every file that the other query has read must be below the source's folder."""
+    """Continues from another query (see Adopts) if every file that it has read is below the source's
+    folder."""
 
     def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> str:
         return absolute(directory, connection["path"], body["path"])
@@ -250,7 +255,7 @@ class FilesAdoption:
 
 
 def _below(path: str, folder: str) -> str | None:
-    """The path in a folder of what lies below it; None for what lies elsewhere."""
+    """Return the path relative to the folder, or None if it lies elsewhere."""
     local, local_folder = local_path(path), local_path(folder)
     if local is not None and local_folder is not None:
         return str(local.relative_to(local_folder)) if local.is_relative_to(local_folder) else None

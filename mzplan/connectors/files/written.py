@@ -1,4 +1,4 @@
-"""What a folder holds of the rows that a files sink has written, and of its steps: for `mzplan verify`."""
+"""The rows and steps that a files sink has written into a folder, for `mzplan verify`."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ _LINE = "_mzplan_line"
 
 
 class FilesContent(Content):
-    """The files that the folder's list names, as Spark reads them; files beside them are no rows of the
-    target. Parquet is compared by its values; JSON and CSV by their text, as Spark's writer makes it, and so
-    are what folders are named for beside these."""
+    """The rows of the listed files, as Spark reads them. Unlisted files don't belong to the target.
+
+    Parquet is compared by its values. JSON and CSV are compared by their text, as Spark's writer makes it,
+    and so are the partition values in their folders' names.
+    """
 
     def __init__(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession):
         self._outputs = outputs
@@ -54,7 +56,6 @@ class FilesContent(Content):
             raise incomparable(query, f"{folder} has no {LOG}, the list of files.", "has the sink run yet?")
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """See Content."""
         is_json, is_parquet = self._format == "json", self._format == "parquet"
         schema = self._schema() if is_parquet else self._lines() if is_json else self._texts()
         if not self._files:
@@ -74,7 +75,6 @@ class FilesContent(Content):
         return rows.select(*map(quoted, names), f.col("_metadata.file_name").alias(PLACE))
 
     def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
-        """See Content."""
         rows = as_stored(rows, self._partitions)
         names = {name.lower(): name for name in rows.columns}
         named = [(names[name.lower()], name) for name in self._partitions]
@@ -84,7 +84,7 @@ class FilesContent(Content):
         if self._format == "json":
             return rows.select(f.to_json(f.struct(*columns)).alias(_LINE), *texts, POSITION)
         if self._format == "csv":
-            # Read again: what the text does not tell apart (NULL and nothing) is equal.
+            # Read again, so that values with the same text (NULL and empty) are equal.
             schema = ", ".join(f"{name} STRING" for name in columns)
             line = f.from_csv(f.to_csv(f.struct(*columns)), f.lit(schema))
             rows = rows.select(f.inline(f.array(line)), *texts, POSITION)
@@ -106,9 +106,11 @@ class FilesContent(Content):
 
 
 class FilesRecorded(Recorded):
-    """Reads the list in the folder, and the files that it names for a step: their rows, and for Parquet the
-    hash, if the types of all partition columns are known without Spark. The list is merged every ten steps;
-    then it is unknown which older file is of which step."""
+    """Reads the folder's list, and the files that it names for a step.
+
+    Counts their rows. Parquet also gets a hash, if the types of all partition columns are known without
+    Spark. Spark compacts the list every ten steps. The steps of older files are unknown after that.
+    """
 
     def __init__(self, query: ResolvedQuery, outputs: Sequence[Output]):
         self._format: str = query.body["format"]["type"]
@@ -131,7 +133,7 @@ class FilesRecorded(Recorded):
         return written if is_known else Written(rows=written.rows)
 
     def _values(self, file: str) -> dict[str, Scalar[Any]]:
-        """What the folders of a file are named for."""
+        """Return the partition values in the names of a file's folders."""
         folders = as_named(file).split("/")[-len(self.partitions) - 1 : -1]
         texts = (unquote(folder.partition("=")[2]) for folder in folders)
         values = {
@@ -140,7 +142,7 @@ class FilesRecorded(Recorded):
         return typed(values, self._types)
 
     def _newest_of(self, step: Step) -> list[str] | None:
-        """The files of a step whose entry is a merged one: those that no entry before it has."""
+        """Return the files of a step whose entry is compacted: the files that no earlier entry has."""
         merged = files_of(self._log, f"{step}{COMPACT}")
         before: set[str] = set()
         for earlier in range(step - 1, -1, -1):
@@ -154,7 +156,8 @@ class FilesRecorded(Recorded):
 
 
 def _count(file: str, format_: str) -> int:
-    """The rows of a file of JSON lines, or of CSV with a header. Raises GoneError, OSError."""
+    """Return the number of rows of a file of JSON lines, or of CSV with a header. Raises GoneError,
+    OSError."""
     text = read_text(file)
     if text is None:
         raise GoneError(f"{file}, which the target says this step has written, is gone.")
