@@ -1,4 +1,5 @@
-"""Delta tables: a source by Spark's Delta stream; a sink by that for append, by MERGE for upsert."""
+"""Delta tables: a source through Spark's Delta stream, and a sink through that stream (append) or MERGE
+(upsert)."""
 
 from __future__ import annotations
 

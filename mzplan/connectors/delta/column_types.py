@@ -10,15 +10,15 @@ from mzplan.endpoints.arrow import map_types
 from mzplan.schema.columns import Column, canonical_type, parse_columns
 
 _DELTA_TYPES = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
-_WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")  # each holds those before it
+_WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")  # each holds the ones before it
 _HELD = {**{type_: _WHOLE[:end] for end, type_ in enumerate(_WHOLE)}, "FLOAT": _WHOLE[:2]}
 _HELD["DOUBLE"] = (*_WHOLE[:3], "FLOAT")
 _INTEGER_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
 
 
 def column_types(table: Any) -> dict[str, str | None]:
-    """Of a deltalake.DeltaTable: the simple types of its columns in Spark DDL; None for a nested one, whose
-    fields Spark compares."""
+    """Return the simple types of a deltalake.DeltaTable's columns, in Spark DDL. None for a nested type,
+    whose fields Spark compares."""
     return {field.name: _spark_type(field.type) for field in table.schema().fields}
 
 
@@ -30,7 +30,7 @@ def _spark_type(type_: Any) -> str | None:
 
 
 def whole_types(table: Any) -> dict[str, str]:
-    """Of a deltalake.DeltaTable: the types of its columns in Spark DDL, with the fields inside."""
+    """Return the types of a deltalake.DeltaTable's columns in Spark DDL, with nested fields."""
     return {field.name: _whole_type(field.type) for field in table.schema().fields}
 
 
@@ -48,14 +48,13 @@ def _whole_type(type_: Any) -> str:
 
 
 def spark_type(name: str) -> str | None:
-    """A simple type by Delta's name for it; None for one that we don't know."""
+    """Return a simple type from Delta's name for it, or None for an unknown name."""
     return canonical_type(_DELTA_TYPES.get(name, name))
 
 
 def holds(there: str, written: str) -> bool:
-    """Whether a column of the type `there` holds every value of the type `written` unchanged, as Spark casts
-    it on its own; both in canonical DDL. Spark matches the fields of a STRUCT by position, so their names
-    must be the same in the same order."""
+    """Whether a column of type `there` holds every value of type `written` after Spark's own cast. Both are
+    in canonical DDL. Spark matches a STRUCT's fields by position, so names and order must be the same."""
     if there == written:
         return True
     if "<" in there + written:
@@ -87,7 +86,7 @@ def _holds_inside(there: str, written: str) -> bool:
 
 
 def _digits(type_: str) -> tuple[float, float]:
-    """How many digits a number has before and behind the point, at most."""
+    """Return how many digits a number has before and after the point, at most."""
     if match := re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", type_):
         return int(match[1]) - int(match[2]), int(match[2])
     return _INTEGER_DIGITS.get(type_, math.inf), 0

@@ -1,4 +1,4 @@
-"""How many rows a Delta source has read that its table no longer holds, by the table's log."""
+"""Counts the rows that a Delta source has read and its table no longer holds, from the table's log."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from mzplan.warehouse.delta_rs import open_delta
 from mzplan.warehouse.log_entries import Commit
 
 _RESTORE = "RESTORE"
-_REWRITES = ("DELETE", "UPDATE", "MERGE", _RESTORE)  # the rows that these keep are in the files that they add
+# these commits write the rows that they keep into added files
+_REWRITES = ("DELETE", "UPDATE", "MERGE", _RESTORE)
 
 
 class RowsGone(NamedTuple):
-    """Numbers of rows; None if the log doesn't say. `lost`: of the `read` rows, those that are gone.
-    `versions`: the commits that took rows away which were read."""
+    """Numbers of rows; None if the log doesn't say.
+
+    - `lost`: how many of the `read` rows are gone.
+    - `versions`: the commits that removed rows that were read.
+    """
 
     lost: int | None
     read: int | None
@@ -23,9 +27,8 @@ class RowsGone(NamedTuple):
 
 
 def rows_gone(log: CollectionLog, first: int, last: int) -> RowsGone:
-    """Follow the rows that a source has read: those of the snapshot `first`, then those that commits added up
-    to version `last`. A log that begins after `first` is followed from its oldest version on. Raises OSError.
-    """
+    """Follow the rows that a source has read: the snapshot `first`, then the rows added up to version `last`.
+    If the log begins later than `first`, it is followed from its oldest version. Raises OSError."""
     oldest = log.oldest() or 0
     files = _files_at(log, oldest) if oldest else {}
     first, read, lost = max(first, oldest), _sum(files.values()), _sum(())
@@ -55,7 +58,7 @@ def rows_gone(log: CollectionLog, first: int, last: int) -> RowsGone:
 
 
 def _lost(commit: Commit, taken: int | None, added: int | None) -> int | None:
-    """How many rows a commit took away; less than none if it brought some back."""
+    """Return how many rows a commit removed; negative if it restored some."""
     if taken is None or (commit.operation in _REWRITES and added is None):
         return None
     if commit.operation not in _REWRITES:
@@ -65,7 +68,7 @@ def _lost(commit: Commit, taken: int | None, added: int | None) -> int | None:
 
 
 def _files_at(log: CollectionLog, version: int) -> dict[str, int | None]:
-    """The rows of each file of a version, by its name in the log."""
+    """Return the number of rows of each file of a version, by its name in the log."""
     from deltalake.exceptions import DeltaError
 
     try:
@@ -78,6 +81,6 @@ def _files_at(log: CollectionLog, version: int) -> dict[str, int | None]:
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
-    """None if one is not known."""
+    """Return the sum, or None if a number is None."""
     known = list(numbers)
     return None if None in known else sum(number for number in known if number is not None)

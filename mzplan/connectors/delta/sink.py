@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 
 class DeltaSink(SinkConnector):
-    """Writes a Delta table, created when it is missing. A new column of `select` is added to it."""
+    """Writes a Delta table, created if it is missing. A new column of `select` is added to it."""
 
     def __init__(self) -> None:
-        self._merged: dict[str, int] = {}  # how many files a table has had when these were merged last
-        self._whole: dict[str, Held] = {}  # up to where a table was found to lack nothing
+        self._merged: dict[str, int] = {}  # a table's file count after its last compaction
+        self._whole: dict[str, Held] = {}  # up to where a table was found complete
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Whether its folder can be written, and an existing table has the columns of the key, types that
-        hold what is written, the partition columns, and the steps so far."""
+        """Check that the folder can be written. Check that an existing table has the key's columns, types
+        that hold the sink's values, the sink's partition columns, and all steps so far."""
         folder = folder_of(query)
         diagnostics = (
             target_problems(query, folder)
@@ -53,29 +53,30 @@ class DeltaSink(SinkConnector):
         return route(query)
 
     def target_table(self, query: ResolvedQuery) -> str | None:
-        """With credentials of its connection, only Spark has them."""
+        """Return the folder. None if the connection has credentials of its own, because only Spark has
+        them."""
         return None if AWS in query.link.connections else folder_of(query)
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """As far back as the table's log goes; for an upsert only the number of rows."""
+        """Return the steps as far back as the table's log goes; for an upsert, only row counts."""
         return DeltaRecorded(query, query.checkpoint.log.query_id() if query.checkpoint else None)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
-        """The newest version of the table."""
+        """Return the newest version of the table."""
         query_id = query.checkpoint.log.query_id() if query.checkpoint else None
         return DeltaContent(query, outputs, query_id, spark)
 
     def _partitions(self, query: ResolvedQuery) -> Sequence[str]:
-        """The partition columns of the table that is there, where that can be seen without Spark."""
+        """Return the existing table's partition columns, as far as they can be read without Spark."""
         table = self.target_table(query)
         try:
             return tuple(CollectionLog(table).partitions() or ()) if table is not None else ()
-        except OSError:  # what is wrong with it, Spark says
+        except OSError:  # Spark reports the problem
             return ()
 
     def _restored(self, query: ResolvedQuery) -> list[Diagnostic]:
-        """MZ069 for a table without steps that the checkpoint knows to be written; nothing where that
-        can't be seen."""
+        """Return MZ069 for a table without steps that the checkpoint says were written. Returns [] if that is
+        unknown."""
         table = self.target_table(query)
         if table is None or query.checkpoint is None:
             return []
@@ -84,7 +85,7 @@ class DeltaSink(SinkConnector):
             missing = lost_steps(log, done, self._whole.get(table))
             if missing is None and (held := newest_held(log, done)) is not None:
                 self._whole[table] = held
-        except (OSError, ValueError):  # what is wrong with them, the start says
+        except (OSError, ValueError):  # the start reports the problem
             return []
         return [lacking_steps(query, table, *missing)] if missing is not None else []
 
@@ -98,14 +99,15 @@ class DeltaSink(SinkConnector):
         use_s3(rows.sparkSession, run.query, path)
         partitions = run.query.body.get("partition_by", ())
         if run.begins and empties_target(run.query):
-            # The table has nothing of this generation yet: a crash before its first batch only repeats this.
+            # The table has no rows of this generation yet, so a crash before its first batch only repeats
+            # this.
             with run.rewriting(path):
                 _empty(rows, path, partitions)
         existing = self._partitions(run.query)
         rows = as_stored(rows, partitions or existing)
         if run.query.body["mode"] != "upsert":
             appended = with_count(rows.drop(POSITION)).writeStream.format("delta").outputMode("append")
-            # By the names that a table has, whatever their case, it divides the rows itself.
+            # An existing table partitions by its own column names, whatever their case.
             columns = () if _same(partitions, existing) else partitions
             return appended.option("mergeSchema", "true").option("path", path).partitionBy(*columns)
         keys = tuple(run.query.body["key"])
@@ -123,7 +125,7 @@ class DeltaSink(SinkConnector):
         return rows.writeStream.foreachBatch(merge_batch)
 
     def put_again(self, rows: DataFrame, run: SinkRun, name: str) -> None:
-        """One commit, which names the replay: Delta takes it from nobody a second time."""
+        """Write the rows in one commit that names the replay. Delta accepts each name only once."""
         path = folder_of(run.query)
         use_s3(rows.sparkSession, run.query, path)
         partitions = run.query.body.get("partition_by", ())
@@ -135,18 +137,19 @@ class DeltaSink(SinkConnector):
                 append(rows.drop(POSITION), 0, path)
 
     def compact(self, query: ResolvedQuery, spark: SparkSession, rewriting: Rewriting) -> str | None:
-        """Small files are merged once there are `min_files` more than the last time. Nothing is
-        vacuumed, for who else reads earlier versions of the table is not known.
+        """Merge small files if there are `min_files` more than last time. Vacuums nothing, because others may
+        read earlier versions of the table.
 
-        A bucket's credentials stay as the running sink has them: to give Spark those of now would close the
-        client that it writes with, and a wrong one would end a query that is well."""
+        Keeps the bucket's credentials of the running sink. Giving Spark the current ones would close the
+        client that the sink writes with, and wrong ones would stop a healthy query.
+        """
         wanted = query.body.get("compaction")
         if wanted is None:
             return None
         path = folder_of(query)
         table = f"delta.{quoted(path)}"
         file_count = count_files(spark, table)
-        # Fewer than the last time: somebody else has merged them, or emptied the table.
+        # Fewer than last time: somebody else has merged them, or emptied the table.
         known = self._merged[path] = min(self._merged.get(path, 0), file_count)
         if file_count < known + wanted["min_files"]:
             return None
@@ -157,19 +160,22 @@ class DeltaSink(SinkConnector):
 
 
 def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -> list[Diagnostic]:
-    """MZ053 for a table that lacks columns of the key: every MERGE would fail. Any other column is added.
-    For one whose partition columns are not those that the sink names: these can't change. And for one with
-    columns of other types: Spark casts what it can, and fails at the first value that it can't."""
+    """Return MZ053 for a table that the sink can't write.
+
+    It is missing columns of the key, so every MERGE would fail (other columns are added). Or its partition
+    columns differ from the sink's, and they can't change. Or its column types don't fit: Spark casts what it
+    can, and fails at the first value that it can't cast.
+    """
     local = local_path(folder)
     if local is None or not (local / "_delta_log").is_dir():
         return []
     table = open_table(str(local))
-    if table is None:  # Spark will report it
+    if table is None:  # Spark reports it
         return []
     if empties_target(query) and query.checkpoint is not None and not query.checkpoint.log.has_begun():
-        return []  # it gets the sink's own columns
+        return []  # it will get the sink's own columns
     named = column_types(table)
-    # As Spark resolves names: ignoring case.
+    # Spark ignores case when it resolves names.
     types = {name.lower(): type_ for name, type_ in named.items()}
     missing = [key for key in query.body.get("key", ()) if key.lower() not in types]
     if missing:
@@ -220,13 +226,13 @@ def _anew(query: ResolvedQuery, what: str) -> str:
 
 
 def _same(names: Sequence[str], others: Sequence[str]) -> bool:
-    """As Spark compares names: ignoring case."""
+    """Whether the names are the same to Spark, which ignores case."""
     return [name.lower() for name in names] == [name.lower() for name in others]
 
 
 def _empty(rows: DataFrame, path: str, partitions: Sequence[str]) -> None:
-    """No row is left in the table, and its columns and partition columns are those of the sink: one commit.
-    Nothing where there is no table yet."""
+    """Remove all rows of the table, and give it the sink's columns and partition columns, in one commit. Does
+    nothing if there is no table."""
     from pyspark.errors import AnalysisException
 
     session = rows.sparkSession
@@ -244,13 +250,13 @@ def _empty(rows: DataFrame, path: str, partitions: Sequence[str]) -> None:
 def _merge_latest(
     batch: DataFrame, step: int, path: str, keys: Sequence[str], partitions: Sequence[str]
 ) -> int | None:
-    """Merge the latest row of each key of the batch into the table, which is created when it is missing."""
+    """Merge the latest row of each key of the batch into the table, which is created if it is missing."""
     session, table = batch.sparkSession, f"delta.{quoted(path)}"
     latest = latest_rows(batch, keys)
     fields = [field for field in latest.schema.fields if field.name != CHANGE]
     ddl = ", ".join(f"{quoted(field.name)} {ddl_of(field.dataType)}" for field in fields)
     folders = f" PARTITIONED BY ({', '.join(map(quoted, partitions))})" if partitions else ""
     session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl}) USING DELTA{folders}")
-    # The query's own session. MERGE WITH SCHEMA EVOLUTION, in SQL, silently leaves a new column out.
+    # This is the query's own session. MERGE WITH SCHEMA EVOLUTION, in SQL, silently leaves a new column out.
     session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
     return merge(latest, step, table, keys)

@@ -1,8 +1,8 @@
 """The delta source: Spark's own stream of a table that other programs write, or of its change feed.
 
-The table is known by its id: Delta's offsets are versions of one table. What is checked before a start is
-read from the table's log without Spark. Where the connection has credentials of its own, only Spark reads
-the log, and refuses another table itself.
+The table is identified by its id, because Delta's offsets are versions of one table. Checks before a start
+read the table's log without Spark. If the connection has its own credentials, only Spark can read the log,
+and it refuses another table itself.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _FEED = "delta.enableChangeDataFeed"
 
 
 class DeltaSource(SourceConnector):
-    """Reads what the table holds, then what is added to it; with a key, then what changes in it."""
+    """Reads the table's rows, then the rows added to it; with a key, all its changes."""
 
     position = "STRUCT<version: BIGINT, is_there: INT, file: STRING, row: BIGINT>"
-    """With a key, the version of the change, and 0 for a row that is removed by it, 1 for one that is there
-    afterwards: an update removes the old row. Without one, the file; `row` grows along its rows."""
+    """With a key: the change's version, and 0 for a row that the change removes or 1 for a row that exists
+    after it. An update removes the old row. Without a key: the file; `row` grows along its rows."""
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        """Whether the table is there, has the declared columns and, with a key, a change feed."""
+        """Check that the table exists, has the declared columns and, with a key, a change feed."""
         folder = folder_of(query)
         problems = folder_problems(query, folder)
         if problems or AWS in query.link.connections:
@@ -78,8 +78,8 @@ class DeltaSource(SourceConnector):
         return another_upstream(query, "table", f"{why}: it was made anew")
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
-        """MZ067 where the table's log no longer reaches back to what comes next; MZ043 where it does not
-        reach as far as what was read: an older copy of the table."""
+        """Return MZ067 if the table's log no longer reaches back to the next version. Return MZ043 if it ends
+        before the last version read, because the table is then an older copy."""
         if AWS in query.link.connections:
             return None
         folder = folder_of(query)
@@ -89,7 +89,7 @@ class DeltaSource(SourceConnector):
             log = CollectionLog(folder)
             versions = log.versions()
             other = _another_history(query, log)
-        except OSError:  # the start says what is wrong with it
+        except OSError:  # the start reports the problem
             return None
         if other is not None:
             return other
@@ -113,7 +113,8 @@ class DeltaSource(SourceConnector):
         return route(query)
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
-        """Rows that others have deleted. With a key, the collection has lost these rows as well."""
+        """Return the rows that others have deleted. With a key, returns None, because the collection has
+        deleted them as well."""
         end, _ = former.log.offset(former.log.newest())
         if query.keys or AWS in query.link.connections or end is None:
             return None
@@ -125,7 +126,7 @@ class DeltaSource(SourceConnector):
         gone = rows_gone(log, _last_version(begin) if begin is not None else 0, _last_version(end))
         lost, read = gone.lost, gone.read
         if newest is not None and newest.total is not None and read is not None and newest.total > read:
-            # The log begins later than the source did.
+            # The log begins after the source's first version.
             lost, read = lost + newest.total - read if lost is not None else None, newest.total
         if lost == 0:
             return None
@@ -136,7 +137,8 @@ class DeltaSource(SourceConnector):
         return Loss(lost=lost, read=read if lost is not None else None, unit="rows", where=where)
 
     def guard(self, query: ResolvedQuery) -> Callable[[int], None] | None:
-        """Compare the last version that was read, then remember the one that this step reads up to."""
+        """Return a check that compares the last version read, then records the last version of the new
+        step."""
         checkpoint = query.checkpoint
         if checkpoint is None or AWS in query.link.connections:  # only Spark can read that log
             return None
@@ -152,7 +154,7 @@ class DeltaSource(SourceConnector):
         return check
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
-        """Copy which version was read last."""
+        """Copy the record of the last version read."""
         if (read := earlier.last_read()) is not None:
             later.record_last_read(*read)
 
@@ -167,7 +169,7 @@ class DeltaSource(SourceConnector):
         columns = record_columns(query.description.type, body)
         table = reader.load(folder)
         types = {field.name: _type_of(field.dataType) for field in table.schema.fields}
-        if differing := _differing(query, folder, types):  # only Spark may have been able to look
+        if differing := _differing(query, folder, types):  # perhaps only Spark was able to look
             raise MzplanError(differing)
         own = [f.col(quoted(c.name)).cast(spark_type(c.type)).alias(c.name) for c in columns]
         file = _file_below(uri_of(spark, folder), folder)
@@ -182,9 +184,9 @@ def _type_of(type_: DataType) -> str:
 
 
 def _file_below(uri: str, folder: str) -> Any:
-    """The file that a row comes from. It fails of one that is not below the table's folder, of this URI: the
-    log may lead out of it."""
-    # Without regard to how many slashes a local path begins with: Hadoop and Spark differ in it.
+    """Return the file that a row comes from. Fails for a file outside of the table's folder, of this URI: the
+    log may name such files."""
+    # Hadoop and Spark disagree about how many slashes a local path begins with.
     root, name = _plain(f.lit(f"{uri.rstrip('/')}/")), f.input_file_name()
     stays = f.startswith(_plain(name), root) & ~name.rlike(_UPWARDS)
     why = f"{MARK}[MZ283]: the log of {folder} leads out of it: a row is of "
@@ -196,7 +198,7 @@ def _plain(uri: Any) -> Any:
 
 
 def _place(file: Any, *, is_feed: bool) -> Any:
-    """The position of a row: see DeltaSource.position."""
+    """Return the position of a row: see DeltaSource.position."""
     version, exists = (f.col("_commit_version"), is_there()) if is_feed else (f.lit(None), f.lit(None))
     return f.struct(
         version.cast("bigint").alias("version"),
@@ -211,15 +213,15 @@ def _where(position: Any) -> Any:
 
 
 def _next_version(position: Any) -> tuple[int | None, bool]:
-    """By Delta's offset, the version that is read next, and whether it has been begun; None while what the
-    table held at the start is still read."""
+    """Return the next version to read from Delta's offset, and whether reading it has begun. The version is
+    None while the table's first snapshot is still being read."""
     if position.get("isStartingVersion"):
         return None, False
     return int(position["reservoirVersion"]), int(position.get("index", -1)) >= 0
 
 
 def _last_version(position: Any) -> int:
-    """Return the last version that a step reads which ends at this offset of Delta. Raises OSError."""
+    """Return the last version read by a step that ends at this offset of Delta. Raises OSError."""
     with decoding("an offset"):
         version = int(position["reservoirVersion"])
         begins = position.get("isStartingVersion") or int(position.get("index", -1)) >= 0
@@ -227,16 +229,16 @@ def _last_version(position: Any) -> int:
 
 
 def _begin(former: Checkpoint) -> Any:
-    """The offset after the first step; None if it isn't known. Raises OSError."""
-    if former.migrated_rows() is not None:  # the rows that it begins with were read by an earlier generation
+    """Return the offset after the first step, or None if it isn't known. Raises OSError."""
+    if former.migrated_rows() is not None:  # an earlier generation read its first rows
         return None
     first = StepIndex(former).find(0)
     return first.end if first is not None else former.log.offset(0)[0]
 
 
 def _another_history(query: ResolvedQuery, log: CollectionLog) -> Diagnostic | None:
-    """MZ043 if the table no longer has the commit that was read last: it is another copy of the table, which
-    others may have written since. None if it has, or if that can't be known. Raises OSError."""
+    """Return MZ043 if the table no longer has the commit that was read last. It is then another copy, which
+    others may have written since. Returns None if it has it, or if that is unknown. Raises OSError."""
     read = query.checkpoint.last_read() if query.checkpoint is not None else None
     if read is None:
         return None
@@ -251,7 +253,7 @@ def _another_history(query: ResolvedQuery, log: CollectionLog) -> Diagnostic | N
 
 
 def _without_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
-    """MZ052 for a folder without a table; nothing for a table that only Spark can read."""
+    """Return MZ052 for a folder without a table; () for a table that only Spark can read."""
     try:
         if CollectionLog(folder).versions():
             return ()
@@ -269,7 +271,7 @@ def _without_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
 
 
 def _differing(query: ResolvedQuery, folder: str, types: Mapping[str, str]) -> Diagnostic | None:
-    """MZ230 for a table, with columns of these types, that does not have the declared ones."""
+    """Return MZ230 for a table whose columns, of these types, don't include the declared ones."""
     stored = {name.lower(): type_ for name, type_ in types.items()}
     columns = record_columns(query.description.type, query.body)
     missing = [column.name for column in columns if column.name.lower() not in stored]
@@ -278,7 +280,7 @@ def _differing(query: ResolvedQuery, folder: str, types: Mapping[str, str]) -> D
         f"{column.name} is {type_} there, and {column.type} here"
         for column in columns
         if (type_ := stored.get(column.name.lower()))
-        and canonical_type(type_)  # else Spark says whether it can read it
+        and canonical_type(type_)  # otherwise Spark says whether it can read it
         and (declared := canonical_type(spark_type(column.type)))
         and not holds(declared, type_)
     ]
@@ -295,8 +297,8 @@ def _differing(query: ResolvedQuery, folder: str, types: Mapping[str, str]) -> D
 
 
 def _unfit(query: ResolvedQuery, folder: str, table: DeltaTable) -> Sequence[Diagnostic]:
-    """MZ230 for a table without the declared columns, or MZ228 for one without a change feed that a key
-    needs."""
+    """Return MZ230 for a table without the declared columns, or MZ228 for one without the change feed that a
+    key needs."""
     if differing := _differing(query, folder, whole_types(table)):
         return [differing]
     if query.keys and table.metadata().configuration.get(_FEED) != "true":

@@ -1,4 +1,4 @@
-"""What a Delta table holds of the rows that a sink has written, and of its steps: for `mzplan verify`."""
+"""The rows and steps that a sink has written into a Delta table, for `mzplan verify`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class DeltaContent(Content):
-    """One version of the table: the steps that are in it are those which its commits name."""
+    """One version of the table. It includes the steps that its commits name."""
 
     def __init__(
         self,
@@ -53,7 +53,6 @@ class DeltaContent(Content):
         self._partitions = log.partitions() or ()
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """See Content."""
         columns = [self._column(output.name).alias(output.name) for output in self._outputs]
         return self._table.select(*columns, f.col("_metadata.file_name").alias(PLACE))
 
@@ -62,7 +61,7 @@ class DeltaContent(Content):
         return f.col(quoted(name)) if exists else f.lit(None).cast("void")
 
     def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
-        """See Content: in the types of the table."""
+        """Return the rows in the types of the table (see Content)."""
         names = {column.lower(): column for column in rows.columns}
         columns = []
         for output in self._outputs:
@@ -77,7 +76,7 @@ class DeltaContent(Content):
 
 
 def _cast(value: Expression, before: DataType | None, after: DataType) -> Expression:
-    """As Delta writes it: fields of structs by their names. Raises GoneError."""
+    """Return the value as Delta writes it, matching the fields of structs by name. Raises GoneError."""
     try:
         return cast_by_name(value, before, after) if before is not None else value.cast(after)
     except FieldsDifferError as problem:
@@ -85,8 +84,11 @@ def _cast(value: Expression, before: DataType | None, after: DataType) -> Expres
 
 
 def open_table(folder: str) -> DeltaTable | None:
-    """A table, without Spark; None where there is none, one that is being made, or one with a feature that
-    only Spark knows. Raises OSError."""
+    """Open a table without Spark.
+
+    Returns None if there is no table, if it is still being created, or if it has a feature that only Spark
+    knows. Raises OSError.
+    """
     from deltalake.exceptions import DeltaError
 
     try:
@@ -98,21 +100,21 @@ def open_table(folder: str) -> DeltaTable | None:
 
 
 def last_step(log: CollectionLog, query_id: str | None) -> tuple[int, int]:
-    """The newest version of a table (-1: there is none), and the last step of a query that is in it (-1: none
-    that is known). Raises OSError."""
+    """Return the newest version of a table, and the last step of a query in it; -1 for a missing table or
+    step. Raises OSError."""
     versions = log.versions()
     try:
         step = log.last_transaction(query_id) if query_id is not None else None
     except OSError:
         for version in versions:
-            log.commit(version)  # raises where that is what can't be read, and not a checkpoint
+            log.commit(version)  # raises unless the unreadable file is a checkpoint
         step = None
     return max(versions, default=-1), step if step is not None else -1
 
 
 class DeltaRecorded(Recorded):
-    """Reads the table's log: each commit names the query and its step. For an append, the rows of the files
-    that the commit has added; for a MERGE, only the number of rows in its source."""
+    """Reads the table's log, in which each commit names the query and its step. An append's commit gives the
+    rows of the added files; a MERGE's commit gives only the row count of its source."""
 
     def __init__(self, query: ResolvedQuery, query_id: str | None):
         self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()

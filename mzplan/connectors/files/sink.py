@@ -47,7 +47,7 @@ class FilesSink(SinkConnector):
         return Probe(diagnostics=tuple(diagnostics))
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """Return the content of the listed files; for formats other than Parquet, only row counts."""
+        """Return the content of the listed files. For formats other than Parquet, only row counts."""
         return FilesRecorded(query, outputs)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
