@@ -1,4 +1,4 @@
-"""The local source: each append is one durable step; and the files of rows that `mzplan append` takes."""
+"""The local source, whose durable steps are appends, and the row files that `mzplan append` reads."""
 
 from __future__ import annotations
 

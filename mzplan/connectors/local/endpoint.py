@@ -1,16 +1,16 @@
 """The local source's endpoint: each append is one durable step, an Arrow file beside the checkpoint.
 
     <storage>/00000000000000000007-<hash of the id>.arrow    step 7: its rows; id and hash as metadata
-    <storage>/00000000000000000008-<hash of the id>+0.arrow  step 8, of an append that names its steps: each
-    <storage>/00000000000000000009-<hash of the id>+1.arrow  is a micro-batch of its own; step 9 of the same
-    <storage>/expired.json                                   the first step that is not expired
-    <storage>/expired-ids.json                               the ids of expired appends, to recognise repeated
-                                                             ones; only an append looks at them
+    <storage>/00000000000000000008-<hash of the id>+0.arrow  steps 8 and 9, of one append with named steps:
+    <storage>/00000000000000000009-<hash of the id>+1.arrow  each becomes a micro-batch of its own
+    <storage>/expired.json                                   the first step that hasn't expired
+    <storage>/expired-ids.json                               the ids of expired appends, which let an append
+                                                             recognise a repeated one
 
-A step is there when its file and those of all steps before it are. Each file is written under another name,
-fsynced, renamed; an append of several steps writes the first one last, so it is there whole or not at all.
-Appends of several processes take turns by a file lock; in an object store, which has none, the caller keeps
-others out.
+A step exists once its file and the files of all earlier steps exist. Each file is written under another name,
+fsynced and renamed. An append of several steps writes the first one last, so it exists completely or not at
+all. A file lock serialises the appends of several processes. An object store has no lock, so the caller must
+exclude others.
 """
 
 from __future__ import annotations
@@ -38,23 +38,26 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Table
 
 RESERVED = "mzplan:"
-"""Ids that begin so are those of steps that mzplan makes itself."""
+"""The prefix of ids for steps that mzplan creates itself."""
 _DIGITS = 20
 _EXPIRED = "expired.json"
 _IDS = "expired-ids.json"
 KEPT_IDS = 100_000
-"""Number of expired appends, the newest, whose ids are kept."""
-# Expired steps are removed when there are so many of them, or so many bytes.
+"""How many ids of expired appends are kept, newest first."""
+# Expired steps are removed once there are this many of them, or too many bytes.
 _DISCARD = 64
-# What one micro-batch reads of small steps, in bytes of their files; a larger step is one of its own.
+# The most file bytes of small steps that one micro-batch reads; a larger step gets its own.
 _JOINED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """The result of an append. `repeated`: an append with its id was there, from `step` on, and nothing was
-    written. `digests`: what was recorded of that one's rows, and the digest of these, if they are other
-    rows; of the step `other`."""
+    """The result of an append.
+
+    - `repeated`: an append with its id already existed, from `step` on, and nothing was written.
+    - `digests`: if that append had other rows, its recorded digest and the digest of these rows.
+    - `other`: the step whose rows differ.
+    """
 
     step: Step
     rows: int
@@ -68,12 +71,12 @@ class Appended:
 
 
 class LostStepsError(OSError):
-    """Steps are not there that were, and others have gone on from them: nothing can be appended, for it would
-    take the number of a lost one, and nobody would read it. The message says which."""
+    """Raised if steps that were read or followed by others are missing; the message names them. Nothing can
+    be appended, because an append would reuse the number of a lost step and never be read."""
 
 
 class StaleStepError(Exception):
-    """The next step is not the expected one; nothing was written."""
+    """Raised if the next step isn't the expected one. Nothing was written."""
 
     def __init__(self, expected: Step, next_step: Step):
         super().__init__(f"the next step is {next_step}, not {expected}")
@@ -82,8 +85,13 @@ class StaleStepError(Exception):
 
 @dataclass(frozen=True)
 class _FolderView:
-    """The content of the folder: the steps that are not expired, the file of each, expired ids (read when
-    first asked for), and the files after a missing step, which are of a killed or running append."""
+    """The content of the folder.
+
+    - `start`, `stop`: the range of the steps that haven't expired.
+    - `files`: each step's file.
+    - `ids`: reads the expired ids.
+    - `left`: the files after a missing step, from a killed or running append.
+    """
 
     start: Step
     stop: Step
@@ -101,7 +109,7 @@ class _FolderView:
 
 
 class LocalSteps:
-    """The steps in one folder. Raises OSError for a failure of the storage."""
+    """The steps in one folder. Raises OSError if the storage fails."""
 
     def __init__(self, storage: str):
         self.place = storage
@@ -113,7 +121,7 @@ class LocalSteps:
         return range(view.start, view.stop)
 
     def append(self, rows: Table, id_: str, expect: Step | None = None) -> Appended:
-        """As Turn.append of one step, in a turn of its own."""
+        """Append one step, in a turn of its own (see Turn.append)."""
         with self.turn() as turn:
             appended = turn.append([rows], id_, expect)
             turn.write()
@@ -121,8 +129,8 @@ class LocalSteps:
 
     @contextlib.contextmanager
     def turn(self, passed: Step = 0) -> Iterator[Turn]:
-        """While no other append can write. `passed`: the step after those that were read, as far as others
-        know. Raises LostStepsError."""
+        """Hold the lock, so that no other append can write. `passed` is the step after the last one read, as
+        far as others know. Raises LostStepsError."""
         with self.folder.lock():
             view = self._look()
             if view.stop < passed:
@@ -134,8 +142,8 @@ class LocalSteps:
             yield Turn(self, view)
 
     def _tidy(self, view: _FolderView) -> None:
-        """Remove the files of a killed append. Raises LostStepsError where steps were lost: the steps after
-        them may have been read, so their numbers must not be used again."""
+        """Remove the files of a killed append. Raises LostStepsError if steps were lost: the steps after them
+        may have been read, so their numbers must not be reused."""
         lost = [step for step, name in view.left.items() if step - _index_of(name) != view.stop]
         if lost:
             raise LostStepsError(
@@ -146,8 +154,8 @@ class LocalSteps:
             self.folder.delete(view.left[step])
 
     def _read(self, step: Step) -> StepFile:
-        """Raises StepError for one that is not there, and OSError."""
-        # A step's file never changes: the folder is looked at again only for one that was not there.
+        """Return a step's file. Raises StepError if it is missing, and OSError."""
+        # A step's file never changes, so only a missing one requires a new look at the folder.
         view = self._read_from if self._read_from is not None else self._look()
         reader = self._opened(view, step)
         if reader is None:
@@ -164,7 +172,7 @@ class LocalSteps:
         return self._open(view.files[step]) if step in view.files and step >= view.start else None
 
     def joined(self, steps: range) -> range:
-        """The first of these steps, all of which are there: as many as one micro-batch is to read."""
+        """Return the first of these existing steps: as many as one micro-batch should read."""
         files = self._look().files
         names = [files.get(step, "") for step in steps]
         alone = next((at for at, name in enumerate(names) if _is_alone(name)), len(names))
@@ -174,15 +182,15 @@ class LocalSteps:
         return steps[:number]
 
     def batches(self, step: Step) -> list[RecordBatch]:
-        """A step's rows, once they are those that were appended. Raises StepError when it is not there, and
-        OSError, before anybody has seen a row, when its file is damaged."""
+        """Return a step's rows, after checking that they are the appended ones. Raises StepError if the step
+        is missing, and OSError if its file is damaged."""
         try:
             return self._read(step).rows()
         except DamagedStepError as problem:
             raise OSError(f"the file of step {step} in {self.place} is damaged: {problem}") from None
 
     def rows(self, steps: range) -> int:
-        """The rows of these steps. Raises StepError for one that is not there."""
+        """Return the number of rows in these steps. Raises StepError if one is missing."""
         view = self._look()
         missing = next((step for step in steps if step not in view.files), None)
         if missing is not None:
@@ -190,14 +198,14 @@ class LocalSteps:
         return sum(self._summary(view.files[step])[0] for step in steps)
 
     def appended(self) -> int:
-        """The rows of all appends, whether they were read or not; of expired ones as far as they are
-        remembered."""
+        """Return the number of rows of all appends, read or not. Counts expired ones as far as they are
+        recorded."""
         view = self._look()
         expired = [rows for step, rows, _ in view.expired.values() if step < view.start]
         return sum(expired) + self.rows(range(view.start, view.stop))
 
     def expire(self, step: Step) -> None:
-        """Discard steps before this one when they have become many, but always keep the newest."""
+        """Discard steps before this one once they are many. Always keeps the newest step."""
         with self.folder.lock():
             view = self._look()
             if step > view.stop:
@@ -211,7 +219,7 @@ class LocalSteps:
                 if old_step >= view.start:
                     ids[_key_of(view.files[old_step])] = (old_step, *self._summary(view.files[old_step]))
             kept = dict(sorted(ids.items(), key=lambda item: item[1][0])[-KEPT_IDS:])
-            # First: an append that no longer finds a step's file finds its id here.
+            # Written first, so that an append which no longer finds a step's file finds its id here.
             self.folder.write(_IDS, json.dumps(kept).encode())
             self.folder.write(_EXPIRED, json.dumps({"start": until}).encode())
             for old_step in old:
@@ -221,7 +229,7 @@ class LocalSteps:
         return self.folder.size([view.files[step] for step in old]) >= 64 << 20
 
     def _look(self) -> _FolderView:
-        # The files first: when what is expired is read later, none that was discarded is thought missing.
+        # List the files first. If steps expire in between, they are then known as expired, not missing.
         files = {step: name for name in self.folder.names() if (step := _step_of(name)) is not None}
         expired = self._object(_EXPIRED)
         with decoding(f"{self.place}/{_EXPIRED}"):
@@ -245,7 +253,7 @@ class LocalSteps:
             return content
 
     def find(self, view: _FolderView, key: str) -> tuple[Step, int, str] | None:
-        """Step, rows and digest of the append whose id has this hash; None where there is none."""
+        """Return step, rows and digest of the append whose id has this hash, or None."""
         if key in view.expired:
             return view.expired[key]
         for step, name in view.files.items():
@@ -254,14 +262,13 @@ class LocalSteps:
         return None
 
     def recorded(self, view: _FolderView, step: Step) -> tuple[Step, int, str] | None:
-        """Step, rows and digest of a step; None if there is no such step, or it is so old that it is
-        forgotten."""
+        """Return step, rows and digest of a step. None if it doesn't exist, or is too old to be recorded."""
         if step in view.files:
             return (step, *self._summary(view.files[step]))
         return next((append for append in view.expired.values() if append[0] == step), None)
 
     def _summary(self, name: str) -> tuple[int, str]:
-        """The number of rows, and their digest."""
+        """Return the number of rows in a file, and their digest."""
         file = self._open(name)
         if file is None:
             raise OSError(f"{name} is not there any more")
@@ -279,7 +286,7 @@ class LocalSteps:
 
 
 class Turn:
-    """The turn of one append, while it has the lock. `view`: the folder at its beginning."""
+    """The turn of one append, which holds the lock. `view` is the folder at its beginning."""
 
     def __init__(self, steps: LocalSteps, view: _FolderView):
         self._steps = steps
@@ -288,14 +295,14 @@ class Turn:
 
     @property
     def stop(self) -> Step:
-        """The step after those that are there, and those that `write` makes."""
+        """The step after the existing ones and the planned ones."""
         return self.view.stop + len(self._planned)
 
     def append(
         self, steps: Sequence[Table], id_: str, expect: Step | None = None, *, apart: bool = False
     ) -> Appended:
-        """Plan rows as the next steps, unless an append of this id has made them. `apart`: each is to be a
-        micro-batch of its own. Raises StaleStepError."""
+        """Plan rows as the next steps, unless an append with this id already exists. `apart`: each step
+        becomes a micro-batch of its own. Raises StaleStepError."""
         known = self._steps.find(self.view, _hash(id_))
         if known is not None:
             differences = ((step, self._differing(step, rows)) for step, rows in enumerate(steps, known[0]))
@@ -313,22 +320,22 @@ class Turn:
         return Appended(step=first, rows=sum(rows.num_rows for rows in steps))
 
     def plans(self, id_: str) -> bool:
-        """Whether an append of this id is planned."""
+        """Whether an append with this id is planned."""
         return any(own == id_ for own, _ in self._planned.values())
 
     def known(self, id_: str) -> Step | None:
-        """The first step of the append of this id; None where none has been made."""
+        """Return the first step of the append with this id, or None."""
         known = self._steps.find(self.view, _hash(id_))
         return known[0] if known is not None else None
 
     def _differing(self, step: Step, rows: Table) -> tuple[str, str] | None:
-        """Of a step that was appended: what was recorded of its rows, and the digest of these, if they are
-        other rows."""
+        """Return the recorded digest of a step and the digest of these rows, or None if the rows are the
+        same."""
         recorded = self._steps.recorded(self.view, step)
         return differing(*recorded[1:], content_hash([rows])) if recorded is not None else None
 
     def write(self) -> None:
-        """Write what is planned; all or none. Once."""
+        """Write all planned steps or none. Call it once."""
         for name, (id_, rows) in reversed(self._planned.items()):
             self._write(name, id_, rows)
 
@@ -337,8 +344,8 @@ class Turn:
 
 
 class LocalEndpoint:
-    """A DurableInputEndpoint over the appended steps. The step after them is the next append's, or empty if
-    none is made before it is committed."""
+    """A DurableInputEndpoint over the appended steps. The step after them is the next append, or an empty
+    step if it is committed before one."""
 
     def __init__(self, storage: str, config: Mapping[str, Any]):
         self._steps = LocalSteps(storage)
@@ -364,7 +371,7 @@ class LocalEndpoint:
         if pending is not None and pending[0] == step:
             if step not in self.steps():
                 empty = arrow_schema(columns_of_config(self._config)).empty_table()
-                # An append at this moment becomes the step instead.
+                # A concurrent append becomes the step instead.
                 with contextlib.suppress(StaleStepError):
                     self._steps.append(empty, f"{RESERVED}empty step {step}", expect=step)
             self._feed(step, pending[1])
@@ -402,7 +409,7 @@ def _hash(id_: str) -> str:
 
 
 def _name(step: Step, key: str, index: int | None = None) -> str:
-    """The name of a step's file. `index`: of an append that names its steps, that of this one."""
+    """Return the name of a step's file. `index` is the step's number within an append with named steps."""
     return f"{step:0{_DIGITS}}-{key}{f'+{index}' if index is not None else ''}.arrow"
 
 
@@ -426,7 +433,8 @@ def _index_of(name: str) -> int:
 
 
 def _appends(content: Any) -> dict[str, tuple[Step, int, str]]:
-    """Step, rows and digest of each append, by the hash of its id. Raises what decoding() knows."""
+    """Return step, rows and digest of each append, by the hash of its id. Raises the errors that decoding()
+    handles."""
     appends = {
         key: (checked_step(step), checked_step(rows), digest) for key, (step, rows, digest) in content.items()
     }

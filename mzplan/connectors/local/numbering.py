@@ -1,10 +1,9 @@
-"""The turns of those who append to local sources, and how the steps of one and those of its collection
-correspond.
+"""The lock on appends to local sources, and the mapping from a source's steps to its collection's steps.
 
-A micro-batch, which is one step of the collection, reads what has been appended since the last one: steps of
-the source that follow each other. Spark logs in the checkpoint which ones, before it reads them. Steps of an
-append that names them (`Turn.append`, apart) are micro-batches of their own, so that where they will be is
-known before they are read.
+A micro-batch, which is one step of the collection, reads all appends since the last one: consecutive steps of
+the source. Spark logs their range in the checkpoint before it reads them. Steps of an append with named steps
+(`Turn.append`, apart) are micro-batches of their own. So their collection steps are known before they are
+read.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ def turns(
     places: Collection[Place],
     alone: Callable[[], contextlib.AbstractContextManager[object]],
 ) -> Iterator[dict[Place, Turn]]:
-    """While nobody else can append to these sources. `alone` keeps other processes out where the storage has
-    no lock: in an object store. Raises LostStepsError, OSError."""
+    """Keep others from appending to these sources. In an object store, which has no lock, `alone` excludes
+    other processes. Raises LostStepsError, OSError."""
     with contextlib.ExitStack() as stack:
         if local_path(warehouse) is None:
             stack.enter_context(alone())
-        # In the same order everywhere: nobody waits for one who waits for us.
+        # Locking in the same order everywhere prevents a deadlock.
         folders = {place: Checkpoint.of(warehouse, *place).steps for place in sorted(set(places))}
         yield {
             place: stack.enter_context(LocalSteps(folder).turn(passed_step(warehouse, place)))
@@ -45,7 +44,7 @@ def turns(
 
 
 class Numbering:
-    """Of one source, while nobody else can append to it. Raises OSError."""
+    """The mapping for one source, while nobody else can append to it. Raises OSError."""
 
     def __init__(self, turn: Turn, warehouse: str, place: Place):
         self._turn, self._view = turn, turn.view
@@ -53,8 +52,8 @@ class Numbering:
         self._place = place
 
     def upper(self) -> Step | None:
-        """The step of the collection that what is appended next becomes, each step apart; None where that is
-        decided only when what waits is read."""
+        """Return the collection step of the next append if each step stays apart. None if it depends on how
+        the waiting steps are read."""
         stop = self._planned(self._view.stop)
         return None if stop is None else stop + self._turn.stop - self._view.stop
 
@@ -64,8 +63,8 @@ class Numbering:
         return self._next[0]
 
     def collected(self, step: Step) -> Step | None:
-        """The step of the collection that a step of the source is in or becomes; None where that is not known
-        (any more, or yet)."""
+        """Return the collection step that contains, or will contain, a source step. None if that isn't known
+        (yet or any more)."""
         planned = self._planned(step)
         if planned is not None or step >= self._next[1]:
             return planned
@@ -83,8 +82,8 @@ class Numbering:
 
     @cached_property
     def _next(self) -> tuple[Step, Step]:
-        """The step of the collection that is planned next, and the first step of the source that it reads."""
-        # Where that is beyond the steps that are there, it is the very first, which is about to be made.
+        """The collection step that is planned next, and the first source step that it reads."""
+        # If that is after the existing steps, it is the very first step, which is about to be created.
         newest = self._history.log.newest()
         position = self._history.log.entry(newest)
         read = step_of(position) if position is not None else None
@@ -92,7 +91,7 @@ class Numbering:
 
     def _planned(self, step: Step) -> Step | None:
         if self._view.start == 0 and self._view.are_alone(range(step)):
-            return step  # each was one of its own from the beginning
+            return step  # every step was a micro-batch of its own
         following, unread = self._next
         if step < min(unread, self._view.stop) or not self._view.are_alone(range(unread, step)):
             return None
@@ -100,13 +99,13 @@ class Numbering:
 
 
 def passed_step(warehouse: str, place: Place) -> Step:
-    """The step after the last one that a source has read, as its checkpoint, its index and its collection's
-    log say; the highest of them, for one of them may have been restored, too. Raises OSError."""
+    """Return the step after the last one that a source has read. Checkpoint, index and collection log may
+    each have been restored, so the highest one counts. Raises OSError."""
     history = StepHistory(warehouse, place)
     log = history.log
     newest = log.newest()
-    # The offsets of the very first micro-batch may be of a step that is only about to be made: they count
-    # once it is done. All later ones are of steps that are there.
+    # The first micro-batch's offsets may name a step that is only about to be created, so they count once it
+    # is committed. All later offsets name existing steps.
     offset, _ = log.offset(newest if newest > 0 else log.committed())
     last = history.index.last()
     ends = [offset, *(record.end for record in [last, *history.tail(last)] if record is not None)]

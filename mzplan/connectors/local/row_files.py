@@ -1,4 +1,5 @@
-"""Files of rows as Arrow tables: JSON lines, CSV with a header, Parquet; each mistake by line and column."""
+"""Reads files of rows into Arrow tables: JSON lines, CSV with a header, Parquet. Mistakes name line and
+column."""
 
 from __future__ import annotations
 
@@ -34,14 +35,15 @@ _SUFFIXES: dict[str, Format] = {
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What is wrong with a record. `line`: from 1 (for Parquet: the row); None for the whole file."""
+    """A mistake in a record. `line` counts from 1 (for Parquet, it's the row); None for the whole file."""
 
     line: int | None
     text: str
 
 
 class BadFileError(Exception):
-    """A file that does not fit the columns. `mistakes`: the first ones; `more`: the number of others."""
+    """Raised for a file that doesn't fit the columns. `mistakes`: the first ones; `more`: how many others
+    there are."""
 
     def __init__(self, mistakes: Sequence[Mistake], more: int = 0):
         super().__init__(mistakes[0].text)
@@ -50,12 +52,12 @@ class BadFileError(Exception):
 
 
 def format_of(name: str) -> Format | None:
-    """The format of a file, by its extension; None for an unknown one."""
+    """Return the format of a file by its extension, or None for an unknown one."""
     return _SUFFIXES.get(name.rpartition(".")[2].lower()) if "." in name else None
 
 
 def read_rows(data: bytes, format_: Format, columns: Sequence[Column]) -> Table:
-    """The rows of a file, with exactly these columns. Raises BadFileError, with its first mistakes."""
+    """Return the rows of a file, with exactly these columns. Raises BadFileError with the first mistakes."""
     import pyarrow as pa
 
     if format_ == "parquet":
@@ -71,7 +73,7 @@ Record = tuple[int, dict[str, Any] | Mistake]
 
 
 def _batches(records: Iterator[Record], columns: Sequence[Column], *, is_text: bool) -> list[RecordBatch]:
-    """Each record's line and values (or its mistake) → batches. Raises BadFileError."""
+    """Return batches from each record's line and its values or mistake. Raises BadFileError."""
     try:
         converters = [(column.name, converter(column, text=is_text)) for column in columns]
     except ValueError as problem:
@@ -144,7 +146,7 @@ def _no_constant(word: str) -> NoReturn:
 
 
 def _csv_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:
-    """The first line names the columns, in any order; an empty field is NULL."""
+    """Yield the records. The first line names the columns, in any order; an empty field is NULL."""
     known = [column.name for column in columns]
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
@@ -189,7 +191,7 @@ def _of_parquet(data: bytes, columns: Sequence[Column]) -> list[RecordBatch]:
         before = 0
         for batch in file.iter_batches(batch_size=_BATCH_ROWS):
             try:
-                batch.validate(full=True)  # as who reads the step does
+                batch.validate(full=True)  # the reader of the step does the same
                 batches.append(fit(batch, columns))
             except pa.ArrowInvalid as problem:
                 raise BadFileError([Mistake(None, f"after row {before}: {problem}")]) from None

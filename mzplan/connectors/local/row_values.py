@@ -1,4 +1,4 @@
-"""Conversion of values in JSON or CSV to a column's type, with messages for people."""
+"""Converts values from JSON or CSV to a column's type, with messages for people."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from mzplan.schema.columns import Column, parse_columns
 Convert = Callable[[Any], Any]
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}\Z")
-_DIGITS = Context(prec=100)  # more than a DECIMAL has; Python's default is less
+_DIGITS = Context(prec=100)  # more than a DECIMAL has; Python's default is fewer
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class ValueFormError(ValueError):
-    """A value is not of its type. The message describes the value; `path`: where it is within the column."""
+    """Raised if a value doesn't have its type. The message describes the value; `path` is its place in the
+    column."""
 
     def __init__(self, message: str, path: str = ""):
         super().__init__(message)
@@ -30,10 +31,10 @@ class ValueFormError(ValueError):
 
 
 def converter(column: Column, *, text: bool) -> Convert:
-    """A function that converts a value to a column's type: from JSON (parsed with Decimal for numbers with a
-    point) or, with `text`, from a field of CSV.
+    """Return a function that converts a value to a column's type.
 
-    The function raises ValueFormError. Raises ValueError at once for a type that text can't hold.
+    It reads JSON (parsed with Decimal for numbers with a point) or, with `text`, a field of CSV. It raises
+    ValueFormError. Raises ValueError immediately for a type that text can't hold.
     """
     convert = _of_text(column.type) if text else _of_json(column.type)
     if column.nullable:

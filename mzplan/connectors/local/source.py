@@ -1,4 +1,4 @@
-"""The local source: an EndpointSource whose steps are a generation's own."""
+"""The local source: an EndpointSource whose steps belong to one generation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mzplan.warehouse.checkpoints import Checkpoint
 
 
 class LocalSource(EndpointSource):
-    """Reads what `mzplan append` has written."""
+    """Reads the rows that `mzplan append` has written."""
 
     def __init__(self) -> None:
         super().__init__(LocalFactory())
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
-        """All of it: what is appended belongs to the generation that was there then."""
+        """Return all appended rows, because they belong to the earlier generation."""
         rows = LocalSteps(former.steps).appended()
         where = "they were appended to the generation before, and go with it"
         return Loss(lost=rows, read=rows, unit="appended rows", where=where) if rows else None

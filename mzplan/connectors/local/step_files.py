@@ -1,7 +1,6 @@
-"""The Arrow file of a step: its rows, and as metadata the id of its append, their number and their digest.
+"""The Arrow file of a step: its rows and, as metadata, the append's id and the rows' number and digest.
 
-Arrow believes what a file says of offsets and of what is NULL: so nothing looks at rows before they are
-validated.
+Arrow trusts a file's offsets and NULL counts, so rows are validated before anything reads them.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ _BATCH_ROWS = 20_000
 
 
 class DamagedStepError(Exception):
-    """A file that no append has written so. The message says why."""
+    """Raised for a file that no append wrote in this form. The message says why."""
 
 
 class StepFile:
-    """A step's file, of which nothing but the schema was looked at. Raises DamagedStepError."""
+    """A step's file; opening it reads only the schema. Raises DamagedStepError."""
 
     def __init__(self, data: bytes | memoryview):
         import pyarrow as pa
@@ -33,14 +32,15 @@ class StepFile:
             self._metadata = pa.ipc.open_file(self._data).schema.metadata
 
     def summary(self) -> tuple[int, str]:
-        """The number of rows, and their digest, as the append has recorded them. Raises DamagedStepError."""
+        """Return the number of rows and their digest, as the append recorded them. Raises
+        DamagedStepError."""
         try:
             return int(self._metadata[b"mzplan.rows"]), self._metadata[b"mzplan.digest"].decode()
         except (KeyError, TypeError, ValueError):
             raise DamagedStepError("it does not say how many rows it has, or of which digest") from None
 
     def rows(self) -> list[RecordBatch]:
-        """All rows, once they are those that were appended. Raises DamagedStepError."""
+        """Return all rows, after checking that they are the appended ones. Raises DamagedStepError."""
         import pyarrow as pa
 
         rows, digest = self.summary()
@@ -59,7 +59,7 @@ class StepFile:
 
 
 def encode_step(rows: Table, id_: str) -> memoryview:
-    """The content of a step's file."""
+    """Return the content of a step's file."""
     import pyarrow as pa
 
     digest = str(content_hash([rows]))
@@ -74,7 +74,7 @@ def encode_step(rows: Table, id_: str) -> memoryview:
 
 @contextmanager
 def _decoding() -> Iterator[None]:
-    """Errors that Arrow or the hash of the rows raises for a file that no append wrote."""
+    """Turn errors of Arrow and of the row hash into DamagedStepError: no append wrote such a file."""
     import pyarrow as pa
 
     try:
@@ -84,8 +84,8 @@ def _decoding() -> Iterator[None]:
 
 
 def differing(rows: int, digest: str, other: ContentHash) -> tuple[str, str] | None:
-    """The digest that was recorded of so many rows, and that of others, unless these are the same rows. A
-    digest of a kind that is not known here is that of none."""
+    """Return the recorded digest and the digest of the `other` rows, or None if the rows are the same. A
+    digest of an unknown kind matches no rows."""
     if ContentHash.parse(rows, digest) == other:
         return None
     return digest, str(other)
