@@ -1,6 +1,6 @@
-"""The content of records: formats and envelopes → columns, dead letters, schemas of a registry.
+"""The content of records: formats and envelopes, dead letters, and the schemas of a registry.
 
-May not depend on the server that a record comes from.
+Independent of the server that a record comes from.
 """
 
 from __future__ import annotations

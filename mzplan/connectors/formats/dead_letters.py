@@ -1,5 +1,5 @@
-"""`on_error: dead-letter`: malformed records are kept aside, with their position and the reason; and read
-once more from the table that keeps them."""
+"""Dead letters (`on_error: dead-letter`): keeps malformed records with their position and the reason, and
+reads them again."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ COLUMNS = (
     "query STRING, source STRING, reason STRING, topic STRING, partition INT, offset BIGINT, "
     "timestamp TIMESTAMP, key BINARY, value BINARY, step BIGINT, kept_at TIMESTAMP"
 )
-# Identifies a record. `timestamp`: a topic that was deleted and created again has the same offsets.
+# Identifies a record. Includes `timestamp`, because a topic that was deleted and re-created reuses offsets.
 RECORD = ("topic", "partition", "offset", "timestamp")
-# Identifies a letter, so that a step that is run again finds it. `query` is the id of the source's query: a
-# rename keeps it, and another environment's source of the same name has another one.
+# Identifies a letter, so that a repeated step finds it. `query` is the id of the source's query: a rename
+# keeps it, and a source of the same name in another environment has another id.
 LETTER = ("query", "step", *RECORD)
 _REMOVED = "mzplan_removed"
 _NO_HEADERS = "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers"
@@ -39,8 +39,11 @@ _NO_HEADERS = "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS header
 
 @dataclass(slots=True)
 class DeadLetters:
-    """Dead letters of one source, in one run of its query. `send` sends them to a topic, as columns `key`,
-    `value` and `headers`; `counted` receives their number in a step, once they are kept."""
+    """The dead letters of one source, in one run of its query.
+
+    - `send`: sends letters to a topic, as columns `key`, `value` and `headers`.
+    - `counted`: receives the number of letters in a step, after they are stored.
+    """
 
     query: ResolvedQuery
     send: Callable[[DataFrame], None]
@@ -49,9 +52,9 @@ class DeadLetters:
 
     @contextmanager
     def apart(self, batch: DataFrame, step: int) -> Iterator[DataFrame]:
-        """Keep the malformed records of a micro-batch aside; yields the rows of all others. When the step is
-        run again, a table still has each letter once; a topic may have it twice."""
-        # Read and parsed once, so that both parts agree, also where a schema is registered in between.
+        """Store the malformed records of a micro-batch, and yield the rows of the other records. If the step
+        runs again, a table still has each letter once; a topic may have it twice."""
+        # Read and parsed once, so that both parts agree even if a schema is registered in between.
         batch.persist()
         try:
             bad = batch.where(f"{DEAD} IS NOT NULL")
@@ -81,13 +84,14 @@ class DeadLetters:
             return self.send(_records(letters))
         table = ensure_table(bad.sparkSession, folder)
         if self._may_repeat:
-            # Record by record: under another schema, the step may have other dead letters than before.
+            # Compared by record, because under another schema the step may have other dead letters than
+            # before.
             return add_missing(letters, table, LETTER)
         return append(letters, step, folder)
 
 
 def ensure_table(session: SparkSession, folder: str) -> str:
-    """The name in SQL of the table of dead letters in a folder, made where there is none."""
+    """Return the SQL name of the dead letters' table in a folder. Creates the table if it is missing."""
     table = f"delta.{quoted(folder)}"
     session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({COLUMNS}) USING DELTA")
     return table
@@ -100,8 +104,8 @@ def letters_of(query: ResolvedQuery, table: DataFrame) -> DataFrame:
 
 
 def records_of(letters: DataFrame) -> DataFrame:
-    """The records that they were, as Spark's Kafka source has them. One that was kept by several steps is
-    there once."""
+    """Return the original records, as Spark's Kafka source has them. A record that several steps kept appears
+    once."""
     return letters.dropDuplicates([*RECORD]).selectExpr(
         "CAST(key AS BINARY)",
         "CAST(value AS BINARY)",
@@ -115,7 +119,7 @@ def records_of(letters: DataFrame) -> DataFrame:
 
 
 def remove(letters: DataFrame, table: str) -> None:
-    """Take letters out of their table (its name in SQL), in one commit."""
+    """Delete letters from their table (its name in SQL), in one commit."""
     letters.createOrReplaceTempView(_REMOVED)
     same = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in ("query", *RECORD))
     letters.sparkSession.sql(
@@ -124,13 +128,13 @@ def remove(letters: DataFrame, table: str) -> None:
 
 
 def folder_of(query: ResolvedQuery) -> str | None:
-    """The folder of the table; None where there is none."""
+    """Return the table's folder, or None without a table."""
     path = (query.body.get("dead_letter") or {}).get("path")
     return absolute(query.directory, path) if path is not None else None
 
 
 def named(query: ResolvedQuery, topic: Callable[[str], LineageName]) -> tuple[LineageName, ...]:
-    """Where dead letters of a source go, if it keeps any."""
+    """Return where a source's dead letters go, or () if it keeps none."""
     place = query.body.get("dead_letter")
     if query.body.get("on_error") != WORD or not place:
         return ()
@@ -139,7 +143,7 @@ def named(query: ResolvedQuery, topic: Callable[[str], LineageName]) -> tuple[Li
 
 
 def check(query: ResolvedQuery, probe: Callable[[ResolvedQuery], Probe]) -> tuple[Diagnostic, ...]:
-    """Whether malformed records can be kept aside. `probe` checks whether a topic can be written."""
+    """Return why malformed records can't be kept. `probe` checks whether a topic can be written."""
     place = query.body["dead_letter"]
     if (folder := folder_of(query)) is not None:
         return _check_folder(query, folder)
@@ -158,7 +162,7 @@ def check(query: ResolvedQuery, probe: Callable[[ResolvedQuery], Probe]) -> tupl
 
 def _check_folder(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
     local = local_path(folder)
-    if local is None:  # only Spark can check what it can reach there
+    if local is None:  # only Spark can check what it reaches there
         return ()
     nearest = next((path for path in (local, *local.parents) if path.exists()), Path("/"))
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
@@ -179,7 +183,7 @@ def _problem(query: ResolvedQuery, code: str, summary: str, detail: str, hint: s
 
 
 def _records(letters: DataFrame) -> DataFrame:
-    """The original records, with what is known of them in headers."""
+    """Return the original records, with the letters' other columns in headers."""
     names = ("query", "source", "reason", "topic", "partition", "offset", "step")
     headers = [
         f.struct(

@@ -1,6 +1,8 @@
-"""The envelope `debezium`: a record is a change of a row, with the row `before` and `after` it, and `op`: c
-(created), u (updated), r (read, for a snapshot), d (deleted). Everything else in it is ignored. In JSON it
-may be the `payload` beside a `schema`, which is Kafka Connect's default.
+"""The envelope `debezium`, for records that are changes of rows.
+
+A record has the row `before` and `after` the change, and `op`: c (created), u (updated), r (read, for a
+snapshot), d (deleted). All other fields are ignored. In JSON, the record may be the `payload` beside a
+`schema`, which is Kafka Connect's default.
 """
 
 from __future__ import annotations
@@ -38,10 +40,10 @@ if TYPE_CHECKING:
 _OP, _KEPT = "_mzplan_op", "_mzplan_before"
 _OPENED, _MOVED = "_mzplan_opened", "_mzplan_moved"
 _OPS = ("c", "u", "r", "d")
-# Debezium's placeholder for a value that PostgreSQL did not send: one stored out of line, in a row that was
-# updated without changing it. As text; for bytes that are written as text, in base64 or as digits; for an
-# hstore that is written as JSON, as an object. An array has it alone; an array of UUIDs has its UUID, and an
-# array of numbers has its bytes. A map has it as its only key.
+# Debezium's placeholder for a value that PostgreSQL didn't send: the value is stored out of line, and an
+# update of its row didn't change it. It is text; for bytes written as text, it is base64 or digits; for an
+# hstore written as JSON, an object. An array has it as the only element; an array of UUIDs has its UUID, and
+# an array of numbers has its bytes. A map has it as the only key.
 _PLACEHOLDER = "__debezium_unavailable_value"
 _PLACEHOLDERS = (
     _PLACEHOLDER,
@@ -57,21 +59,20 @@ _TEXT, _NUMBER = (
 
 
 def members(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The fields of an envelope that are read, as columns."""
+    """Return the fields of an envelope that are read, as columns."""
     row = f"STRUCT<{','.join(replace(column, nullable=True).as_field for column in columns)}>"
     return Column("before", row), Column("after", row), Column("op", "STRING")
 
 
 def without_tombstones(rows: DataFrame) -> DataFrame:
-    """The records except those without a value: Debezium writes one after each delete, for Kafka's
-    compaction.
-    """
+    """Return the records that have a value. Debezium writes one without after each delete, for Kafka's
+    compaction."""
     return rows.where("value IS NOT NULL")
 
 
 def opened(rows: DataFrame, columns: Sequence[Column], written: str) -> DataFrame:
-    """Records of JSON with one more column for the content of their envelopes. (An expression instead would
-    be evaluated, and so the record parsed, at each use.)"""
+    """Return JSON records with an added column for their envelope's content. It is a column because Spark
+    would evaluate an expression, and parse the record, at each use."""
     *states, op = members(columns)
     inner = f"{parsed_ddl(states, written)}, {ddl([op])}"
     text = f.concat(f.lit(BEFORE), f.col("value").cast("string"), f.lit("}"))
@@ -81,15 +82,19 @@ def opened(rows: DataFrame, columns: Sequence[Column], written: str) -> DataFram
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Debezium(Envelope):
-    """See Envelope. `row`: the columns in the records. `avro`: the records are DECODED, otherwise `opened`;
-    both are `split` afterwards. `written`: see ParsedRecord."""
+    """The envelope `debezium`.
+
+    - `row`: the columns in the records.
+    - `avro`: whether the records are DECODED; otherwise they are `opened`. Both are `split` afterwards.
+    - `written`: see ParsedRecord.
+    """
 
     row: tuple[Column, ...]
     avro: bool = False
     written: str = ""
 
     def split(self, rows: DataFrame) -> DataFrame:
-        """The records, with a delete of the old row added for each update that changes the key. Debezium
+        """Return the records, and for each update that changes the key also a delete of the old row. Debezium
         itself does this only for a change of the primary key."""
         if not self.columns:
             return rows.select("*", f.lit(False).alias(_MOVED))
@@ -102,11 +107,12 @@ class Debezium(Envelope):
         return rows.select("*", f.explode(f.when(is_moved & differs, twice).otherwise(once)).alias(_MOVED))
 
     def _of(self, row: Expression, column: Column) -> Expression:
-        """A column of a row before or after the change."""
+        """Return a column of the row before or after the change."""
         return exactly(row.getField(column.name), column, self.written)
 
     def parsed(self) -> ParsedRecord:
-        """The parser of the changed row: the one before a delete, otherwise the one after the change."""
+        """Return the parser of the changed row: the row before a delete, otherwise the row after the
+        change."""
         row = f.when(self._op() == "d", self._member("before")).otherwise(self._member("after")).alias(RECORD)
         nothing = (f.col(f"j.{RECORD}").isNull(), f.concat(f.lit("its op is "), f.col(_OP), f.lit(_WITHOUT)))
         if self.avro:
@@ -156,8 +162,8 @@ class Debezium(Envelope):
         return [_OP, _KEPT, KEY] if self.columns else [_OP, _KEPT]
 
     def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
-        """See Envelope. Of a delete only the key counts: its other columns may be NULL even if they are NOT
-        NULL (PostgreSQL's REPLICA IDENTITY DEFAULT)."""
+        """Return whether a record can't be used. A delete needs only its key: its other columns may be NULL
+        although declared NOT NULL (PostgreSQL's REPLICA IDENTITY DEFAULT)."""
         keyless = self.lacks_beside(beside)
         lacks = self._lacks_key() if self.avro else f.col("u") | self._lacks_key()
         usable = f.coalesce(f.col(_OP).isin(*_OPS), f.lit(False))
@@ -183,7 +189,7 @@ class Debezium(Envelope):
         return f.when(self.deletes() & self._lacks_key(), f.lit(text)).otherwise(otherwise)
 
     def _unknown(self) -> dict[str, Expression]:
-        """By name: whether a column holds Debezium's placeholder."""
+        """Return, by column name, whether the column holds Debezium's placeholder."""
         conditions: dict[str, Expression] = {}
         for column in self.row:
             is_unknown = _is_placeholder(f.col(f"j.{RECORD}.{quoted(column.name)}"), column.type)
@@ -198,7 +204,7 @@ class Debezium(Envelope):
         return self.deletes() & ~f.col(_KEPT)
 
     def _lacks_key(self) -> Expression:
-        """Whether neither the row nor the record's key has the key's columns."""
+        """Return whether both the row and the record's key are missing a key column."""
         values = (self.own(column, f.col(f"j.{RECORD}.{quoted(column.name)}")) for column in self.columns)
         return reduce(or_, (value.isNull() for value in values), f.lit(False))
 
@@ -213,7 +219,7 @@ class Debezium(Envelope):
         return f.when(payload.isNotNull(), payload.getField(name)).otherwise(plain)
 
     def _key(self) -> Expression:
-        """The key's columns, from the record's own key: a struct, whose fields are NULL where unknown."""
+        """Return the key's columns from the record's own key, as a struct whose unknown fields are NULL."""
         if self.avro:
             return f.col(f"{KEY_DECODED}.{RECORD}")
         text = self.key.cast("string")
@@ -229,7 +235,7 @@ class Debezium(Envelope):
 
 
 def _is_placeholder(value: Expression, type_: str) -> Expression | None:
-    """Whether a value is Debezium's placeholder; None for a type that has none."""
+    """Return whether a value is Debezium's placeholder, or None for a type without one."""
     outer, _, inner = type_.rstrip(">").partition("<")
     simple = (inner or outer).partition("(")[0]
     if outer == "MAP":

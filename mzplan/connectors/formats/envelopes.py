@@ -1,5 +1,7 @@
-"""Envelopes: the effect of a record on a keyed collection, around the columns that it holds. The envelope
-`debezium` is a module of its own."""
+"""Envelopes: a record's effect on a keyed collection, beside the columns that it holds.
+
+The envelope `debezium` has its own module.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,13 @@ _OTHER = ": it begins with a schema's id, as the keys of a schema registry do. I
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope(ABC):
-    """Expressions over the records of one source. Those of `given` are over records; the others are over rows
-    with the values of `given`, by `names`, and the record as `j` (see parsers.Parsed). `key`: the records'
-    key; `columns`: the columns of the collection's key that are in the records; `beside`: the names of the
-    columns that come with them (`include`)."""
+    """Expressions over the records of one source. `given` is computed over records. The other expressions are
+    over rows with the values of `given`, by `names`, and the record as `j` (see parsers.ParsedRecord).
+
+    - `key`: the records' key.
+    - `columns`: the key columns of the collection that the records hold.
+    - `beside`: the names of the key columns that come with the records (`include`).
+    """
 
     key: Expression
     columns: tuple[Column, ...]
@@ -37,56 +42,59 @@ class Envelope(ABC):
 
     @abstractmethod
     def given(self) -> list[Expression]:
-        """Values that the other methods need of each record; in KEY the columns of a record's own key."""
+        """Return the values of each record that the other methods need. KEY has the columns of the record's
+        own key."""
 
     @property
     @abstractmethod
     def names(self) -> list[str]:
-        """The names of the values of `given`."""
+        """Return the names of the values of `given`."""
 
     @abstractmethod
     def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
-        """Whether a record can't be used. `broken`: whether its row can't; `beside`: what came with the
-        record, by name."""
+        """Return whether a record can't be used. `broken`: whether its row can't be used; `beside`: the
+        columns that came with it, by name."""
 
     @abstractmethod
     def reason(self, otherwise: Expression) -> Expression:
-        """Why the record can't be used; `otherwise` where it is not for the envelope's sake."""
+        """Return why the record can't be used, or `otherwise` if the envelope isn't the cause."""
 
     @abstractmethod
     def deletes(self) -> Expression:
-        """Whether the record deletes its row."""
+        """Return whether the record deletes its row."""
 
     @abstractmethod
     def is_by_key(self) -> Expression:
-        """Whether only the record's key says which row it is about."""
+        """Return whether only the record's key identifies its row."""
 
     def required(self, columns: Sequence[Column]) -> list[Column]:
-        """The columns that a record holds; those of the key have a value."""
+        """Return the columns that a record holds, with the key columns as NOT NULL."""
         names = {column.name for column in self.columns}
         return [replace(column, nullable=False) if column.name in names else column for column in columns]
 
     def own(self, column: Column, value: Expression) -> Expression:
-        """A column of the collection: `value`, or the value in the record's key."""
+        """Return a column of the collection: `value`, or the value in the record's key."""
         if column.name not in {key_column.name for key_column in self.columns}:
             return value
         return f.when(self.is_by_key(), f.col(f"{KEY}.{quoted(column.name)}")).otherwise(value)
 
     def change(self) -> Expression:
-        """The value of `_change`."""
+        """Return the value of `_change`."""
         return f.when(self.deletes(), f.lit(DELETE)).otherwise(f.lit(UPSERT)).alias(CHANGE)
 
     def lacks_beside(self, beside: dict[str, Expression]) -> Expression:
-        """Whether a column of the key that comes with the record has no value."""
+        """Return whether a key column that comes with the record has no value."""
         return reduce(or_, (beside[name].isNull() for name in self.beside), f.lit(False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstones(Envelope):
-    """The envelope `upsert`: records with the latest row of their key, and tombstones, which have a key and
-    no value, and delete it. A record's row comes from its value; a tombstone has only the key. `value`: the
-    records' bytes; `format`: that of the records' keys: text, json or avro (decoded before, see
-    avro.stream)."""
+    """The envelope `upsert`: a record holds the latest row of its key. A tombstone has a key but no value,
+    and deletes the row.
+
+    - `value`: the records' bytes.
+    - `format`: the format of the keys: text, json or avro (already decoded, see avro.stream).
+    """
 
     value: Expression
     format: str = "text"
@@ -104,7 +112,7 @@ class Tombstones(Envelope):
         return [_GONE, KEY, _WIRE] if self.columns else [_GONE]
 
     def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
-        """See Envelope: a tombstone without its key, any other one that is `broken`."""
+        """Return whether a tombstone has no key, or any other record is `broken`."""
         keyless = self.lacks_beside(beside)
         return f.when(f.col(_GONE), self._lacks_key() | keyless).otherwise(broken | keyless)
 
@@ -131,14 +139,15 @@ class Tombstones(Envelope):
         return reduce(or_, missing, f.lit(False))
 
     def _is_wire(self) -> Expression:
-        """Whether the key is written by a schema registry's serializer: a zero, then the schema's id. It may
-        be valid UTF-8: read as a text it would name no row, and silently nothing would be deleted."""
+        """Return whether a schema registry's serializer wrote the key: a zero, then the schema's id. Such
+        bytes can be valid UTF-8; read as text they would name no row, and the delete would silently do
+        nothing."""
         if self.format == "avro" or any(column.type == "BINARY" for column in self.columns):
             return f.lit(False)
         return f.coalesce(f.substring(self.key, 1, 1) == f.lit(bytes(1)), f.lit(False))
 
     def _parsed(self) -> Expression:
-        """The key's columns: a struct, whose fields are NULL where unknown."""
+        """Return the key's columns, as a struct whose unknown fields are NULL."""
         if self.format == "avro":
             return f.col(f"{KEY_DECODED}.{RECORD}")
         is_text = f.is_valid_utf8(self.key.cast("string")) & ~self._is_wire()
@@ -148,7 +157,7 @@ class Tombstones(Envelope):
             is_bytes = column.type == "BINARY"
             value = self.key if is_bytes else exactly(text, column, "text").try_cast(spark_type(column.type))
             return f.struct(value.alias(column.name))
-        # Wrapped in an object, so that nothing may follow, and a bare value can be parsed, too.
+        # Wrapped in an object, so that nothing may follow the key, and a bare value can be parsed as well.
         wrapped = f.concat(f.lit('{"r":'), text, f.lit("}"))
         parsed = f.from_json(
             wrapped, f"r STRUCT<{parsed_ddl(self.columns, 'json')}>, {CORRUPT} STRING", STRICT

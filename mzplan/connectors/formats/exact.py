@@ -1,7 +1,7 @@
-"""Values of JSON and CSV → columns, exactly.
+"""Exact conversion of JSON and CSV values to columns.
 
-Spark's parsers round a decimal, take any number for seconds, and a time of day for one of today. So such
-values are read as they are written, checked, and converted here.
+Spark's parsers round decimals, read any number as seconds, and read a time of day as a time today. So such
+values are read as written, and checked and converted here.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, DecimalType, StructType
 
 _DAY = r"[+-]?\d{4,6}-\d\d?-\d\d?"
-# A time has a day, and no digit behind its microseconds.
+# A time has a day, and no digits after its microseconds.
 _TIMES = {
     "date": rf"^{_DAY}$",
     "timestamp": rf"^{_DAY}(?:[T ][\d:]+(?:\.\d{{1,6}}0*)?(?:[^.:\d].*)?)?$",
     "timestamp_ntz": rf"^{_DAY}(?:[T ][\d:]+(?:\.\d{{1,6}}0*)?)?$",
 }
-# Digits that a double holds for certain, so that two numbers of so many are two doubles.
+# So few digits that two different numbers are always two different doubles.
 _WITH_EXPONENT = r"^[+-]?\d(?:\.\d{1,14})?[eE][+-]?\d{1,3}$"
-INFINITE = "_mzplan_inf"  # the column that says whether a record of JSON has a word for infinity
-_SHORT = 16  # characters: a longer text of a double may have lost digits
+INFINITE = "_mzplan_inf"  # column: whether a JSON record contains a word for infinity
+_SHORT = 16  # characters: the longer text of a double may have lost digits
 
 
 def struct_of(ddl: str) -> StructType:
-    """Columns as DDL → a Spark type."""
+    """Return columns in DDL as a Spark type."""
     from pyspark.sql.types import DataType, StructType
 
     type_ = DataType.fromDDL(ddl)
@@ -39,8 +39,8 @@ def struct_of(ddl: str) -> StructType:
 
 
 def as_written(type_: DataType, *, json: bool) -> DataType:
-    """The type in which a parser of Spark reads values of a column without a loss: of JSON a VARIANT, which
-    knows a number from a text and keeps 38 digits, or a STRING."""
+    """Return the type in which Spark's parser reads a column's values without loss. For JSON it is a STRING,
+    or a VARIANT, which tells numbers from text and keeps 38 digits."""
     from pyspark.sql import types as t
 
     match type_:
@@ -61,8 +61,8 @@ def as_written(type_: DataType, *, json: bool) -> DataType:
 
 
 def converted(value: Expression, type_: DataType, *, json: bool) -> tuple[Expression, Expression | None]:
-    """A value that was read `as_written` as one of its column's type, and whether it is none exactly; None
-    where Spark's parser itself decides."""
+    """Return a value read `as_written` in its column's type, and whether it isn't exactly of that type. The
+    latter is None if Spark's own parser decides."""
     from pyspark.sql import types as t
 
     match type_:
@@ -129,11 +129,11 @@ def _any(items: Expression, type_: DataType, json: bool) -> Expression:
 
 
 def _decimal(given: Expression, text: Expression, type_: DecimalType, json: bool) -> Expression:
-    """A decimal whose text has no more digits than its column."""
+    """Return the decimal, or NULL if its text has more digits than its column."""
     whole, scale = type_.precision - type_.scale, type_.scale
     plain = text.rlike(rf"^[+-]?0*\d{{0,{whole}}}(?:\.\d{{0,{scale}}}0*)?$")
     if json:
-        # A number with an exponent, or of more than 38 digits, comes as a double.
+        # A number with an exponent or more than 38 digits arrives as a double.
         plain = plain & ((f.length(text) <= _SHORT) | (f.schema_of_variant(given) != "DOUBLE"))
     number = text.try_cast(type_)
     same = text.rlike(_WITH_EXPONENT) & (number.cast("double") == text.try_cast("double"))
@@ -141,7 +141,7 @@ def _decimal(given: Expression, text: Expression, type_: DecimalType, json: bool
 
 
 def _floating(value: Expression, type_: DataType, json: bool) -> tuple[Expression, Expression]:
-    """A number is rounded to the nearest one, but not to infinity."""
+    """Return the nearest number. A finite number isn't rounded to infinity."""
     infinite = [float("inf"), float("-inf")]
     if json:
         return value, f.coalesce(value.isin(infinite), f.lit(False)) & ~f.col(INFINITE)

@@ -1,4 +1,5 @@
-"""The parser of each format: a record → one struct of the user's columns, and whether it is broken."""
+"""The parser of each format: from a record to a struct of the user's columns, and whether the record is
+broken."""
 
 from __future__ import annotations
 
@@ -17,23 +18,30 @@ if TYPE_CHECKING:
 
 RECORD = "r"
 BEFORE = f'{{"{RECORD}":'
-DECODED = "_mzplan_decoded"  # the column of avro records that tasks have decoded
-KEY_DECODED = "_mzplan_decoded_key"  # and that of their keys
+DECODED = "_mzplan_decoded"  # column: avro records that tasks have decoded
+KEY_DECODED = "_mzplan_decoded_key"  # column: their keys
 _MAX_BYTES = (1 << 31) - 1
-CORRUPT = "_mzplan_corrupt"  # where Spark's parsers put a record that they can't parse
-STRICT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"}  # of JSON
+CORRUPT = "_mzplan_corrupt"  # column: a record that Spark's parser can't parse
+# Options of Spark's JSON parser.
+STRICT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRecord:
-    """Expressions over records. `record`: a struct that holds the columns, itself or in its field `inner`;
-    `text`: the original record, None where its format has already checked the text.
+    """Expressions over records.
 
-    The others are over rows that hold the record as `j`, and mostly evaluated for broken records only:
-    whether it is `broken`; the `source` of a broken one (its text, kept by Spark's parser, so that rows need
-    not carry it); what was `given` for a column before its conversion; and what can be wrong with a whole
-    record (`reasons`), the most specific first. `written`: json or csv, where the columns are still as they
-    are written there (see exact.py). `several`: over records, whether one holds more than one line of CSV."""
+    - `record`: a struct with the columns, in its field `inner` if that is set.
+    - `text`: the original record; None if its format has already checked the text.
+    - `several`: whether a record holds more than one line of CSV.
+    - `written`: json or csv if the columns still have their written form (see exact.py).
+
+    These are over rows with the record as `j`, and mostly evaluated for broken records only:
+
+    - `broken`: whether the record is broken.
+    - `source`: a broken record's text, from Spark's parser, so that rows don't carry it.
+    - `given`: a column's text before its conversion.
+    - `reasons`: what can be wrong with a whole record, most specific first.
+    """
 
     record: Expression
     text: Expression | None
@@ -48,8 +56,8 @@ class ParsedRecord:
 
 
 def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str) -> ParsedRecord:
-    """The parser of a format, for records whose bytes or text are in the column `value`. (Rows of avro must
-    be `decoded` before, see avro.stream.)"""
+    """Return the parser of a format, for records in the column `value`. Avro rows must be `decoded` before
+    (see avro.stream)."""
     match format_["type"]:
         case "json":
             return _json(columns, f.col(value).cast("string"), written_as(format_))
@@ -65,12 +73,12 @@ def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str)
 
 
 def written_as(format_: Mapping[str, Any]) -> str:
-    """What `ParsedRecord.written` is for a format; "" where Spark's parser converts the values."""
+    """Return `ParsedRecord.written` for a format; "" if Spark's parser converts the values."""
     return str(format_["type"]) if format_.get("values") != "converted" else ""
 
 
 def parsed_ddl(columns: Sequence[Column], written: str) -> str:
-    """The columns as Spark's parser reads them."""
+    """Return the columns as Spark's parser reads them, in DDL."""
     types = ddl(columns)
     if not written:
         return types
@@ -80,7 +88,8 @@ def parsed_ddl(columns: Sequence[Column], written: str) -> str:
 
 
 def exactly(value: Expression, column: Column, written: str) -> Expression:
-    """A value as `parsed_ddl` reads it → one of its column, NULL where it is none exactly."""
+    """Return a value that `parsed_ddl` reads in its column's type, or NULL if it isn't exactly of that
+    type."""
     if not written:
         return value
     (field,) = struct_of(ddl([column])).fields
@@ -88,14 +97,14 @@ def exactly(value: Expression, column: Column, written: str) -> Expression:
 
 
 def unframed(value: Expression) -> Expression:
-    """Bytes of JSON without the prefix of a schema registry's serializer: a zero, with which no JSON begins,
-    and the schema's id in four bytes."""
+    """Return JSON bytes without the prefix of a schema registry's serializer: a zero, which never starts
+    JSON, and the schema's id in four bytes."""
     is_framed = f.substring(value, 1, 1) == f.lit(bytes(1))
     return f.when(is_framed, f.substring(value, 6, _MAX_BYTES)).otherwise(value)
 
 
 def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:
-    """Options of Spark's CSV parser. The defaults are those of mzplan's schema."""
+    """Return the options of Spark's CSV parser. The defaults are from mzplan's schema."""
     quote = format_.get("quote", '"')
     return {
         "sep": format_.get("delimiter", ","),
@@ -110,8 +119,8 @@ def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:
 def already_columns(
     columns: Sequence[Column], corrupt: str | None, options: Mapping[str, str], written: str = ""
 ) -> ParsedRecord:
-    """The parser of rows that Spark has read into columns itself; `corrupt`: the text of unreadable ones,
-    `written`: see ParsedRecord."""
+    """Return the parser of rows that Spark itself has read into columns. `corrupt`: the column with the text
+    of unreadable rows; `written`: see ParsedRecord."""
     fields = [f.col(quoted(column.name)) for column in columns]
     if corrupt is None:
         nothing = f.lit(None).cast("string")
@@ -142,9 +151,10 @@ def _nothing(column: Column) -> Expression:
 
 
 def _json(columns: Sequence[Column], text: Expression, written: str) -> ParsedRecord:
-    """A missing field is NULL; a field without a column is ignored. Names are case-sensitive, as in JSON."""
-    # Wrapped in another object, so that anything after the record's end is broken JSON, too: Spark's parser
-    # stops at the first closing brace and would silently ignore what follows.
+    """Return the parser of JSON. A missing field is NULL; a field without a column is ignored. Names are
+    case-sensitive, as in JSON."""
+    # Wrapped in another object, so that text after the record makes it broken JSON. Otherwise Spark's parser
+    # would stop at the first closing brace and silently ignore the rest.
     parsed = f.from_json(
         f.concat(f.lit(BEFORE), text, f.lit("}")),
         f"{RECORD} STRUCT<{parsed_ddl(columns, written)}>, {CORRUPT} STRING",
@@ -168,7 +178,7 @@ def _json(columns: Sequence[Column], text: Expression, written: str) -> ParsedRe
 
 
 def _decoded(record: Expression) -> ParsedRecord:
-    """The parser of rows with a record's columns, or the reason why there are none (see avro.decoder)."""
+    """Return the parser of rows with a record's columns, or the reason why it has none (see avro.decoder)."""
     reason = f.col("j.e")
     return ParsedRecord(
         record=record,
@@ -185,7 +195,8 @@ def _decoded(record: Expression) -> ParsedRecord:
 def _csv(
     columns: Sequence[Column], text: Expression, options: Mapping[str, str], written: str
 ) -> ParsedRecord:
-    """A record has as many fields as there are columns; an empty field without quotes is NULL."""
+    """Return the parser of CSV. A record has as many fields as there are columns; an unquoted empty field is
+    NULL."""
     parsed = f.from_csv(text, f"{parsed_ddl(columns, written)}, {CORRUPT} STRING", dict(options))
     source = f.col(f"j.{CORRUPT}")
     given, reasons = _of_csv_text(columns, options, source)
@@ -202,7 +213,7 @@ def _csv(
 
 
 def _several_lines(text: Expression, quote: str) -> Expression:
-    """Whether something follows a line break that is not within quotes: Spark would leave that out."""
+    """Return whether text follows a line break outside of quotes, because Spark would drop that text."""
     one = re.escape(quote)
     rest = f.regexp_replace(text, f"{one}[^{one}]*{one}", "")
     return f.when(f.contains(text, f.lit("\n")), rest.rlike("\\n\\s*\\S")).otherwise(f.lit(False))
@@ -211,7 +222,8 @@ def _several_lines(text: Expression, quote: str) -> Expression:
 def _of_csv_text(
     columns: Sequence[Column], options: Mapping[str, str], source: Expression
 ) -> tuple[Callable[[Column], Expression], tuple[tuple[Expression, str | Expression], ...]]:
-    """What is wrong with a line. Evaluated only for malformed ones, which may be parsed again."""
+    """Return the `given` and `reasons` of a line. Only malformed lines are evaluated, so parsing again is
+    cheap."""
     texts = ", ".join(f"{quoted(column.name)} STRING" for column in columns)
     again = f.from_csv(source, f"{texts}, {CORRUPT} STRING", dict(options))
     count = len(columns)
@@ -227,7 +239,7 @@ def _of_csv_text(
 
 
 def _single(column: Column, value: Expression, *, is_text: bool) -> ParsedRecord:
-    """The whole record is the column. A record without a value is NULL."""
+    """Return the parser that takes the whole record as the column. A record without a value is NULL."""
     return ParsedRecord(
         record=f.struct(value.cast(spark_type(column.type)).alias(column.name)),
         text=value if is_text else None,

@@ -1,7 +1,7 @@
-"""Records → checked columns, for every source, or a failure that names the record.
+"""Turns records into checked columns, for every source, or fails and names the record.
 
-The same rules hold for all formats: a record is malformed when it is not of its format, when a value doesn't
-fit its column, or when a NOT NULL column has none. The parsers of formats are in parsers.py.
+The same rules hold for all formats. A record is malformed if it isn't in its format, if a value doesn't fit
+its column, or if a NOT NULL column has no value. The parsers of formats are in parsers.py.
 """
 
 from __future__ import annotations
@@ -23,22 +23,26 @@ if TYPE_CHECKING:
     from pyspark.sql.types import ArrayType
 
 MALFORMED = "MZ066"
-_BLANK = 16  # bytes: longer blank texts are reported as broken, and cost nothing to find
+_BLANK = 16  # bytes: longer blank texts are reported as broken, which costs nothing to find
 DEAD = "_mzplan_dead"
-"""With `on_error: dead-letter` the last column: key and value of a malformed record, and what is wrong with
-it; NULL for all others."""
-LEFT_OUT = "mzplan_left_out"  # the metric for the number of skipped records
-_AT = "_mzplan_at"  # the position; no user's column begins with `_mzplan_`
+"""The last column with `on_error: dead-letter`: key, value and fault of a malformed record; NULL for
+others."""
+LEFT_OUT = "mzplan_left_out"  # the metric that counts skipped records
+_AT = "_mzplan_at"  # the position; users' columns never begin with `_mzplan_`
 _INEXACT = "_mzplan_inexact"
-MARK = "mzplan"  # begins the message of a failure raised inside Spark: `mzplan[MZ066]: …`
+MARK = "mzplan"  # prefix of a failure raised inside Spark: `mzplan[MZ066]: …`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """The records that a source reads. `value`: the column of their bytes or text; `where`: the text that
-    names the record of a position ("topic orders, partition 0, offset 12"); `included`: columns beside the
-    value; `envelope`: the effect of a record on a keyed collection; `came`: the column of the original bytes,
-    if `value` is another form."""
+    """The records that a source reads.
+
+    - `value`: the column of their bytes or text.
+    - `where`: the text that names the record at a position ("topic orders, partition 0, offset 12").
+    - `included`: columns beside the value.
+    - `envelope`: a record's effect on a keyed collection.
+    - `came`: the column of the original bytes, if `value` has another form.
+    """
 
     rows: DataFrame
     value: str
@@ -52,14 +56,16 @@ class Records:
 def parse_records(
     records: Records, format_: Mapping[str, Any], columns: Sequence[Column], on_error: str
 ) -> DataFrame:
-    """The columns of the record, the included ones, and `_position`; with an envelope `_change`. A malformed
-    record raises an error that names it (`on_error: fail`), is left out (`skip`), or has the column `DEAD`
-    (`dead-letter`; then `records.rows` must have a `key`, too)."""
+    """Return the record's columns, the included ones and `_position`, and with an envelope `_change`.
+
+    A malformed record raises an error that names it (`on_error: fail`), is left out (`skip`), or fills the
+    column `DEAD` (`dead-letter`; then `records.rows` must also have a `key`).
+    """
     return checked(records, parsed_by(format_, columns, records.value), columns, on_error)
 
 
 def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], on_error: str) -> DataFrame:
-    """What parse_records returns, of records that a parser has already read (`parsed`)."""
+    """Return the same columns as parse_records, for records that a parser has already read (`parsed`)."""
     envelope = records.envelope
     columns = envelope.required(columns) if envelope is not None else columns
     given = envelope.given() if envelope is not None else []
@@ -68,7 +74,7 @@ def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], o
         raw = {"key": "key", "value": records.came or records.value}
         given += [f.col(place).alias(f"_mzplan_raw_{name}") for name, place in raw.items()]
     included = [expression.alias(_x(i)) for i, (_, expression) in enumerate(records.included)]
-    # What is wrong with a text is computed here, not from a copy in each row: that would cost a tenth.
+    # Faults of a text are computed here, not from a copy in each row, which would cost a tenth.
     prepared = records.rows.select(
         *_flags(parsed), records.position.alias(_AT), *given, *included, parsed.record.alias("j")
     )
@@ -102,14 +108,14 @@ def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], o
         return prepared.select(*own, *beside, f.col(_AT).alias(POSITION), *change, dead)
     message = (f.lit(f"{MARK}[{MALFORMED}]: "), records.where(f.col(_AT)), f.lit(": "), reason)
     failure = f.raise_error(f.concat(*message)).cast(prepared.schema[_AT].dataType)
-    # With the position, which every collection stores: otherwise the struct of all columns is built twice.
+    # In the position, which every collection stores; otherwise Spark builds the struct of all columns twice.
     position = f.when(malformed, failure).otherwise(f.col(_AT))
     return prepared.select(*own, *beside, position.alias(POSITION), *change)
 
 
 def _exact(rows: DataFrame, parsed: ParsedRecord, columns: Sequence[Column]) -> DataFrame:
-    """The rows with the columns of their records `j` converted from what is written there, and with _INEXACT:
-    whether a column was given a value that is none of its type exactly, by column."""
+    """Return the rows with the columns of their records `j` converted from their written form. _INEXACT says,
+    by column, whether the given value isn't exactly of the column's type."""
     record, inner = f.col("j"), f.col(_within("j", parsed))
     values, inexact = [], []
     for field in struct_of(ddl(columns)).fields:
@@ -134,17 +140,17 @@ def _inexact(parsed: ParsedRecord, column: Column) -> Expression:
 
 
 def _x(index: int) -> str:
-    """The name of an included column."""
+    """Return the name of an included column."""
     return f"_mzplan_x{index}"
 
 
 def _own(envelope: Envelope | None, column: Column, value: Expression) -> Expression:
-    """A column of the record, under its name."""
+    """Return a column of the record, under its name."""
     return (envelope.own(column, value) if envelope is not None else value).alias(column.name)
 
 
 def _within(name: str, parsed: ParsedRecord) -> str:
-    """The path of a column in the parsed record."""
+    """Return the path of the columns in the parsed record."""
     return f"{name}.{parsed.inner}" if parsed.inner else name
 
 
@@ -174,7 +180,8 @@ def _malformed(
 
 
 def _flags(parsed: ParsedRecord) -> list[Expression]:
-    """`u`: the record is not UTF-8. For a format that needs a value, `n`: it has none; `b`: it is blank."""
+    """Return `u`: the record isn't UTF-8. If the format needs a value, also `n`: there is none; `b`: it is
+    blank."""
     if parsed.text is None:
         return []
     flags = [f.coalesce(~f.is_valid_utf8(parsed.text), f.lit(False)).alias("u")]
@@ -190,7 +197,8 @@ def _flags(parsed: ParsedRecord) -> list[Expression]:
 
 
 def _bad_texts(included: Sequence[tuple[Column, Expression]]) -> dict[str, Expression]:
-    """By name: whether an included STRING is not UTF-8. Keys are bytes, which not every target takes."""
+    """Return, by name, whether an included STRING isn't UTF-8. Keys are bytes, which not every target
+    accepts."""
     return {
         column.name: f.coalesce(~f.is_valid_utf8(f.col(_x(i)).cast("string")), f.lit(False))
         for i, (column, _) in enumerate(included)
@@ -205,7 +213,7 @@ def _is_too_long(parsed: ParsedRecord, column: Column) -> Expression:
 def _reason(
     parsed: ParsedRecord, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
 ) -> Expression:
-    """Why a record is malformed. Names columns, never values: they may be confidential."""
+    """Return why a record is malformed. Names columns, never values, because values may be confidential."""
     given = {column.name: parsed.given(column) for column in columns}
     wrong = [
         f.when(

@@ -30,18 +30,18 @@ from mzplan.schema.columns import Column
 from mzplan.secrets.files import read_pem
 
 ROLE = "schema_registry"
-"""The property that names the schema-registry connection of a source or sink."""
+"""The property of a source or sink that names its schema-registry connection."""
 _CERTIFICATE = re.compile(rb"-----BEGIN ([A-Z0-9 ]*CERTIFICATE)-----[\x00-\x7f]+?-----END \1-----")
-# What comparing a text raises that is JSON, and no schema: a registry may have anything.
+# Errors from comparing a JSON text that isn't a schema, because a registry may hold anything.
 _UNLIKE = (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-_MOST = 40  # reasons that are shown: names in a schema may be many
+_MOST = 40  # reasons to show, because a schema may have many names
 _LONGEST = 500  # characters of a reason
 Compare = Callable[[tuple[str, ...]], tuple[list[str], list[str]]]
-"""A schema's texts → errors, and warnings."""
+"""Takes a schema's texts. Returns errors and warnings."""
 
 
 def check_source(query: ResolvedQuery, columns: Sequence[Column]) -> tuple[Diagnostic, ...]:
-    """The reasons why records of the topic's schema can't be read as these columns."""
+    """Return why records of the topic's schema can't be read as these columns."""
     within = "after" if (query.body.get("envelope") or {}).get("type") == "debezium" else None
     if query.body["format"]["type"] == "avro":
         return _check(query, "AVRO", lambda schemas: avro_readable(schemas, columns, within))
@@ -54,14 +54,14 @@ def check_source(query: ResolvedQuery, columns: Sequence[Column]) -> tuple[Diagn
 
 
 def check_sink(query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[Diagnostic, ...]:
-    """The reasons why the topic's schema does not allow what the sink writes."""
+    """Return why the topic's schema doesn't allow the sink's columns."""
     if query.body["format"]["type"] == "avro":
         return _check(query, "AVRO", _avro(outputs))
     return _check(query, "JSON", lambda schemas: writable(json.loads(schemas[-1]), outputs))
 
 
 def schema_to_write(query: ResolvedQuery, outputs: Sequence[Output]) -> Subject:
-    """The latest version of the topic's subject, if it allows these columns. Raises MzplanError."""
+    """Return the latest version of the topic's subject, if it allows these columns. Raises MzplanError."""
     subject = latest(query)
     problems = _compare(query, subject, "AVRO", _avro(outputs))
     if problems:
@@ -70,7 +70,7 @@ def schema_to_write(query: ResolvedQuery, outputs: Sequence[Output]) -> Subject:
 
 
 def latest(query: ResolvedQuery) -> Subject:
-    """The latest version of the topic's subject. Raises MzplanError."""
+    """Return the latest version of the topic's subject. Raises MzplanError."""
     subject = _latest(query, query.connections[ROLE])
     if isinstance(subject, Diagnostic):
         raise MzplanError(subject)
@@ -78,7 +78,7 @@ def latest(query: ResolvedQuery) -> Subject:
 
 
 def reach(registry: ResolvedConnection, directory: str, address: Address) -> Diagnostic | None:
-    """Whether a registry answers and accepts the connection's login; None if so."""
+    """Return why a registry doesn't answer or refuses the connection's login, or None."""
     answer = _looked_up(registry, directory, address, "", list_subjects)
     return answer if isinstance(answer, Diagnostic) else None
 
@@ -140,8 +140,12 @@ def _verb(query: ResolvedQuery) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The latest version of a subject. `type`: AVRO, JSON or PROTOBUF; `id` is the schema's in the registry;
-    `schemas` are the texts of the schemas that it refers to, and last its own."""
+    """The latest version of a subject.
+
+    - `id`: the schema's id in the registry.
+    - `type`: AVRO, JSON or PROTOBUF.
+    - `schemas`: the texts of the schemas that it refers to, then its own.
+    """
 
     version: int
     id: int
@@ -150,14 +154,14 @@ class Subject:
 
 
 def server(connection: ResolvedConnection, directory: str) -> RegistryServer:
-    """A connection's server. Raises RegistryError where its certificates can't be read."""
+    """Return a connection's server. Raises RegistryError if its certificates can't be read."""
     body = connection.body
     ca = body["tls"].get("ca") if body["url"].startswith("https:") else None
     try:
         pem = _certificates(read_pem(Path(directory) / ca)) if ca else None
     except OSError as problem:
         raise RegistryError("unreachable", f"{ca}: {(problem.strerror or str(problem)).lower()}") from None
-    if pem == "":  # given nothing, Python would trust whom the machine trusts
+    if pem == "":  # without certificates, Python would trust the machine's
         raise RegistryError("unreachable", f"{ca}: no certificates in PEM")
     try:
         ssl.create_default_context(cadata=pem) if pem else None
@@ -168,19 +172,18 @@ def server(connection: ResolvedConnection, directory: str) -> RegistryServer:
 
 
 def _certificates(data: bytes) -> str:
-    """The certificates in a file, without comments beside them, which may have any encoding: ssl takes only
-    ASCII."""
+    """Return a file's certificates without the comments beside them, because ssl accepts only ASCII."""
     return "\n".join(match[0].decode("ascii") for match in _CERTIFICATE.finditer(data))
 
 
 def list_subjects(request: Get) -> None:
-    """See that the registry answers and lets us in. Raises RegistryError."""
+    """Check that the registry answers and accepts the login. Raises RegistryError."""
     if not isinstance(request("/subjects"), list):
         raise RegistryError("answer", "it answered /subjects with no list: is it a schema registry?")
 
 
 def latest_version(request: Get, subject: str) -> Subject:
-    """The latest version of a subject. Raises RegistryError."""
+    """Return the latest version of a subject. Raises RegistryError."""
     answer = request(f"/subjects/{quote(subject, safe='')}/versions/latest")
     if not isinstance(answer, Mapping) or not isinstance(answer.get("schema"), str):
         raise RegistryError("answer", "it answered with no schema: is it a schema registry?")
@@ -199,7 +202,7 @@ def _looked_up(
     subject: str,
     question: Callable[[Get], Subject | None],
 ) -> Subject | Diagnostic | None:
-    """The answer, or a Diagnostic of why there is none."""
+    """Return the answer, or a Diagnostic of why there is none."""
     host, port = RegistryServer(url=registry.body["url"], seconds=PROBE_TIMEOUT_S).host_and_port
     try:
         with through_tunnel(registry, host, port, directory, address) as local:
@@ -243,7 +246,7 @@ def _diagnostic(
 
 
 def _unfit(query: ResolvedQuery, where: str, what: list[str], severity: bool = False) -> Diagnostic:
-    """MZ230: an error, or a warning of what may be intended."""
+    """Return MZ230: an error, or a warning about a difference that may be intended."""
     more = [f"and {count(len(what) - _MOST, 'more difference')}"] if len(what) > _MOST else []
     shown = "; ".join([*(one_line(reason, _LONGEST) for reason in what[:_MOST]), *more])
     return Diagnostic(

@@ -1,8 +1,9 @@
-"""A registry's schema against columns, before the first record.
+"""Compares a registry's schema with columns, before the first record.
 
-JSON schemas: by what Spark's JSON reader takes and its writer makes. Only the fields of the object itself are
-compared, and only where the schema declares their type directly; `$ref`, `oneOf` and the like are not checked
-before a record arrives. Avro schemas at any depth: what is read by avro.values, what is written without loss.
+JSON schemas are compared by the types that Spark's JSON reader accepts and its writer produces. Only the
+object's own fields with a directly declared type are compared; `$ref`, `oneOf` and the like aren't checked
+before a record arrives. Avro schemas are compared at any depth: by avro.values for reading, without loss for
+writing.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 _INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _FRACTIONS = ("DECIMAL", "FLOAT", "DOUBLE")
 _TEXTS = ("STRING", "CHAR", "VARCHAR")
-# The types that a JSON value can be read as, by its type. With `values: converted` Spark also makes a text of
-# any value, and a time of a whole number.
+# The column types that can read a JSON value, by its type. With `values: converted`, Spark also reads any
+# value as text, and a whole number as a time.
 _READ: Mapping[str, tuple[str, ...]] = {
     "integer": (*_INTEGERS, *_FRACTIONS),
     "number": _FRACTIONS,
@@ -34,7 +35,7 @@ _READ: Mapping[str, tuple[str, ...]] = {
     "array": ("ARRAY",),
     "object": ("STRUCT", "MAP"),
 }
-# The type that its writer makes of a column.
+# The JSON type that Spark's writer makes of a column.
 _WRITTEN: Mapping[str, str] = {
     **dict.fromkeys(_INTEGERS, "integer"),
     **dict.fromkeys(_FRACTIONS, "number"),
@@ -48,8 +49,8 @@ _WRITTEN: Mapping[str, str] = {
 def readable(
     schema: object, columns: Sequence[Column], within: str | None = None, *, converted: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Errors, and warnings, about reading records of this schema as these columns; `within`: the field of the
-    records that holds the columns; `converted`: the format says `values: converted`."""
+    """Return errors and warnings about reading records of this schema as these columns. `within`: the
+    records' field that holds the columns; `converted`: the format says `values: converted`."""
     wrong: list[str] = []
     doubtful: list[str] = []
     fields, _ = _fields(schema)
@@ -70,8 +71,8 @@ def readable(
 def avro_readable(
     schemas: Sequence[str], columns: Sequence[Column], within: str | None = None
 ) -> tuple[list[str], list[str]]:
-    """Errors, and warnings, as `readable` returns them, about an Avro schema. `schemas`: the texts of those
-    that it refers to, and last its own."""
+    """Return errors and warnings about an Avro schema, as `readable` does. `schemas`: the texts of the
+    schemas that it refers to, then its own."""
     wrong: list[str] = []
     doubtful: list[str] = []
     try:
@@ -94,7 +95,7 @@ def avro_readable(
 
 
 def writable(schema: object, outputs: Sequence[Output]) -> tuple[list[str], list[str]]:
-    """Errors, and warnings, about writing these columns into records of this schema."""
+    """Return errors and warnings about writing these columns into records of this schema."""
     wrong: list[str] = []
     doubtful: list[str] = []
     fields, closed = _fields(schema)
@@ -121,15 +122,14 @@ def writable(schema: object, outputs: Sequence[Output]) -> tuple[list[str], list
 
 
 def _fields(schema: object) -> tuple[Mapping[str, Any] | None, bool]:
-    """The fields of the object that a schema describes (None: it lists none), and whether it forbids
-    others."""
+    """Return the fields of a schema's object (None if it lists none), and whether it forbids others."""
     if not isinstance(schema, Mapping) or not isinstance(schema.get("properties"), Mapping):
         return None, False
     return schema["properties"], schema.get("additionalProperties") is False
 
 
 def _types(field: object) -> list[str]:
-    """The types of a field except null; none where they are not declared."""
+    """Return the types of a field except null; [] if they aren't declared."""
     if not isinstance(field, Mapping) or any(word in field for word in ("$ref", "oneOf", "anyOf", "allOf")):
         return []
     given = field.get("type")
@@ -145,7 +145,7 @@ def _is_read(type_: str, column: str, converted: bool) -> bool:
 
 
 def _made(column: str | None) -> str | None:
-    """The JSON type of a written column; None where only Spark knows its type."""
+    """Return the JSON type of a written column, or None if only Spark knows its type."""
     return _WRITTEN.get(_base(column), "string") if column is not None else None
 
 
@@ -154,7 +154,7 @@ def _base(type_: str) -> str:
     return "TIMESTAMP" if base == "TIMESTAMP_NTZ" else base
 
 
-# By Avro type and logical type: the Arrow types of columns that can be written as it.
+# The Arrow types that can be written, by Avro type and logical type.
 _TAKES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("boolean", ""): ("bool",),
     ("int", ""): ("int8", "int16", "int32"),
@@ -175,8 +175,8 @@ _TAKES: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def avro_writable(schemas: Sequence[str], outputs: Sequence[Output]) -> list[str]:
-    """The errors of writing these columns with a schema. `schemas`: the texts of the schemas that it refers
-    to, and last its own."""
+    """Return the errors of writing these columns with a schema. `schemas`: the texts of the schemas that it
+    refers to, then its own."""
     try:
         fields = parse_record(schemas).fields
     except SchemaError as problem:
@@ -202,7 +202,7 @@ def _takes(node: AvroNode, type_: DataType | None) -> bool:
 
     branches = node.branches
     if type_ is None or len(branches) != 1:
-        return False  # with several types, the written one would depend on the value
+        return False  # the written type would depend on the value
     (branch,) = branches
     if branch.logical == "decimal":
         scale = branch.definition.get("scale", 0)
@@ -229,7 +229,7 @@ def _takes_all(fields: Mapping[str, Field], struct: DataType) -> bool:
 
 
 def _is_optional(field: Field) -> bool:
-    """Whether the field can be written without a column: with its default, or null."""
+    """Whether the field can be written without a column: it has a default, or allows null."""
     definition = field.node.definition
     return "default" in field.written or (
         isinstance(definition, list) and len(field.node.branches) < len(definition)
@@ -237,7 +237,7 @@ def _is_optional(field: Field) -> bool:
 
 
 def _arrow(type_: str) -> DataType | None:
-    """The Arrow type of a column; None for a type that only Spark knows, such as an interval."""
+    """Return the Arrow type of a column, or None for a type that only Spark knows, such as an interval."""
     try:
         return arrow_type(type_)
     except AssertionError:

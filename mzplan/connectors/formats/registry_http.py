@@ -1,7 +1,8 @@
-"""Confluent's HTTP API, as far as schemas are looked up: nothing but the standard library, and time limits.
-And the schemas of records, for tasks: fetched by id, and kept as long as the Python process lives.
+"""Confluent's HTTP API for looking up schemas, with the standard library and time limits only.
 
-This module is sent to the executors whole (see task_code); with a tunnel, they need asyncssh as well.
+For tasks, it also fetches the schemas of records by id, and caches them while the Python process lives.
+
+The whole module is sent to executors (see task_code); with a tunnel, they also need asyncssh.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from mzplan.model.words import safe
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 _MAX_BYTES = 4 << 20
 _PORTS = {"http": 80, "https": 443}
-_NO_SUBJECT = (40401, 40402, 40403)  # no such subject; it has no such version; no schema has this id
+_NO_SUBJECT = (40401, 40402, 40403)  # no such subject, version, or schema id
 _MAX_REFERENCES = 100
 _MAX_TYPE = 40  # characters of a schema's type
-_ALL_S = 30.0  # seconds for a schema and those that it refers to
-# What reading an answer raises that has another form than a registry's.
+_ALL_S = 30.0  # seconds for a schema and all schemas that it refers to
+# Errors from reading an answer that isn't a registry's.
 _UNLIKE = (AttributeError, TypeError, ValueError, OverflowError)
 
 Why = Literal["unreachable", "refused", "forbidden", "missing", "large", "answer"]
@@ -41,21 +42,21 @@ _VERBS: Mapping[Why, tuple[str, str]] = {
     "forbidden": ("MZ054", "refuses us"),
 }
 Get = Callable[[str], Any]
-"""The answer to a path, as JSON. Raises RegistryError."""
+"""Returns the answer to a path, as JSON. Raises RegistryError."""
 
 
 class RegistryError(Exception):
-    """A request without an answer: why, and in which words (never a password)."""
+    """Raised for a request without an answer. `why` is the kind of failure; `text` never holds a password."""
 
     def __init__(self, why: Why, text: str):
-        super().__init__(why, text)  # both, so that it survives being pickled
+        super().__init__(why, text)  # both, so that it can be pickled
         self.why, self.text = why, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryServer:
-    """Where a registry answers. `login` is USER:PASSWORD, `ca` the certificates to trust (PEM, not a path);
-    `seconds` is how long it may take."""
+    """A registry's address and login. `login` is USER:PASSWORD; `ca` is the certificates to trust (PEM, not a
+    path); `seconds` is the time limit."""
 
     url: str
     login: str | None = field(default=None, repr=False)
@@ -69,7 +70,7 @@ class RegistryServer:
 
 
 def get(server: RegistryServer, path: str, port: int | None = None) -> Any:
-    """The answer, as JSON; `port` is where on 127.0.0.1 a tunnel to it begins. Raises RegistryError."""
+    """Return the answer as JSON. `port` is a tunnel's port on 127.0.0.1. Raises RegistryError."""
     headers = {"Accept": _ACCEPT}
     if server.login is not None:
         headers["Authorization"] = f"Basic {base64.b64encode(server.login.encode()).decode()}"
@@ -83,7 +84,7 @@ def get(server: RegistryServer, path: str, port: int | None = None) -> Any:
                 status, data = answer.status, answer.read(_MAX_BYTES)
         finally:
             line.close()
-        if late.is_set():  # then what was read is not all
+        if late.is_set():  # the data is incomplete
             raise TimeoutError
     except (OSError, http.client.HTTPException) as problem:
         why = TimeoutError() if late.is_set() else problem
@@ -92,10 +93,11 @@ def get(server: RegistryServer, path: str, port: int | None = None) -> Any:
 
 
 def schema_texts(request: Get, found: Mapping[str, Any]) -> tuple[str, ...]:
-    """The texts of an answer's schema: first those that it refers to, then its own. Raises RegistryError."""
+    """Return the texts of an answer's schema: the schemas that it refers to, then its own. Raises
+    RegistryError."""
     texts: list[str] = []
     seen: set[str] = set()
-    size = 0  # characters, including answers under way
+    size = 0  # characters, including unfinished answers
     until = time.monotonic() + _ALL_S
 
     def add(answer: Any) -> None:
@@ -118,13 +120,13 @@ def schema_texts(request: Get, found: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def schema_type(found: Mapping[str, Any]) -> str:
-    """AVRO, JSON or PROTOBUF. Avro, the first type that there was, is not named."""
+    """Return AVRO, JSON or PROTOBUF. Registries don't name Avro, their oldest type."""
     given = found.get("schemaType") or "AVRO"
     return given[:_MAX_TYPE] if isinstance(given, str) else "unknown"
 
 
 def whole_number(answer: Mapping[str, Any], name: str) -> int:
-    """One of an answer's numbers, 0 where it has none. Raises RegistryError."""
+    """Return one of an answer's numbers, or 0 if it is missing. Raises RegistryError."""
     try:
         return int(answer.get(name) or 0)
     except _UNLIKE:
@@ -132,7 +134,7 @@ def whole_number(answer: Mapping[str, Any], name: str) -> int:
 
 
 def _references(answer: Mapping[str, Any]) -> list[str]:
-    """The paths of the schemas that one refers to. Raises RegistryError."""
+    """Return the paths of the schemas that an answer refers to. Raises RegistryError."""
     try:
         return [
             f"/subjects/{quote(str(entry.get('subject')), safe='')}/versions/{whole_number(entry, 'version')}"
@@ -144,16 +146,16 @@ def _references(answer: Mapping[str, Any]) -> list[str]:
 
 @contextlib.contextmanager
 def _hung_up(line: http.client.HTTPConnection, seconds: float, late: threading.Event) -> Iterator[None]:
-    """Connect, and hang up after so many seconds: a socket's own limit begins anew with each byte. `late`: it
-    was."""
+    """Connect, and hang up after so many seconds. A socket's own limit starts again with each byte. `late` is
+    set when it hangs up."""
     if line.sock is None:
         line.connect()
-    held = line.sock  # an answer takes it from the line
+    held = line.sock  # an answer removes it from the line
 
     def hang_up() -> None:
         late.set()
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(held, socket.SHUT_RDWR)  # not TLS's own, which would wait for the server
+            socket.socket.shutdown(held, socket.SHUT_RDWR)  # TLS's own shutdown would wait for the server
 
     timer = threading.Timer(seconds, hang_up)
     timer.daemon = True
@@ -171,7 +173,7 @@ def _connection(server: RegistryServer, port: int | None) -> http.client.HTTPCon
         context = ssl.create_default_context(cadata=server.ca)
         line = http.client.HTTPSConnection(host, far, timeout=server.seconds, context=context)
     if port is not None:
-        # The name stays what the server's certificate is checked for; only the way there is another one.
+        # The server's certificate is still checked for its name; only the way there differs.
         near = socket.create_connection(("127.0.0.1", port), server.seconds)
         line.sock = context.wrap_socket(near, server_hostname=host) if context is not None else near
     return line
@@ -207,17 +209,22 @@ def _reason(problem: Exception, seconds: float) -> str:
     return f"no HTTP there: {type(problem).__name__}"
 
 
-# Seconds between requests to a registry that doesn't answer. Then the task fails, and with it the query,
-# which is started again as after any failure.
+# Seconds between requests to a registry that doesn't answer. After the last, the task and its query fail, and
+# the query restarts as after any failure.
 _WAITS = (0.5, 1.0, 2.0, 4.0)
 _KEPT = "_mzplan_schemas"
 
 
 @dataclass(slots=True, kw_only=True)
 class RegistrySchemas:
-    """The schemas of one registry. `run`: the query's run; schemas fetched by another run are not used.
-    `known`: schemas that need not be fetched. `elsewhere` opens an SSH tunnel to it, and returns its local
-    port. `name`: the connection's; `mark` begins an error for people: `mzplan[MZ050]: …`."""
+    """The schemas of one registry.
+
+    - `run`: the query's run; schemas that another run fetched aren't used.
+    - `known`: schemas that needn't be fetched.
+    - `elsewhere`: opens an SSH tunnel, and returns its local port.
+    - `name`: the connection's name.
+    - `mark`: the prefix of an error for people: `mzplan[MZ050]: …`.
+    """
 
     server: RegistryServer
     run: str
@@ -228,7 +235,8 @@ class RegistrySchemas:
     waits: Sequence[float] = field(default=_WAITS)
 
     def texts(self, id_: int) -> Sequence[str]:
-        """See decoder.Schemas. Raises RuntimeError for a registry that doesn't answer or refuses us."""
+        """Return the texts of a schema (see decoder.Schemas). Raises RuntimeError if the registry doesn't
+        answer or refuses the login."""
         if id_ in self.known:
             return self.known[id_]
         kept = _kept(self.run)
@@ -252,7 +260,7 @@ class RegistrySchemas:
             except (OSError, TimeoutError) as problem:
                 if wait is None:
                     raise RuntimeError(self._error(RegistryError("unreachable", str(problem)), id_)) from None
-            except Exception as problem:  # of the tunnel, whose class is not known here
+            except Exception as problem:  # from the tunnel, whose class isn't known here
                 if wait is None:
                     text = f"its SSH tunnel can't be opened: {problem}"
                     raise RuntimeError(self._error(RegistryError("unreachable", text), id_)) from None
@@ -276,8 +284,8 @@ class RegistrySchemas:
 
 
 def _kept(run: str) -> dict[int, Sequence[str]]:
-    """The schemas that this process has fetched in a run. Code that is sent with tasks is created anew for
-    each task, with its globals; so they are kept in a module of their own."""
+    """Return the schemas that this process has fetched in a run. They live in a module of their own, because
+    code sent with tasks is created again for each task, with its globals."""
     module: Any = sys.modules.setdefault(_KEPT, ModuleType(_KEPT))
     runs: dict[str, dict[int, Sequence[str]]] = module.__dict__.setdefault("runs", {})
     return runs.setdefault(run, {})

@@ -1,4 +1,4 @@
-"""Avro in Confluent's wire format, both ways, by tasks in Python. Most modules are sent with their tasks.
+"""Avro in Confluent's wire format: decoded and encoded by Python tasks, to which most modules are sent.
 
-A module that is sent imports nothing else of mzplan's, and other packages only inside functions.
+A module that is sent imports nothing else of mzplan, and other packages only inside functions.
 """

@@ -1,9 +1,9 @@
-"""Records in Confluent's wire format → columns: a zero, the schema's id in four bytes, and binary Avro.
+"""Decodes records in Confluent's wire format: a zero, the schema's id in four bytes, and binary Avro.
 
-Each record is read by the schema that it was written with, and its fields are found by name. A record that
-can't be read does not fail the task: it is returned with the reason.
+Each record is read with the schema that wrote it, and its fields are found by name. A record that can't be
+read doesn't fail the task: it is returned with the reason.
 
-This module is sent to the executors whole (see task_code): they need pyarrow and fastavro, no mzplan.
+The whole module is sent to executors (see task_code): they need pyarrow and fastavro, but no mzplan.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
     from pyarrow import Array, DataType, RecordBatch, Schema
 
 RECORD, REASON = "r", "e"
-"""The fields of a decoded record: its columns, and the reason why there are none."""
+"""The fields of a decoded record: its columns, and the reason if it has none."""
 
 _HEADER = 5
 _LONG = 10  # bytes of the longest integer
-_LONGEST = 500  # characters of a reason: a registry may say anything, and each record has it
+_LONGEST = 500  # characters of a reason: a registry may send any text, and each record carries it
 
 
 class UnknownError(Exception):
-    """The registry has no Avro schema of an id. The message is for people."""
+    """Raised if the registry has no Avro schema with an id. The message is for people."""
 
 
 class Schemas(Protocol):
-    """A lookup of schemas by their ids."""
+    """Looks up schemas by their ids."""
 
     def texts(self, id_: int) -> Sequence[str]:
-        """The texts of the schemas that it refers to, and last its own. Raises UnknownError for an unknown
-        id, and anything else for a registry that doesn't answer."""
+        """Return the texts of the schemas that it refers to, then its own. Raises UnknownError for an unknown
+        id, and any other error if the registry doesn't answer."""
 
 
 @dataclass(slots=True)
 class _Written:
-    """The reader of the records of one schema: of a whole record, and of each column, in order; and the rows
-    of a batch that have this schema."""
+    """The readers for records of one schema, of a whole record and of each column in order. Also the rows of
+    a batch with this schema."""
 
     whole: Callable[[BytesIO], Any]
     columns: list[tuple[str, Read]]
@@ -59,8 +59,8 @@ class _Written:
 
 
 class AvroDecoder:
-    """Decodes columns of records, each to a struct of `wanted` fields. `latest`: the schema whose defaults
-    are used for fields that a record's own schema lacks."""
+    """Decodes columns of records, each into a struct of `wanted` fields. `latest`: the schema with the
+    defaults for fields that are missing in a record's own schema."""
 
     def __init__(self, wanted: DataType, schemas: Schemas, latest: AvroSchema | None = None):
         self._wanted = wanted
@@ -70,14 +70,14 @@ class AvroDecoder:
 
     @property
     def type(self) -> DataType:
-        """The type that `decode` returns."""
+        """Return the type that `decode` returns."""
         import pyarrow as pa
 
         return pa.struct([pa.field(RECORD, self._wanted), pa.field(REASON, pa.string())])
 
     def decode(self, records: Array) -> Array:
-        """BINARY values → for each `{r: the wanted struct, e: the reason why there is none}`; both NULL for a
-        NULL."""
+        """Return `{r: the wanted struct, e: the reason if there is none}` for each BINARY value. Both are
+        NULL for NULL."""
         import pyarrow as pa
 
         reasons: list[str | None] = [None] * len(records)
@@ -95,7 +95,7 @@ class AvroDecoder:
         return pa.StructArray.from_arrays([joined, pa.array(reasons, pa.string())], fields=fields)
 
     def _read(self, row: int, record: bytes) -> str | None:
-        """Collect the values of a record; or return the reason why it can't be read."""
+        """Collect the values of a record, or return why it can't be read."""
         if len(record) < _HEADER or record[0]:
             return "the record is not Avro with a schema's id before it"
         id_ = int.from_bytes(record[1:_HEADER], "big")
@@ -136,7 +136,7 @@ class AvroDecoder:
         place: list[int | None],
         reasons: list[str | None],
     ) -> None:
-        """Make an array of the values. Where some don't fit, halve them until those are found."""
+        """Make an array of the values. If some don't fit, halve the values until those are found."""
         import pyarrow as pa
 
         try:
@@ -155,7 +155,8 @@ class AvroDecoder:
         parts.append(pa.StructArray.from_arrays(columns, fields=list(self._wanted)))
 
     def _unfit(self, written: _Written, value: Any) -> str:
-        """Which columns don't take the values of a record. Names no value: it may be confidential."""
+        """Return which columns don't fit a record's values. Names no value, because it may be
+        confidential."""
         misfits = []
         for (name, read), wanted in zip(written.columns, self._wanted, strict=True):
             try:
@@ -175,9 +176,9 @@ class AvroDecoder:
 
 
 def _whole(schema: AvroSchema) -> Callable[[BytesIO], Any]:
-    """A function that reads a record as a mapping of all its fields."""
+    """Return a function that reads a record as a mapping of all its fields."""
     if schema.is_recursive:
-        # The compiled reader crashes the process on a record of 10 KB that is nested 5,000 deep. This one is
+        # The compiled reader crashes the process on a 10 KB record that is nested 5,000 deep. This one is
         # slower, and raises RecursionError.
         return _python_reader(schema)
     from fastavro import schemaless_reader
@@ -186,7 +187,8 @@ def _whole(schema: AvroSchema) -> Callable[[BytesIO], Any]:
 
 
 def _python_reader(schema: AvroSchema) -> Callable[[BytesIO], Any]:
-    """fastavro's reader in Python, but for integers: it would build one of a megabyte, for minutes."""
+    """Return fastavro's Python reader with a limit for integers. Without it, an integer of a megabyte takes
+    minutes."""
     import fastavro
     from fastavro import _read_py
     from fastavro.io.binary_decoder import BinaryDecoder
@@ -216,7 +218,7 @@ def _python_reader(schema: AvroSchema) -> Callable[[BytesIO], Any]:
 
 
 def column_readers(root: AvroNode, wanted: DataType, latest: AvroNode | None) -> list[tuple[str, Read]]:
-    """The reader of each wanted field. Raises UnfitSchemaError that names all fields without one."""
+    """Return the reader of each wanted field. Raises UnfitSchemaError that names all fields without one."""
     if root.type != "record":
         raise UnfitSchemaError(f"its schema is {root.type}, and no record")
     require_name(root, latest, "it")
@@ -241,12 +243,14 @@ def column_readers(root: AvroNode, wanted: DataType, latest: AvroNode | None) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The function of a task for mapInArrow: it adds a column `into` with the decoded records of the column
-    `value` (`wanted`: its fields; `newest`: the texts of the latest schema). The values themselves are
-    emptied unless `kept`, to save sending their bytes back.
+    """A task's function for mapInArrow: adds a column `into` with the decoded records of the column `value`.
 
-    `keys`: one more column, with the fields `key_wanted` of the record's key, for deletes: records without a
-    value (`tombstones`), or changes that are deletes and have no row `before` (see debezium)."""
+    - `wanted`: the record's fields.
+    - `newest`: the texts of the latest schema.
+    - `kept`: whether to keep the values; otherwise they are emptied, to avoid sending their bytes back.
+    - `keys`: one more column with the fields `key_wanted` of the record's key, for deletes. Those are records
+      without a value (`tombstones`), or changes that are deletes without a row `before` (see debezium).
+    """
 
     schemas: Schemas
     wanted: Schema
@@ -277,14 +281,14 @@ class Task:
 
 
 def _deletes(changes: Array) -> Array:
-    """A mask of the changes that are deletes without a row before them."""
+    """Return a mask of the changes that are deletes without a row before them."""
     import pyarrow.compute as pc
 
     return pc.and_(pc.equal(changes.field("op"), "d"), pc.is_null(changes.field("before")))
 
 
 def _only(wanted: Array, values: Array) -> Array:
-    """The wanted values; NULL elsewhere."""
+    """Return the wanted values, and NULL elsewhere."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -292,7 +296,7 @@ def _only(wanted: Array, values: Array) -> Array:
 
 
 def _emptied(records: Array) -> Array:
-    """Each value replaced by an empty one; NULL stays NULL."""
+    """Return the values with each replaced by an empty one; NULL stays NULL."""
     import pyarrow as pa
 
     bits = records.is_valid().buffers()[1]

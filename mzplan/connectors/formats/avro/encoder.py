@@ -1,8 +1,8 @@
-"""Columns → records in Confluent's wire format: a zero, the schema's id in four bytes, and binary Avro.
+"""Encodes columns into Confluent's wire format: a zero, the schema's id in four bytes, and binary Avro.
 
-A field that no column fills has the schema's default, or null.
+A field that no column fills gets the schema's default, or null.
 
-This module is sent to the executors whole (see task_code): they need pyarrow and fastavro, no mzplan.
+The whole module is sent to executors (see task_code): they need pyarrow and fastavro, but no mzplan.
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ _NAMES = {"NoneType": "NULL", "dict": "a record", "list": "an array"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
-    """For mapInArrow: the structs in the column `value` become records; NULL stays NULL. `schemas`: the texts
-    of the schemas that it refers to, and last its own; `id`: its id in the registry. An error for people
-    begins with `mark`: `mzplan[MZ059]: …`."""
+    """A function for mapInArrow: encodes the structs in the column `value`; NULL stays NULL.
+
+    - `schemas`: the texts of the schemas that it refers to, then its own.
+    - `id`: its id in the registry.
+    - `mark`: the prefix of an error for people: `mzplan[MZ059]: …`.
+    """
 
     schemas: Sequence[str]
     id: int
     mark: str
 
     def __call__(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
-        """Raises RuntimeError for a row that the schema does not allow."""
+        """Yield the batches with encoded values. Raises RuntimeError for a row that the schema doesn't
+        allow."""
         import pyarrow as pa
 
         written = parse_avro(self.schemas).root.written
@@ -67,8 +71,8 @@ class Encoder:
 
 
 def _converter(type_: DataType) -> Convert | None:
-    """Converts pyarrow's Python values to those that fastavro takes (maps come as pairs). None where nothing
-    is to be converted, so that most rows cost nothing."""
+    """Return the conversion of pyarrow's Python values to fastavro's (maps come as pairs). None if there is
+    nothing to convert, so that most rows cost nothing."""
     from pyarrow import types
 
     if types.is_map(type_):
@@ -94,7 +98,7 @@ def _same(value: Any) -> Any:
 
 
 def _reason(written: Any, value: Any, problem: Exception) -> str:
-    """The field that does not fit, without its value: errors are read by more people than rows are."""
+    """Return the field that doesn't fit, without its value, because more people read errors than rows."""
     from fastavro.validation import ValidationError, validate
 
     try:

@@ -1,6 +1,6 @@
 """Parsed Avro schemas of a registry.
 
-This module is sent to the executors whole (see task_code).
+The whole module is sent to executors (see task_code).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-# Debezium's names for the meaning of numbers and texts, where Avro has no logical type.
+# Debezium's names for the meaning of numbers and texts without a logical type in Avro.
 _DEBEZIUM = {
     "io.debezium.time.Date": "date",
     "io.debezium.time.Time": "time-millis",
@@ -24,20 +24,23 @@ _DEBEZIUM = {
 }
 
 _HINTS = ("__fastavro_parsed", "__named_schemas")
-_MOST_FREE = 16  # values of a record that take no byte: null, empty records, fixed of no size
-_MOST_DEEP = 300  # levels: the compiled reader ends the process at some thousands
-_MOST_MADE = 100_000  # values and characters that the defaults in a schema make
+_MOST_FREE = 16  # values in a record that take no bytes: null, empty records, fixed of size 0
+_MOST_DEEP = 300  # levels: the compiled reader crashes the process at some thousands
+_MOST_MADE = 100_000  # values and characters that a schema's defaults create
 
 
 class SchemaError(ValueError):
-    """A text that is not an Avro schema. The message is for people."""
+    """Raised for a text that is not an Avro schema. The message is for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroSchema:
-    """`root`: parsed by fastavro, with all names in full; `names`: the named schemas in it; `raw`: the same
-    without logical types, to read values as they were written. `is_recursive`: a record may contain another
-    one of its kind, at any depth."""
+    """A parsed schema.
+
+    - `root`: parsed by fastavro, with all names in full.
+    - `raw`: the same without logical types, to read values as they were written.
+    - `is_recursive`: whether a record may contain another one of its kind, at any depth.
+    """
 
     root: AvroNode
     raw: Any
@@ -46,15 +49,15 @@ class AvroSchema:
 
 @dataclass(frozen=True, slots=True)
 class AvroNode:
-    """A schema within a schema: its definition or name, and all named schemas to look names up in."""
+    """A schema within a schema: its definition or name, and all named schemas for looking up names."""
 
     written: Any
     names: Mapping[str, Any]
 
     @property
     def definition(self) -> Any:
-        """The schema itself: a list for a union, a mapping for all others. Only a text is a name: the `type`
-        of a mapping is a word of Avro (fastavro parses no other), also where a schema is named so."""
+        """Return the schema itself: a list for a union, otherwise a mapping. Only text is a name: a mapping's
+        `type` is always a word of Avro (fastavro parses no other), even if a schema has that name."""
         if not isinstance(self.written, str):
             return self.written
         return {"type": self.written} if self.written in PRIMITIVES else self.names[self.written]
@@ -67,7 +70,7 @@ class AvroNode:
 
     @property
     def logical(self) -> str:
-        """The logical type, empty where there is none. `wall-…` is Debezium's time without a zone."""
+        """Return the logical type, or "". `wall-…` is Debezium's time without a zone."""
         definition = self.definition
         if isinstance(definition, list):
             return ""
@@ -78,7 +81,7 @@ class AvroNode:
 
     @property
     def branches(self) -> list[AvroNode]:
-        """The branches of a union except null; any other schema is its only branch."""
+        """Return the branches of a union except null. Any other schema is its own only branch."""
         definition = self.definition
         parts = (
             [AvroNode(branch, self.names) for branch in definition]
@@ -89,7 +92,8 @@ class AvroNode:
 
     @property
     def fields(self) -> dict[str, Field]:
-        """The fields of a record, or of the only record in a union with null; {} for any other schema."""
+        """Return the fields of a record, or of the only record in a union with null; {} for any other
+        schema."""
         branches = self.branches
         if len(branches) != 1 or branches[0].type != "record":
             return {}
@@ -101,8 +105,8 @@ class AvroNode:
         return str(self.definition["name"])
 
     def reads(self, written: AvroNode) -> bool:
-        """Whether this schema reads records of another one by their names, as the specification of Avro has
-        it: the names without namespaces are the same, or an alias of this one is the other's full name."""
+        """Whether this schema reads another one's records, by Avro's rules for names. Their names without
+        namespaces are the same, or an alias of this schema is the other's full name."""
         namespace, _, own = self.name.rpartition(".")
         if own == written.name.rpartition(".")[2]:
             return True
@@ -111,7 +115,7 @@ class AvroNode:
         return written.name in aliases
 
     def inner(self, key: str) -> AvroNode:
-        """The `items` of an array, the `values` of a map."""
+        """Return the `items` of an array or the `values` of a map."""
         return AvroNode(self.definition[key], self.names)
 
 
@@ -124,7 +128,7 @@ class Field:
 
     @property
     def node(self) -> AvroNode:
-        # A field's attributes beside `type` (doc, default, …) do not belong to its type.
+        # A field's other attributes (doc, default, …) don't belong to its type.
         return AvroNode(self.written["type"], self.names)
 
     @property
@@ -132,18 +136,18 @@ class Field:
         return str(self.written["name"])
 
     def written_in(self, fields: Mapping[str, Field]) -> Field | None:
-        """The field of another schema that corresponds to this one: by its name, or one of its aliases."""
+        """Return the corresponding field of another schema, by name or alias, or None."""
         names = (self.name, *self.written.get("aliases", ()))
         return next((fields[name] for name in names if isinstance(name, str) and name in fields), None)
 
     @property
     def default(self) -> Any:
-        """The default, as it would be read from a record; None where there is none."""
+        """Return the default as it would be read from a record, or None."""
         return _value(self.node, self.written.get("default"))
 
 
 def parse_avro(texts: Sequence[str]) -> AvroSchema:
-    """Parse the texts of the schemas that one refers to, and last its own. Raises SchemaError."""
+    """Parse the texts of a schema: the schemas that it refers to, then its own. Raises SchemaError."""
     import fastavro
 
     names: dict[str, Any] = {}
@@ -168,8 +172,8 @@ def parse_avro(texts: Sequence[str]) -> AvroSchema:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """Of the values of a schema: whether each takes bytes in a record, how many values in it take none, and
-    how deep it is."""
+    """The size of a schema's values: whether each takes bytes in a record, how many values in it take none,
+    and its depth."""
 
     takes_bytes: bool
     free: int
@@ -177,18 +181,19 @@ class _Extent:
 
 
 class _Survey:
-    """Looks at each record in a schema once, and refuses what would be millions of values of a record, or a
-    default, of a few bytes. `is_recursive`: see AvroSchema."""
+    """Visits each record in a schema once. Refuses a schema whose few bytes could become millions of values,
+    in a record or a default. `is_recursive`: see AvroSchema."""
 
     def __init__(self, names: Mapping[str, Any]):
         self.is_recursive = False
         self._names = names
-        self._made = 0  # values and characters, by defaults
-        # By the list of fields: a name may stand for another record in a schema that this one refers to.
-        self._records: dict[int, _Extent | None] = {}  # None: under way
+        self._made = 0  # values and characters that defaults create
+        # Keyed by the list of fields, because a name may stand for another record in a schema that this one
+        # refers to.
+        self._records: dict[int, _Extent | None] = {}  # None: being visited
 
     def extent(self, written: Any) -> _Extent:
-        """Raises SchemaError."""
+        """Return the extent of a schema's values. Raises SchemaError."""
         definition = AvroNode(written, self._names).definition
         if isinstance(definition, list):
             return _Extent(True, 0, 1 + max((self.extent(part).depth for part in definition), default=0))
@@ -214,7 +219,8 @@ class _Survey:
         if key in self._records:
             known = self._records[key]
             self.is_recursive = self.is_recursive or known is None
-            return known or _Extent(True, 0, 0)  # a record directly within itself has no end, so no count
+            # a record directly within itself is endless, and has no count
+            return known or _Extent(True, 0, 0)
         self._records[key] = None
         parts = []
         for field in fields:
@@ -230,8 +236,8 @@ class _Survey:
         return extent
 
     def _fill(self, written: Any, default: Any) -> None:
-        """Count what a default makes: a record in it is filled with the defaults of its own fields, and so
-        on. Of a union, whichever branch takes it."""
+        """Count the values that a default creates. Records in it are filled with their own fields' defaults,
+        at any depth. For a union, each branch counts."""
         self._made += len(default) if isinstance(default, str) else isinstance(default, list | dict)
         if self._made > _MOST_MADE:
             raise SchemaError(f"its schema's defaults make more than {_MOST_MADE:,} values and characters")
@@ -258,12 +264,12 @@ class _Survey:
 
 
 def _without_hints(written: dict[str, Any]) -> dict[str, Any]:
-    """A part of a schema without what makes fastavro believe that it has parsed it before."""
+    """Return part of a schema without the keys that make fastavro believe it is already parsed."""
     return {key: part for key, part in written.items() if key not in _HINTS}
 
 
 def parse_record(texts: Sequence[str]) -> AvroNode:
-    """Parse texts as parse_avro does, of a schema that must be a record. Raises SchemaError."""
+    """Parse texts as parse_avro does, for a schema that must be a record. Raises SchemaError."""
     root = parse_avro(texts).root
     if root.type != "record":
         raise SchemaError(f"its schema is {root.type}, and no record")
@@ -283,7 +289,7 @@ def _without_logical_types(written: Any) -> Any:
 
 
 def _value(node: AvroNode, default: Any) -> Any:
-    """A default in JSON → the value as fastavro would read it."""
+    """Return a JSON default as the value that fastavro would read."""
     if default is None or not node.branches:
         return None
     branch = node.branches[0]

@@ -1,6 +1,6 @@
-"""Avro records of a Kafka stream, decoded by tasks in Python (see decoder).
+"""Avro records of a Kafka stream, decoded by Python tasks (see decoder).
 
-Spark's own from_avro needs the schemas when a query starts: it could not read records with a schema that is
+Spark's own from_avro needs the schemas when a query starts, so it couldn't read records whose schema is
 registered later.
 """
 
@@ -32,10 +32,12 @@ _PASSED = ("value", "partition", "offset", "timestamp")
 def decoded(
     rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column], keys: Sequence[Column] = ()
 ) -> DataFrame:
-    """The rows of a Kafka stream with one more column, `DECODED`: each record's columns, or the reason why
-    there are none. Of `value` remains only whether there is one. With `keys`, columns of the records' keys,
-    the same for those in `KEY_DECODED`, for deletes that need it (see decoder.Task). Raises MzplanError when
-    the registry does not return the topic's schema."""
+    """Return the rows of a Kafka stream with a column `DECODED`: each record's columns, or the reason if
+    there are none. `value` keeps only whether it is NULL.
+
+    With `keys`, columns of the records' keys, deletes that need them also have `KEY_DECODED` (see
+    decoder.Task). Raises MzplanError if the registry doesn't return the topic's schema.
+    """
     from pyspark.sql import types as t
 
     newest = latest(query)
@@ -59,7 +61,7 @@ def decoded(
 
 
 def ship_tasks() -> None:
-    """Send the code that decodes in tasks to the executors."""
+    """Send the decoding code to the executors."""
     ship(
         "mzplan.connectors.formats.avro.decoder",
         "mzplan.connectors.formats.avro.schema",
@@ -83,8 +85,8 @@ def _schemas(query: ResolvedQuery, known: Mapping[int, Sequence[str]]) -> Regist
 
 
 def _beside(query: ResolvedQuery) -> list[str]:
-    """The other columns that are needed of a record: its key, its headers. A record without a value deletes
-    by its key, and a malformed one is kept aside with it."""
+    """Return the other columns needed from a record: its key and its headers. A record without a value
+    deletes by its key, and a malformed one is stored with its key."""
     included = {*included_columns(query.description.type, query.body)}
     if query.keys or query.body["on_error"] == "dead-letter":
         included.add("key")

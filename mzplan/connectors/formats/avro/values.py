@@ -1,10 +1,10 @@
-"""Values of an Avro schema → Arrow arrays of a wanted type, or why that schema can't be read so.
+"""Reads values of an Avro schema into Arrow arrays of a wanted type, or says why the schema doesn't fit.
 
-Supported are Avro's own promotions (an int is read as a BIGINT, a float as a DOUBLE), logical types as in
-Spark, and days, milliseconds or microseconds also as plain numbers. A value that doesn't fit is an error of
+Supports Avro's own promotions (an int is read as a BIGINT, a float as a DOUBLE) and Spark's logical types.
+Days, milliseconds and microseconds can also be read as plain numbers. A value that doesn't fit is an error of
 its record (see decoder).
 
-This module is sent to the executors whole (see task_code).
+The whole module is sent to executors (see task_code).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mzplan.connectors.formats.avro.schema import AvroNode
 
 Read = Callable[[Sequence[Any]], "Array"]
-"""Values as they were written, without logical types (None: null) → an array of the wanted type. Raises
-ArrowException, ArithmeticError, ValueError or TypeError for a value that doesn't fit."""
+"""Takes values as written, without logical types (None: null), and returns an array of the wanted type.
+Raises ArrowException, ArithmeticError, ValueError or TypeError for a value that doesn't fit."""
 
 _DDL = {
     "bool": "BOOLEAN",
@@ -58,14 +58,14 @@ _DIGITS = decimal.Context(prec=100)  # Python's default would round after 28 dig
 
 
 class UnfitSchemaError(Exception):
-    """Values of a schema can't be read as a type. The message: `its field … is …, and the column …`."""
+    """Raised if a schema's values can't be read as a type. Message: `its field … is …, and the column …`."""
 
 
 def reader(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None = None) -> Read:
-    """The reader of a schema's values. A missing field of a nested record gets its default in the `latest`
-    schema of the same values, or NULL. `name`: the field's, for people.
+    """Return the reader of a schema's values. Raises UnfitSchemaError.
 
-    Raises UnfitSchemaError.
+    A missing field of a nested record gets its default in the `latest` schema, or NULL. `name` is the field's
+    name for people.
     """
     branches = node.branches
     if not branches:
@@ -76,8 +76,8 @@ def reader(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None 
 
 
 def missing(field: Any, wanted: DataType, name: str) -> Read:
-    """The reader of a field that the records lack: the default of another schema's `field` (None: there is
-    none), if that fits; otherwise NULL."""
+    """Return the reader of a field that the records don't have: the default of another schema's `field`, if
+    that fits, or NULL. `field` is None without a default."""
     try:
         default = field.default if field is not None else None
         value = _nulls(1, wanted) if default is None else reader(field.node, wanted, name)([default])
@@ -87,7 +87,7 @@ def missing(field: Any, wanted: DataType, name: str) -> Read:
 
 
 def ddl_of(type_: DataType) -> str:
-    """An Arrow type as a Spark type, for people."""
+    """Return an Arrow type as a Spark type, for people."""
     from pyarrow import types
 
     if types.is_decimal(type_):
@@ -97,7 +97,7 @@ def ddl_of(type_: DataType) -> str:
 
 
 def type_of(node: AvroNode) -> str:
-    """A schema, for people: `long`, `decimal(10,2)`, `string or long`."""
+    """Return a schema's type for people: `long`, `decimal(10,2)`, `string or long`."""
     if node.type == "union":
         return " or ".join(type_of(branch) for branch in node.branches) or "null"
     if node.logical == "decimal":
@@ -109,7 +109,8 @@ def type_of(node: AvroNode) -> str:
 def _union(
     node: AvroNode, branches: list[AvroNode], wanted: DataType, name: str, latest: AvroNode | None
 ) -> Read:
-    """The reader of a union: the class of a value decides its branch; each branch must fit by itself."""
+    """Return the reader of a union. The class of a value selects its branch; each branch must fit by
+    itself."""
     import pyarrow.compute as pc
 
     reads: dict[type, Read] = {}
@@ -155,7 +156,8 @@ def _single(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None
 
 
 def require_name(node: AvroNode, latest: AvroNode | None, what: str) -> None:
-    """Raise UnfitSchemaError for a record that the `latest` schema doesn't read, as it is another one's."""
+    """Raise UnfitSchemaError for a record that the `latest` schema can't read, because it has another
+    name."""
     known = [branch for branch in latest.branches if branch.type == "record"] if latest is not None else []
     if known and not any(branch.reads(node) for branch in known):
         names = " or ".join(branch.name for branch in known)
@@ -172,7 +174,7 @@ def _inner_of(node: AvroNode | None, type_: str, key: str) -> AvroNode | None:
 
 
 def _scalar(node: AvroNode, wanted: DataType, ddl: str) -> Read | None:
-    """The reader of a schema that is not a record, array or map; None where it doesn't fit."""
+    """Return the reader of a schema that is not a record, array or map, or None if it doesn't fit."""
     import pyarrow as pa
 
     match (node.type, node.logical, ddl):
@@ -205,7 +207,7 @@ def _scalar(node: AvroNode, wanted: DataType, ddl: str) -> Read | None:
 
 
 def _plain(type_: str, wanted: DataType, ddl: str) -> Read | None:
-    """The reader that ignores the logical type; None where it doesn't fit."""
+    """Return the reader that ignores the logical type, or None if it doesn't fit."""
     import pyarrow as pa
 
     match (type_, ddl):
@@ -223,7 +225,7 @@ def _plain(type_: str, wanted: DataType, ddl: str) -> Read | None:
 
 
 def _as(*types: DataType) -> Read:
-    """A reader that builds the first type, then casts to the next ones."""
+    """Return a reader that builds the first type, then casts to the next ones."""
     import pyarrow as pa
 
     def read(values: Sequence[Any]) -> Array:
@@ -244,7 +246,8 @@ def _mapped(convert: Callable[[Any], Any], wanted: DataType) -> Read:
 def _decimal(scale: int, wanted: DataType) -> Read:
     def convert(value: bytes) -> decimal.Decimal:
         number = int.from_bytes(value[-_DECIMAL:], "big", signed=True)
-        if value[:-_DECIMAL].strip(b"\xff" if number < 0 else b"\0"):  # Python takes minutes for a megabyte
+        # Python would take minutes for a megabyte
+        if value[:-_DECIMAL].strip(b"\xff" if number < 0 else b"\0"):
             raise ValueError("more digits than a DECIMAL has")
         return decimal.Decimal(number).scaleb(-scale, _DIGITS)
 
@@ -252,7 +255,7 @@ def _decimal(scale: int, wanted: DataType) -> Read:
 
 
 def _time(logical: str, wanted: DataType) -> Read:
-    """The reader of milli-, micro- or nanoseconds since 1970; nanoseconds lose what is below microseconds."""
+    """Return the reader of milli-, micro- or nanoseconds since 1970. Nanoseconds are cut to microseconds."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -261,7 +264,8 @@ def _time(logical: str, wanted: DataType) -> Read:
     def read(values: Sequence[Any]) -> Array:
         numbers = pa.array(values, pa.int64())
         if unit == "nanos":
-            # Rounded towards the past, as a clock shows it: a division of integers rounds towards zero.
+            # Rounded towards the past, as clocks show time, because a division of integers rounds towards
+            # zero.
             rest = pc.subtract(numbers, pc.multiply(pc.divide(numbers, 1000), 1000))
             numbers = pc.subtract(pc.divide(numbers, 1000), pc.less(rest, 0).cast(pa.int64()))
         if unit == "millis":
@@ -324,7 +328,7 @@ def _map(inner: Read, wanted: DataType) -> Read:
 
 
 def _present(values: Sequence[Any]) -> Any:
-    """The validity bitmap of an Arrow array."""
+    """Return the validity bitmap of an Arrow array."""
     import pyarrow as pa
 
     return pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
