@@ -1,4 +1,4 @@
-"""Kafka: a source, and a sink that is exactly once by transactions.
+"""Kafka: a source, and a sink that is exactly-once through transactions.
 
 `source` and `sink` are the connectors; `probe` queries a cluster; `output` is the sink as an OutputEndpoint.
 May not import another type of connector.
@@ -44,8 +44,8 @@ def _adopts() -> Adopts:
 
 
 def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The brokers to start from, without their protocol (`SSL://h:1`), which name the others; and where an
-    option leads (to get a token, say)."""
+    """Return the bootstrap brokers, without their protocol (`SSL://h:1`), and servers that options name (to
+    get a token, for example). The brokers name the others."""
     brokers = (broker for listed in body["brokers"] for broker in listed.split(","))
     options = (str(value) for value in body["options"].values())
     return (
@@ -55,7 +55,8 @@ def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _ends(query: ResolvedQuery) -> Ends:
-    """A cluster has the name of the first broker, as Spark's own OpenLineage listener has it."""
+    """Return OpenLineage's names. A cluster has its first broker's name, as in Spark's own OpenLineage
+    listener."""
     from mzplan.connectors.api.lineage_names import Ends, on_server
     from mzplan.connectors.formats.dead_letters import named
 

@@ -1,4 +1,4 @@
-"""The admin client of a Kafka cluster, what it answers, and what its errors mean, for people.
+"""The admin client of a Kafka cluster, its answers, and its errors as messages for people.
 
 No pyspark. Every request has a time limit.
 """
@@ -22,11 +22,11 @@ from mzplan.connectors.kafka.options import client_body, librdkafka_options, rou
 from mzplan.model.diagnostics import Diagnostic, MzplanError, ProblemKind
 
 _SLICE_S = 0.4
-# Reported by the client when nothing listens at any address: waiting for the full time limit is of no use,
-# but one retry is (a broker may be restarting).
+# The client reports soon when nothing listens at any address. Waiting for the full time limit doesn't help
+# then, but one retry does (a broker may be restarting).
 _GIVE_UP_S = 1.5
-# Of an answer. All topics of a cluster, as they are asked for when one is missing, can be more: then nothing
-# is known of them. Python makes twenty times as much of short names.
+# The most bytes of an answer. After a missing topic, all topics are listed; that list can be longer, and is
+# then unknown. Python needs twenty times as much for short names.
 _MOST_BYTES = 8 << 20
 _SETTING = re.compile(r"\b[a-z]+(?:\.[a-z]+)+\b")
 
@@ -40,20 +40,20 @@ class Client:
 
 
 class ClusterError(MzplanError):
-    """What a cluster did, or why it could not be asked: one diagnostic of a query."""
+    """An error of a cluster, or a failure to ask it: one diagnostic of a query."""
 
 
 def failed(
     query: ResolvedQuery, code: str, summary: str, detail: str, hint: str, *, kind: ProblemKind = ""
 ) -> ClusterError:
-    """A ClusterError of a query."""
+    """Return a ClusterError of a query."""
     return ClusterError(
         Diagnostic(code=code, kind=kind, summary=summary, detail=detail, hint=hint, address=query.address)
     )
 
 
 def new_client(query: ResolvedQuery, options: Mapping[str, Any]) -> Client:
-    """A client with these settings, which are `options_of` the query. Raises ClusterError."""
+    """Return a client with these settings, from `options_of` the query. Raises ClusterError."""
     _require_token(query, options)
     problems: list[KafkaError] = []
     settings: dict[str, Any] = {
@@ -68,7 +68,7 @@ def new_client(query: ResolvedQuery, options: Mapping[str, Any]) -> Client:
 
 
 def options_of(query: ResolvedQuery) -> dict[str, Any]:
-    """Raises ClusterError."""
+    """Return the client's settings. Raises ClusterError."""
     try:
         return librdkafka_options(client_body(query.link), query.directory)
     except OSError as problem:
@@ -76,14 +76,15 @@ def options_of(query: ResolvedQuery) -> dict[str, Any]:
 
 
 def _require_token(query: ResolvedQuery, options: Mapping[str, Any]) -> None:
-    """Get a token before the client needs one: it would wait, and report no reason. Raises ClusterError."""
+    """Get a token before the client needs one, because the client would wait and report no reason. Raises
+    ClusterError."""
     if "oauth_cb" not in options:
         return
     try:
         options["oauth_cb"]("")
     except ModuleNotFoundError:  # reported as a missing extra
         raise
-    except Exception as problem:  # anything that AWS's client raises
+    except Exception as problem:  # AWS's client may raise anything
         message = str(problem).splitlines()[0][:300] if str(problem) else type(problem).__name__
         raise failed(
             query,
@@ -96,9 +97,11 @@ def _require_token(query: ResolvedQuery, options: Mapping[str, Any]) -> None:
 
 
 def answer(client: Client, query: ResolvedQuery, future: Future[Any]) -> Any:
-    """The result of a future, within the time limit. Raises ClusterError. The client is polled meanwhile: it
-    reports errors only then. Use describe_… for the metadata of a topic, never list_topics: that may create
-    the topic."""
+    """Return the result of a future, within the time limit. Raises ClusterError.
+
+    Polls the client meanwhile, because it reports errors only then. Use describe_… for a topic's metadata,
+    never list_topics, which may create the topic.
+    """
     began, earlier = time.monotonic(), len(client.problems)
     while True:
         try:
@@ -121,7 +124,7 @@ def answer(client: Client, query: ResolvedQuery, future: Future[Any]) -> Any:
 
 
 def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[KafkaError]) -> ClusterError:
-    """The client's errors as one of mzplan's codes, for people."""
+    """Return the client's errors as one of mzplan's codes, for people."""
     by_name = {problem.name(): problem for problem in (*problems, *([failure] if failure else []))}
     where = route(query)
     for name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"):
@@ -162,7 +165,7 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
 
 
 def _message(problem: KafkaError) -> str:
-    """librdkafka's message without its thread names and states."""
+    """Return librdkafka's message without its thread names and states."""
     text = str(problem.str()).partition(" (after ")[0]
     return text.partition("/bootstrap: ")[2] or text
 
@@ -192,13 +195,13 @@ def not_allowed(query: ResolvedQuery, topic: str) -> ClusterError:
 
 
 def allow(query: ResolvedQuery) -> str:
-    """The command that allows the connection's user something, up to that."""
+    """Return the start of the command that gives the connection's user a right."""
     user = shlex.quote(f"User:{user_of(query)}")
     return f"kafka-acls.sh --bootstrap-server {_first(query)} --add --allow-principal {user}"
 
 
 def user_of(query: ResolvedQuery) -> str:
-    """Whom the brokers know the connection as."""
+    """Return the connection's user as the brokers know it."""
     return str((query.link.body["security"].get("sasl") or {}).get("username", "ANONYMOUS"))
 
 
@@ -214,7 +217,8 @@ def _unreadable(query: ResolvedQuery, problem: OSError) -> ClusterError:
 
 
 def _unusable(query: ResolvedQuery, problem: Exception) -> ClusterError:
-    """librdkafka takes no such setting. What it says may repeat the value: only its name is shown."""
+    """Return MZ174 for a setting that librdkafka refuses. Shows only its name, because librdkafka's message
+    may repeat the value."""
     first = problem.args[0] if problem.args else ""
     text = first.str() if isinstance(first, KafkaError) else str(first)
     named = _SETTING.search(text)
@@ -231,5 +235,5 @@ def _unusable(query: ResolvedQuery, problem: Exception) -> ClusterError:
 
 
 def _first(query: ResolvedQuery) -> str:
-    """A broker, as a shell takes it."""
+    """Return a broker, quoted for a shell."""
     return shlex.quote(str(query.link.body["brokers"][0]))

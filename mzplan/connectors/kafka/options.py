@@ -12,7 +12,7 @@ from mzplan.connectors.network.aws import escaped, java_kafka_options
 from mzplan.connectors.network.aws import librdkafka_options as aws_librdkafka_options
 from mzplan.secrets.files import read_pem_text
 
-# A dead broker must not hold up a query, or its stop, for minutes.
+# A dead broker must not block a query, or its stop, for minutes.
 _JAVA_DEFAULTS = {
     "request.timeout.ms": "8000",
     "default.api.timeout.ms": "10000",
@@ -21,10 +21,10 @@ _JAVA_DEFAULTS = {
     "reconnect.backoff.max.ms": "2000",
 }
 _CONSUMER_DEFAULTS = {
-    # Spark requests only records that are there; the default, 500, would delay every micro-batch whose
-    # consumer still has a request of the previous one under way.
+    # Spark requests only existing records. The default, 500, would delay every micro-batch whose consumer
+    # still has a request of the previous one open.
     "fetch.max.wait.ms": "50",
-    # Kafka's default would also read the records of transactions that were given up.
+    # Kafka's default would also read the records of aborted transactions.
     "isolation.level": "read_committed",
 }
 _PRODUCER_DEFAULTS = {
@@ -61,22 +61,22 @@ _LOGIN_MODULES = {
 
 
 def client_body(link: ResolvedConnection) -> Mapping[str, Any]:
-    """The argument of the functions below: the connection's body, with its aws connection's body inlined."""
+    """Return the argument of the functions below: the connection's body, with its aws connection inlined."""
     return {**link.body, AWS: link.connections[AWS]} if AWS in link.connections else link.body
 
 
 def consumer_options(connection: Mapping[str, Any], directory: str) -> dict[str, str]:
-    """Options of Java's Kafka consumer. Raises OSError when a PEM file can't be read."""
+    """Return the options of Java's Kafka consumer. Raises OSError if a PEM file can't be read."""
     return {**_CONSUMER_DEFAULTS, **_java_options(connection, directory)}
 
 
 def producer_options(connection: Mapping[str, Any], directory: str) -> dict[str, str]:
-    """Options of Java's Kafka producer. Raises OSError when a PEM file can't be read."""
+    """Return the options of Java's Kafka producer. Raises OSError if a PEM file can't be read."""
     return {**_PRODUCER_DEFAULTS, **_java_options(connection, directory)}
 
 
 def _java_options(connection: Mapping[str, Any], directory: str) -> dict[str, str]:
-    # PEM files are read here, so that executors need none of them.
+    # PEM files are read here, so that executors don't need them.
     security = connection["security"]
     options = {**_JAVA_DEFAULTS, "bootstrap.servers": ",".join(connection["brokers"])}
     options["security.protocol"] = security["protocol"]
@@ -99,13 +99,14 @@ def _java_options(connection: Mapping[str, Any], directory: str) -> dict[str, st
 
 
 def writer_options(connection: ResolvedConnection, directory: str, topic: str) -> dict[str, str]:
-    """Options of Spark's Kafka writer. Raises OSError when a PEM file can't be read."""
+    """Return the options of Spark's Kafka writer. Raises OSError if a PEM file can't be read."""
     options = producer_options(client_body(connection), directory)
     return {"topic": topic, **{f"kafka.{key}": value for key, value in options.items()}}
 
 
 def librdkafka_options(connection: Mapping[str, Any], directory: str) -> dict[str, Any]:
-    """Options of librdkafka, for reaching, authenticating and requesting metadata."""
+    """Return the options of librdkafka for connecting, authenticating and requesting metadata. Raises OSError
+    if a PEM file can't be read."""
     security = connection["security"]
     options = {**_LIBRDKAFKA_DEFAULTS, "bootstrap.servers": ",".join(connection["brokers"])}
     options["security.protocol"] = security["protocol"]
@@ -128,20 +129,20 @@ def librdkafka_options(connection: Mapping[str, Any], directory: str) -> dict[st
 
 
 def transaction_options(connection: Mapping[str, Any], directory: str) -> dict[str, Any]:
-    """Options of librdkafka's transactional producer and its consumer; those of Java's producer that have
-    another name are translated. Raises OSError when a PEM file can't be read."""
+    """Return the options of librdkafka's transactional producer and its consumer. Translates options of
+    Java's producer that have another name. Raises OSError if a PEM file can't be read."""
     options = librdkafka_options(connection, directory)
     own = connection["options"]
     return {**options, **{theirs: own[ours] for ours, theirs in _PRODUCER_OPTIONS.items() if ours in own}}
 
 
 def route(query: ResolvedQuery) -> str:
-    """The connection and its brokers, for people."""
+    """Return the connection and its brokers, for people."""
     return f"{query.link.address} ({', '.join(query.link.body['brokers'])})"
 
 
 def jaas(mechanism: str, username: str, password: str) -> str:
-    """A JAAS configuration line, with username and password escaped inside their quotes."""
+    """Return a JAAS configuration line, with username and password escaped inside their quotes."""
     module = _LOGIN_MODULES[mechanism]
     return f'{module} required username="{escaped(username)}" password="{escaped(password)}";'
 

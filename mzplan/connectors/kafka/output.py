@@ -1,6 +1,6 @@
 """The kafka sink as an OutputEndpoint, and the task in which Spark pushes a step into it.
 
-This module is sent to the executors whole (see task_code): they need pyarrow and confluent-kafka, no mzplan.
+The whole module is sent to executors (see task_code): they need pyarrow and confluent-kafka, but no mzplan.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("mzplan.endpoints")
 
 REPORT = "outcome STRING, detail STRING, record STRING, seconds DOUBLE, warnings ARRAY<STRING>"
-"""The result of an attempt. `outcome`: `written` (`record`: the new one), `changed` (another writer;
-`record`: the one that is there), `differs` (compare: fail), or the name of Kafka's error; `detail`: its
-message. A missing record is NULL."""
+"""The result of an attempt; a missing record is NULL.
+
+- `outcome`: `written`, `changed` (by another writer), `differs` (compare: fail), or the name of Kafka's
+  error.
+- `detail`: Kafka's message.
+- `record`: the step record: the new one for `written`, the current one for `changed`.
+"""
 
 
 class KafkaOutput:
-    """An OutputEndpoint: a step's records and its step record in one transaction, which begins with the first
-    record to be written. The columns of a batch are `key` (perhaps), `value`, and HASH.
+    """An OutputEndpoint that writes a step's records and its step record in one transaction.
 
-    `writer` says whose record it must be (its steps don't matter); any other one is a TransactionError
-    CHANGED, for the driver to decide. Keyless records go, batch by batch, to one partition after the other:
-    the same ones on a replay.
+    The transaction begins with the first record to write. The columns of a batch are `key` (optional),
+    `value`, and HASH. `writer` identifies the expected record's writer, whatever its steps. For any other
+    record, it raises TransactionError CHANGED, and the driver decides. Records without a key go to the
+    partitions in turn, batch by batch, and to the same ones on a replay.
     """
 
     def __init__(
@@ -57,7 +61,7 @@ class KafkaOutput:
         self.record = writer
 
     def start_step(self, step: Step) -> None:
-        """Raises TransactionError, KafkaException."""
+        """Begin a step. Raises TransactionError, KafkaException."""
         checked_step(step)
         self._give_up()
         self._look()
@@ -70,11 +74,12 @@ class KafkaOutput:
             warn=self._warn,
         )
         if not replay.repeats:
-            self._begin()  # while the first records are being read
+            self._begin()  # begins while the first records are being read
         self._replay, self._batches = replay, 0
 
     def push_buffer(self, batch: RecordBatch) -> None:
-        """Raises TransactionError, KafkaException, DiffersError."""
+        """Write the rows of a batch that aren't written yet. Raises TransactionError, KafkaException,
+        DiffersError."""
         replay = self._started()
         try:
             fresh = replay.push(batch)
@@ -87,7 +92,7 @@ class KafkaOutput:
             raise
 
     def finish_step(self) -> None:
-        """Raises TransactionError, KafkaException, DiffersError."""
+        """Commit the step. Raises TransactionError, KafkaException, DiffersError."""
         replay = self._started()
         try:
             self._become(self.record.with_step(replay.step, replay.finish()))
@@ -95,7 +100,7 @@ class KafkaOutput:
             self._give_up()
 
     def expire_step(self, step: Step) -> None:
-        """Within a step it is part of its transaction; otherwise it is a transaction of its own."""
+        """Drop older steps from the record, in the open step's transaction or in one of its own."""
         checked_step(step)
         if self._replay is not None:
             self.record = self.record.without(step)
@@ -109,7 +114,7 @@ class KafkaOutput:
                 self._give_up()
 
     def close(self) -> None:
-        """Abort a step that is under way."""
+        """Abort an unfinished step."""
         self._replay = None
         self._transaction.close()
 
@@ -178,7 +183,7 @@ def report(
     partitions: int,
     compare: Compare,
 ) -> Mapping[str, Any]:
-    """Push a step, and return its result as REPORT. Raises only what `batches` raises."""
+    """Push a step, and return its result as REPORT. Raises only the exceptions of `batches`."""
     import confluent_kafka
 
     began = time.monotonic()
@@ -204,7 +209,7 @@ def report(
 def task(
     transaction: KafkaTransaction, writer: KafkaStepRecord, step: Step, partitions: int, compare: Compare
 ) -> Callable[[Iterable[RecordBatch]], Iterator[RecordBatch]]:
-    """A function for mapInArrow that writes a step, which is one partition (in_one_task)."""
+    """Return a function for mapInArrow that writes a step, which is one partition (in_one_task)."""
     ship(
         "mzplan.connectors.kafka.transaction",
         "mzplan.connectors.kafka.step_record",

@@ -1,5 +1,5 @@
-"""Offsets of a Kafka source's topic: whether those that come next are there, how many they are, and where to
-go on, or to read again.
+"""Offsets of a Kafka source's topic: whether the next ones still exist, how many they are, and where to
+continue or read again.
 
 No pyspark. Every request has a time limit.
 """
@@ -30,20 +30,20 @@ from mzplan.warehouse.folder import decoding
 
 
 class _Record(NamedTuple):
-    """Where a record is in its partition, and when it was written (milliseconds since the epoch)."""
+    """A record's offset in its partition, and its time (milliseconds since the epoch)."""
 
     offset: int
     timestamp: int
 
 
 class KafkaPositions:
-    """What a source is asked about its position."""
+    """Answers questions about a source's position."""
 
     def __init__(self) -> None:
         self._probe = KafkaProbe()
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
-        """Whether the topic still holds the offsets that come next (MZ067 if not)."""
+        """Return MZ067 if the topic no longer holds the next offsets."""
         topic = query.body["topic"]
         try:
             wanted = _read(position, topic)
@@ -68,8 +68,8 @@ class KafkaPositions:
         return _lost(query, gone) if gone else None
 
     def backlog(self, query: ResolvedQuery) -> dict[str, int] | None:
-        """The records that come next, `{"records": n}`: after the checkpoint, or for a source that has not
-        begun where it is to. None where that is not known."""
+        """Return the number of unread records, `{"records": n}`. Counts from the checkpoint or, before the
+        first step, from the start position. Returns None if that isn't known."""
         topic, log = query.body["topic"], query.checkpoint.log if query.checkpoint else None
         try:
             position = log.entry(log.committed()) if log is not None else None
@@ -78,7 +78,7 @@ class KafkaPositions:
             partitions = range(identify(client, query, False)["partitions"])
             end = _offsets(client, query, topic, partitions, "latest")
             fresh = [partition for partition in partitions if partition not in read]
-            if position:  # partitions that have come since
+            if position:  # partitions added since
                 first = _offsets(client, query, topic, fresh, "earliest") if fresh else {}
             else:
                 first = _begins(client, query, fresh)
@@ -87,7 +87,8 @@ class KafkaPositions:
         return {"records": sum(max(0, end[p] - {**first, **read}[p]) for p in partitions)}
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
-        """By offsets, so that what marks the end of a transaction counts as a record."""
+        """Return the lost records, counted by offsets, so that the markers that end transactions count as
+        well."""
         ranges = _ranges(former.log)
         read = sum(map(len, ranges.values()))
         if former.was_moved():
@@ -122,8 +123,8 @@ class KafkaPositions:
     def reposition(
         self, query: ResolvedQuery, policy: str, position: str | None, last_times: LastTimes
     ) -> str:
-        """The position from which a moved source goes on, in another topic or in one that has lost records:
-        `{"topic": {"0": 17, …}}`. Raises MzplanError."""
+        """Return the position from which a moved source continues, `{"topic": {"0": 17, …}}`. It is in
+        another topic, or in one that has lost records. Raises MzplanError."""
         topic = query.body["topic"]
         client, kept = self._probe.client_of(query), _read(position, topic)
         partitions = sorted(kept) or range(identify(client, query, False)["partitions"])
@@ -137,7 +138,7 @@ class KafkaPositions:
             elif policy == "reset-latest":
                 offsets[partition] = end[partition]
             elif times:
-                # Records may be in other partitions there: with the earliest of all times none is lost.
+                # Records may be in other partitions there. The earliest of all times loses no record.
                 earliest = min(times.values())
                 when = times.get(partition, earliest) if position else earliest
                 record = _records_at(client, query, topic, [partition], when).get(partition)
@@ -149,14 +150,16 @@ class KafkaPositions:
     def between_times(
         self, query: ResolvedQuery, start: int, end: int, position: str | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The offsets of the records from one time to another (milliseconds since the epoch) that are before
-        a position, by partition: `({"topic": {"0": 3}}, {"topic": {"0": 17}})`. In each partition it ends
-        before the first record of a later time, wherever records of earlier ones come after that. Raises
-        MzplanError, MZ277 and MZ278 among others."""
+        """Return the offsets of records in a range of times before a position, by partition: `({"topic":
+        {"0": 3}}, {"topic": {"0": 17}})`.
+
+        Times are in milliseconds since the epoch. In each partition, the range ends before the first record
+        with a later time, even if earlier times follow it. Raises MzplanError, including MZ277 and MZ278.
+        """
         topic = query.body["topic"]
         try:
             read = _read(position, topic)
-        except ValueError:  # of another topic: of this one nothing was read
+        except ValueError:  # a position in another topic: nothing of this one was read
             read = {}
         client = self._probe.client_of(query)
         partitions = range(identify(client, query, False)["partitions"])
@@ -166,8 +169,8 @@ class KafkaPositions:
         ends = _records_at(client, query, topic, partitions, end)
         to = {p: ends[p].offset if p in ends else last[p] for p in begins}
         present = [p for p, record in begins.items() if record.offset < to[p]]
-        # The oldest record that there is may not be the oldest that there was: of a partition whose oldest is
-        # younger than the range, all of the range may be gone.
+        # The oldest record left may not be the oldest ever written. If a partition's oldest one is later than
+        # the range, all of the range may be gone.
         gone = {p: record.timestamp for p, record in begins.items() if 0 < first[p] == record.offset}
         if gone or not present:
             raise MzplanError(_not_in_range(query, start, end, gone))
@@ -179,7 +182,8 @@ class KafkaPositions:
 
 
 def _read(position: str | None, topic: str) -> dict[int, int]:
-    """Offsets by partition, of an entry of Spark's log. Raises ValueError, also for that of another topic."""
+    """Return the offsets by partition in an entry of Spark's log. Raises ValueError, also for another topic's
+    entry."""
     try:
         with decoding("an offset"):
             return (
@@ -190,8 +194,8 @@ def _read(position: str | None, topic: str) -> dict[int, int]:
 
 
 def _ranges(log: CheckpointLog) -> dict[tuple[str, int], range]:
-    """The offsets that were read, by topic and partition; with those of a step that is not done, whose rows
-    may be in the collection. Raises OSError."""
+    """Return the offsets that were read, by topic and partition. Includes an uncommitted step's offsets,
+    because its rows may be in the collection. Raises OSError."""
     end, _ = log.offset(log.newest())
     begun = log.before_all() or {}
     return {
@@ -202,7 +206,7 @@ def _ranges(log: CheckpointLog) -> dict[tuple[str, int], range]:
 
 
 def _begins(client: Client, query: ResolvedQuery, partitions: Iterable[int]) -> dict[int, int]:
-    """Where a source that has read nothing yet begins, by partition."""
+    """Return where a source that has read nothing yet begins, by partition."""
     topic, start, partitions = query.body["topic"], query.body["start_offsets"], list(partitions)
     when = instant(start)
     if when is None:
@@ -221,7 +225,8 @@ def _offsets(
     *,
     dirty: bool = False,
 ) -> dict[int, int]:
-    """The first or last offsets that the source may read; `dirty`: also behind the first open transaction."""
+    """Return the first or last offsets that the source may read. `dirty`: also after the first open
+    transaction."""
     spec: OffsetSpec = getattr(OffsetSpec, which)()
     wanted = {TopicPartition(topic, partition): spec for partition in partitions}
     dirty = dirty or query.link.body["options"].get("isolation.level") == "read_uncommitted"
@@ -236,7 +241,8 @@ def _offsets(
 def _records_at(
     client: Client, query: ResolvedQuery, topic: str, partitions: Iterable[int], when: int
 ) -> dict[int, _Record]:
-    """The first record at or after a time (milliseconds since the epoch) of each partition that has one."""
+    """Return each partition's first record at or after a time (milliseconds since the epoch), if it has
+    one."""
     wanted = {TopicPartition(topic, partition): OffsetSpec.for_timestamp(when) for partition in partitions}
     futures = client.admin.list_offsets(wanted, request_timeout=PROBE_TIMEOUT_S)
     replies = {place.partition: answer(client, query, future) for place, future in futures.items()}
@@ -261,8 +267,8 @@ def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
 
 
 def _not_in_range(query: ResolvedQuery, start: int, end: int, gone: Mapping[int, int]) -> Diagnostic:
-    """MZ277. `gone`: when the oldest record that there is was written, by partition, where the range begins
-    with it."""
+    """Return MZ277. `gone`: the time of the oldest record left, by partition, where the range begins with
+    it."""
     wanted = f"from {instant_text(start)} to {instant_text(end)}"
     where = f"{route(query)}, topic {query.body['topic']}"
     if not gone:

@@ -1,4 +1,4 @@
-"""Probing a Kafka cluster: is it there, does it accept the login, is the topic there, and which one is it?
+"""Probes a Kafka cluster: does it answer and accept the login, does the topic exist, and which one is it?
 
 No pyspark. Every request has a time limit, and one admin client serves all queries of a connection.
 """
@@ -20,29 +20,30 @@ from mzplan.connectors.kafka.options import route
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.words import nearest
 
-# Seconds that a client is kept after it was made, and so is a failure to reach a cluster.
+# Seconds for which a client, and a failure to reach a cluster, are cached.
 _KEEP_CLIENT_S = 60.0
 _KEEP_FAILURE_S = 3.0
 NEAR_TIMEOUT_S = 2.0
-_NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # brokers before 2.8 have none
+_NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # brokers before 2.8 have no topic ids
 
 
 class KafkaProbe:
-    """Probes sources and sinks; keeps clients and failures for a short time, by connection."""
+    """Probes sources and sinks. Caches clients and failures for a short time, by connection."""
 
     def __init__(self) -> None:
         self._clients: Memo[Client] = Memo(_KEEP_CLIENT_S)
         self._failures: Memo[ClusterError | None] = Memo(_KEEP_FAILURE_S)
 
     def probe(self, query: ResolvedQuery, *, writes: bool = False) -> Probe:
-        """Metadata, authentication and the topic; `upstream`: its identity. Never raises for a server."""
+        """Check metadata, authentication and the topic, and return its identity. Never raises for a server's
+        errors."""
         try:
             return Probe(upstream=self._identity(query, writes))
         except ClusterError as problem:
             return Probe(diagnostics=problem.diagnostics)
 
     def reach(self, query: ResolvedQuery) -> Diagnostic | None:
-        """Whether the cluster answers and accepts the connection's login; None if so."""
+        """Return why the cluster doesn't answer or refuses the connection's login, or None."""
         try:
             options = options_of(query)
         except ClusterError as problem:
@@ -51,7 +52,7 @@ class KafkaProbe:
         return unreachable.diagnostics[0] if unreachable is not None else None
 
     def client_of(self, query: ResolvedQuery) -> Client:
-        """The client of a query's connection. Raises ClusterError."""
+        """Return the client of a query's connection. Raises ClusterError."""
         options = options_of(query)
         return self._client(fingerprint(options), query, options)
 
@@ -59,7 +60,7 @@ class KafkaProbe:
         options = options_of(query)
         key = fingerprint(options)
         known = self._failures.get(key, lambda: self._reach(key, query, options))
-        if known is not None:  # perhaps by another query of the connection
+        if known is not None:  # another query of the connection may have found it
             raise ClusterError(replace(known.diagnostics[0], address=query.address))
         try:
             return identify(self._client(key, query, options), query, writes)
@@ -70,7 +71,7 @@ class KafkaProbe:
             raise
 
     def _reach(self, key: str, query: ResolvedQuery, options: Mapping[str, Any]) -> ClusterError | None:
-        """Why the cluster can't be reached, None if it can; one thread does this for all that wait."""
+        """Return why the cluster can't be reached, or None. One thread does this while others wait."""
         try:
             client = self._client(key, query, options)
             answer(client, query, client.admin.describe_cluster(request_timeout=PROBE_TIMEOUT_S))
@@ -84,7 +85,7 @@ class KafkaProbe:
 
 
 def identify(client: Client, query: ResolvedQuery, writes: bool) -> dict[str, Any]:
-    """The identity of the query's topic. Raises ClusterError."""
+    """Return the identity of the query's topic. Raises ClusterError."""
     topic = query.body["topic"]
     futures = client.admin.describe_topics(
         TopicCollection([topic]), include_authorized_operations=True, request_timeout=PROBE_TIMEOUT_S
@@ -111,7 +112,7 @@ def identify(client: Client, query: ResolvedQuery, writes: bool) -> dict[str, An
 
 
 def is_compacted(client: Client, query: ResolvedQuery) -> bool:
-    """Whether the query's topic is compacted; False where the login may not see that. Raises ClusterError."""
+    """Whether the query's topic is compacted. False if the login may not see that. Raises ClusterError."""
     topic = ConfigResource(ConfigResource.Type.TOPIC, query.body["topic"])
     (future,) = client.admin.describe_configs([topic], request_timeout=PROBE_TIMEOUT_S).values()
     try:
@@ -124,8 +125,8 @@ def is_compacted(client: Client, query: ResolvedQuery) -> bool:
 
 
 def _near_topic(client: Client, topic: str) -> str | None:
-    """The visible topic with the most similar name. Asking for all topics, other
-    than for one, creates none."""
+    """Return the visible topic with the most similar name, or None. Listing all topics, unlike asking for
+    one, creates none."""
     try:
         return nearest(topic, client.admin.list_topics(timeout=NEAR_TIMEOUT_S).topics)
     except KafkaException:
@@ -133,7 +134,7 @@ def _near_topic(client: Client, topic: str) -> str | None:
 
 
 def how_it_differs(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:
-    """Why offsets of the recorded topic mean nothing in the one that was found, in words; None if they do."""
+    """Return why offsets of the recorded topic are invalid in the found one, or None if they are valid."""
     topic = found["topic"]
     if recorded.get("cluster_id") and found["cluster_id"] != recorded["cluster_id"]:
         return f"Kafka cluster {found['cluster_id']} instead of {recorded['cluster_id']}"
@@ -148,7 +149,7 @@ def how_it_differs(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str
 def compare_upstreams(
     query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
 ) -> Diagnostic | None:
-    """None if offsets of the recorded topic are valid in the one that was found; a Diagnostic otherwise."""
+    """Return MZ043 if offsets of the recorded topic are invalid in the found one, or None."""
     difference = how_it_differs(recorded, found)
     if difference is None:
         return None

@@ -37,12 +37,12 @@ _UNREACHABLE = {"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_W
 
 
 def transactional_id(query: ResolvedQuery) -> str:
-    """The transactional id of a sink, which is also the group of its step record."""
+    """Return the transactional id of a sink, which is also the group of its step record."""
     return f"mzplan.{query.description.id}"
 
 
 def transaction_of(query: ResolvedQuery) -> KafkaTransaction:
-    """With which to read a sink's step record. Raises OSError when a PEM file can't be read."""
+    """Return a transaction for reading a sink's step record. Raises OSError if a PEM file can't be read."""
     client = transaction_options(client_body(query.link), query.directory)
     return KafkaTransaction(client, transactional_id(query), query.body["topic"], timeout_ms=60_000)
 
@@ -55,7 +55,7 @@ class KafkaProblems:
         self._where = f"{route(query)}, topic {query.body['topic']}"
 
     def of(self, name: str, text: str, transaction: KafkaTransaction) -> MzplanError:
-        """The error for one of Kafka's, by its name and text."""
+        """Return the error for one of Kafka's, from its name and text."""
         if name in _DENIED:
             return self._denied(name, transaction.name)
         if name in _UNREACHABLE:
@@ -82,7 +82,7 @@ class KafkaProblems:
 
     @contextlib.contextmanager
     def explaining(self, transaction: KafkaTransaction) -> Iterator[None]:
-        """What reading in here raises, as MzplanError; then the transaction is closed."""
+        """Turn errors of reading into MzplanError, then close the transaction."""
         try:
             yield
         except TransactionError as stop:

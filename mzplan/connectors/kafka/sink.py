@@ -1,4 +1,4 @@
-"""The kafka sink, of JSON or Avro: exactly once by transactions, or at least once by Spark's Kafka writer."""
+"""The kafka sink for JSON or Avro: exactly once by transactions, or at least once by Spark's Kafka writer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class KafkaSink(SinkConnector):
         return route(query)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Whether the topic is there and may be written, is the one written so far, and has a schema that
+        """Check that the topic exists, may be written, is the topic written so far, and has a schema that
         allows the columns."""
         probe = self._probe.probe(query, writes=True)
         more = (
@@ -74,7 +74,8 @@ class KafkaSink(SinkConnector):
         return (other,) if other is not None else ()
 
     def _null_key(self, query: ResolvedQuery, found: Probe) -> tuple[Diagnostic, ...]:
-        """MZ055 for a compacted topic, whose brokers refuse a record without a key, if there may be one."""
+        """Return MZ055 if a record may have no key and the topic is compacted, because its brokers refuse
+        such records."""
         keys, topic = query.body.get("key", ()), query.body["topic"]
         if found.upstream is None or len(keys) > 1:  # several columns make a JSON object
             return ()
@@ -104,11 +105,12 @@ class KafkaSink(SinkConnector):
         )
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """If exactly once: rows and hash of the last steps."""
+        """Return rows and hash of the last steps. Raises MzplanError MZ177 unless the sink is
+        exactly-once."""
         return KafkaRecorded(query)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
-        """The records that the topic still keeps."""
+        """Return the records that the topic still keeps."""
 
         def records_of(rows: DataFrame, written: ResolvedQuery) -> DataFrame:
             return as_records(rows, written.body.get("key", ()), beside=(POSITION,))
@@ -126,7 +128,7 @@ class KafkaSink(SinkConnector):
             def write_step(batch: DataFrame, step: int) -> None:
                 steps.write(as_records(batch, keys, encoder, hashed=True), step)
         else:
-            # First: from here on, the target's record of steps is incomplete.
+            # Recorded first, because from here on the target's record of steps is incomplete.
             run.checkpoint.record_delivery({"delivery": body["delivery"]})
             require_packages(rows.sparkSession, run.query)
             options = writer_options(run.query.link, run.query.directory, body["topic"])
@@ -137,7 +139,8 @@ class KafkaSink(SinkConnector):
                 return writer.outputMode("append").options(**options)
 
             def write_step(batch: DataFrame, step: int) -> None:
-                # How many is not told: Spark's Kafka writer fires no observation, and a count reads twice.
+                # The number of rows isn't reported: Spark's Kafka writer triggers no observation, and
+                # counting reads twice.
                 as_records(batch, keys, encoder).write.format("kafka").options(**options).save()
 
         def write_batch(batch: DataFrame, step: int) -> None:
@@ -148,7 +151,7 @@ class KafkaSink(SinkConnector):
                 raise
 
         if body["mode"] != "upsert":
-            # Here, not in the batch: Spark reads only the columns that foreachBatch receives.
+            # Dropped here, not in the batch, because Spark reads only the columns that foreachBatch receives.
             rows = rows.drop(POSITION)
         return rows.writeStream.foreachBatch(write_batch)
 
@@ -160,14 +163,14 @@ class KafkaSink(SinkConnector):
 
 
 def _encoder(run: SinkRun) -> Encoder:
-    """An encoder with the subject's current latest schema. Raises MzplanError."""
+    """Return an encoder with the subject's current latest schema. Raises MzplanError."""
     subject = schema_to_write(run.query, run.outputs)
     ship_tasks()
     return Encoder(schemas=subject.schemas, id=subject.id, mark=f"{MARK}[{UNWRITABLE}]")
 
 
 def ship_tasks() -> None:
-    """Send the code that encodes in tasks to the executors."""
+    """Send the encoding code to the executors."""
     ship(
         "mzplan.connectors.formats.avro.encoder",
         "mzplan.connectors.formats.avro.schema",
@@ -183,9 +186,11 @@ def as_records(
     hashed: bool = False,
     beside: Sequence[str] = (),
 ) -> DataFrame:
-    """The columns `key`, where the sink has one, and `value`, as Spark's Kafka writer takes them; with
-    `hashed` the row's content hash, too. `beside` are columns that are no part of the record, and stay. A
-    deleted row becomes a tombstone: a record without a value."""
+    """Return the columns `key` (if the sink has one) and `value`, as Spark's Kafka writer takes them.
+
+    `hashed` adds the row's content hash. `beside` are columns that stay but aren't part of the record. A
+    deleted row becomes a tombstone: a record without a value.
+    """
     from pyspark.sql import types as t
 
     columns = [f.col(quoted(column)) for column in rows.columns if column not in (CHANGE, *beside)]

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # Milliseconds that a task waits for records that the broker has reported. Spark's default, two minutes, would
-# occupy a core that long when a broker dies in the middle of a batch.
+# occupy a core that long if a broker dies during a batch.
 _POLL_TIMEOUT_MS = 20_000
 _EARLIEST = -2  # as an offset in the options of Spark's Kafka source
-_CAME = "_mzplan_came"  # a record's original value, where another form of it is read
+_CAME = "_mzplan_came"  # a record's original value, if another form of it is read
 
 
 class KafkaSource(KafkaPositions, SourceConnector):
@@ -47,8 +47,8 @@ class KafkaSource(KafkaPositions, SourceConnector):
     keeps_positions = True
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        """The topic's identity, `{type, cluster_id, topic, topic_id, partitions}`; and whether its schema in
-        the registry fits."""
+        """Return the topic's identity, `{type, cluster_id, topic, topic_id, partitions}`, and check its
+        schema in the registry and its dead letters."""
         probe = self._probe.probe(query)
         if ROLE in query.connections:
             columns = record_columns(query.description.type, query.body)
@@ -67,8 +67,8 @@ class KafkaSource(KafkaPositions, SourceConnector):
         return compare_upstreams(query, recorded, found)
 
     def guard(self, query: ResolvedQuery) -> Callable[[int], None] | None:
-        """Compare cluster and topic id. Spark's offsets carry neither, so a topic that is recreated while the
-        query runs looks like one that has grown."""
+        """Return a check that compares cluster and topic id. Spark's offsets carry neither, so a topic that
+        is re-created while the query runs looks like one that has grown."""
         recorded = query.checkpoint.upstream() if query.checkpoint is not None else None
         if recorded is None:
             return None
@@ -113,13 +113,12 @@ class KafkaSource(KafkaPositions, SourceConnector):
         end: Any,
         files: Callable[[], Sequence[str]],
     ) -> DataFrame:
-        """By the offsets."""
         require_packages(spark, query)
         options = record_options(query) | _between(start, end)
         return self.parse(spark.read.format("kafka").options(**options).load(), query)
 
     def send_letters(self, records: DataFrame, query: ResolvedQuery) -> None:
-        """To the topic of `dead_letter`."""
+        """Write the letters to the topic of `dead_letter`."""
         options = writer_options(query.link, query.directory, query.body["dead_letter"]["topic"])
         records.write.format("kafka").options(**options).save()
 
@@ -127,7 +126,7 @@ class KafkaSource(KafkaPositions, SourceConnector):
 def _parsed(
     rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column], envelope: Envelope | None
 ) -> tuple[DataFrame, ParsedRecord]:
-    """The rows with the columns that parsing needs, and the parser's expressions."""
+    """Return the rows with the columns that parsing needs, and the parser's expressions."""
     format_ = query.body["format"]
     is_avro = format_["type"] == "avro"
     if isinstance(envelope, Debezium):
@@ -170,7 +169,7 @@ def _envelope(query: ResolvedQuery, columns: Sequence[Column], is_framed: bool) 
 
 
 def record_options(query: ResolvedQuery) -> dict[str, str]:
-    """Options of Spark's Kafka reader, stream or batch, without the range of records."""
+    """Return the options of Spark's Kafka reader, stream or batch, without the range of records."""
     client = consumer_options(client_body(query.link), query.directory)
     options = {f"kafka.{key}": value for key, value in client.items()}
     options |= {
@@ -186,7 +185,6 @@ def record_options(query: ResolvedQuery) -> dict[str, str]:
 
 
 def stream_options(query: ResolvedQuery) -> dict[str, str]:
-    """Options of Spark's Kafka stream."""
     body = query.body
     options = record_options(query) | {"subscribe": body["topic"]} | _start(body["start_offsets"])
     if "max_offsets_per_trigger" in body:
@@ -195,7 +193,7 @@ def stream_options(query: ResolvedQuery) -> dict[str, str]:
 
 
 def _start(start: str) -> dict[str, str]:
-    """Options of where a stream without a checkpoint begins."""
+    """Return the options that set where a stream without a checkpoint begins."""
     when = instant(start)
     if when is None:
         return {"startingOffsets": start}
@@ -204,7 +202,7 @@ def _start(start: str) -> dict[str, str]:
 
 
 def _between(start: Any, end: Any) -> dict[str, str]:
-    """Options of a batch that reads exactly the records between two of Spark's offsets."""
+    """Return the options of a batch that reads exactly the records between two of Spark's offsets."""
     (topic,) = end
     partitions = sorted(map(int, end[topic]))
     # A partition added after `start` was read from its beginning.
@@ -217,7 +215,7 @@ def _between(start: Any, end: Any) -> dict[str, str]:
 
 
 class KafkaAdoption:
-    """See Adopts: the other query must have read the same topic, and no other."""
+    """Continues from another query (see Adopts) that has read this topic and no other."""
 
     def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> None:
         return None

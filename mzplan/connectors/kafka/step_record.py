@@ -1,6 +1,6 @@
-"""The step record of an exactly-once Kafka sink: its writer, and the steps that are written.
+"""The step record of an exactly-once Kafka sink: its writer, and the written steps.
 
-This module is sent to the executors whole (see task_code).
+The whole module is sent to executors (see task_code).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from mzplan.warehouse.content_hash import ContentHash
 EMPTY = str(ContentHash())
 UNKNOWN = ""
 KEPT_STEPS = 40
-"""Number of steps before the last one that are kept: with them the record has at most some 2,000 bytes, and
-brokers accept 4,096 (`offset.metadata.max.bytes`)."""
+"""How many steps before the last one are kept. The record then has at most about 2,000 bytes; brokers accept
+4,096 (`offset.metadata.max.bytes`)."""
 
 Verdict = Literal["write", "replay", "later", "gap"]
 Older = tuple[tuple[int, int, str], ...]
@@ -25,9 +25,14 @@ Older = tuple[tuple[int, int, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaStepRecord:
-    """`step`: the last one written (-1: none); `rows`, `hash`: its count and content hash (UNKNOWN: the sink
-    began later than its checkpoint); `older`: the same three for steps before it, in order. `epoch`: of the
-    newest runner, which records it before it writes; older ones see it, and stop."""
+    """The record that a sink commits with each step.
+
+    - `epoch`: the newest runner's, which records it before it writes; older runners see it, and stop.
+    - `step`: the last step written; -1 for none.
+    - `rows`, `hash`: that step's row count and content hash. UNKNOWN: the sink began later than its
+      checkpoint.
+    - `older`: step, rows and hash of earlier steps, in order.
+    """
 
     generation: int
     epoch: int
@@ -39,7 +44,7 @@ class KafkaStepRecord:
 
     @classmethod
     def parse(cls, text: str) -> KafkaStepRecord:
-        """Parse the text of a step record. Raises ValueError for anything else."""
+        """Parse the text of a step record. Raises ValueError for any other text."""
         data = json.loads(text)
         if not isinstance(data, dict):
             raise ValueError("no mapping")
@@ -68,8 +73,8 @@ class KafkaStepRecord:
         return asdict(self)
 
     def verdict(self, step: Step) -> Verdict:
-        """What to do with a step: `write` the next one; `replay` the last one; `later`: steps after it are
-        written already; `gap`: steps before it are missing."""
+        """Return how to handle a step. `write`: it is the next one; `replay`: it is the last one; `later`:
+        later steps are already written; `gap`: earlier steps are missing."""
         if step == self.step + 1:
             return "write"
         if step > self.step:
@@ -77,12 +82,12 @@ class KafkaStepRecord:
         return "replay" if step == self.step else "later"
 
     def written(self) -> dict[Step, Written]:
-        """The written steps that are still recorded."""
+        """Return the written steps that are still recorded."""
         listed = self.older if self.step < 0 else (*self.older, (self.step, self.rows, self.hash))
         return {step: Written(rows=rows, digest=hash_ or None) for step, rows, hash_ in listed}
 
     def with_step(self, step: Step, written: Written) -> KafkaStepRecord:
-        """The record after a step is written (again)."""
+        """Return the record after a step is written (again)."""
         known = {**self.written(), step: written}
         last = max(known)
         listed = [(s, known[s].rows, known[s].digest or UNKNOWN) for s in sorted(known)]
@@ -91,7 +96,7 @@ class KafkaStepRecord:
         return replace(self, step=last, rows=listed[-1][1], hash=listed[-1][2], older=older)
 
     def without(self, before: Step) -> KafkaStepRecord:
-        """The record without steps before this one; the last one always stays."""
+        """Return the record without steps before this one. The last step always stays."""
         return replace(self, older=tuple(entry for entry in self.older if entry[0] >= before))
 
     def is_newer_than(self, other: KafkaStepRecord) -> bool:
@@ -99,5 +104,5 @@ class KafkaStepRecord:
         return (self.generation, self.epoch) > (other.generation, other.epoch)
 
     def is_by(self, writer: KafkaStepRecord) -> bool:
-        """Whether it is of the same run of the same query as `writer`."""
+        """Whether it was written by the same run of the same query as `writer`."""
         return (self.generation, self.epoch, self.query) == (writer.generation, writer.epoch, writer.query)

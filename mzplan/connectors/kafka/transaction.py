@@ -1,12 +1,12 @@
-"""Transactions under one transactional id, one after the other: records, and with them the step record.
+"""Consecutive transactions under one transactional id, each with records and the step record.
 
-This module is sent to the executors whole (see task_code): they need confluent-kafka, no mzplan.
+The whole module is sent to executors (see task_code): they need confluent-kafka, but no mzplan.
 
-The step record is the metadata of an offset that is committed for a consumer group of the sink's own: Kafka
-commits it with the transaction's records, and it needs no topic and no right beyond those of a consumer. It
-is compared twice before anything is written: before `init_transactions`, so that a runner which was cut off
-does not fence the one that has taken over (and has recorded its epoch there); and after it, when an earlier
-producer's open transaction has been ended.
+The step record is the metadata of an offset committed for the sink's own consumer group. Kafka commits it
+with the transaction's records, and it needs no topic and no rights beyond a consumer's. It is compared twice
+before anything is written. The first time is before `init_transactions`, so that a cut-off runner doesn't
+fence its successor, which has recorded its epoch there. The second is after it, once an earlier producer's
+open transaction has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-# Seconds that a request to the coordinator may take, and that a full queue may make no progress, at most.
+# The most seconds for a request to the coordinator, and for a full queue without progress.
 _ANSWER_S = 20.0
 _STALL_S = 30.0
 # Seconds to wait for an open transaction that includes the step record: commits take milliseconds.
@@ -35,12 +35,12 @@ _PASSING = {
 }
 
 CHANGED = "changed"
-"""The outcome of a StopError when the record is not the expected one."""
+"""The outcome of a TransactionError if the record isn't the expected one."""
 
 
 class TransactionError(Exception):
-    """The transaction can't go on: the name of an error, its message, and (CHANGED) the record that is
-    there."""
+    """Raised if the transaction can't continue. `outcome` is the name of an error, `detail` its message, and
+    `record` (for CHANGED) the current record."""
 
     def __init__(self, outcome: str, detail: str, record: str | None = None):
         super().__init__(detail)
@@ -48,9 +48,11 @@ class TransactionError(Exception):
 
 
 class KafkaTransaction:
-    """`client`: librdkafka's settings (with secrets: never shown); `name`: the transactional id and the group
-    of the step record, which is kept for partition 0 of the topic. Every method but `close` raises
-    TransactionError or KafkaException."""
+    """Transactions under one id. Every method except `close` raises TransactionError or KafkaException.
+
+    - `client`: librdkafka's settings; never shown, because they hold secrets.
+    - `name`: the transactional id, and the group of the step record, stored for partition 0 of the topic.
+    """
 
     def __init__(self, client: Mapping[str, Any], name: str, topic: str, timeout_ms: int):
         self.client = dict(client)
@@ -64,9 +66,11 @@ class KafkaTransaction:
         return self._producer is not None
 
     def read(self) -> str | None:
-        """The step record; None without one. While a transaction that includes it is open, this waits for
-        _SETTLES_S, and then returns what was committed before. A killed writer leaves its transaction open
-        until its time limit; only the next writer ends it sooner."""
+        """Return the step record, or None.
+
+        If an open transaction includes it, waits for _SETTLES_S, then returns the record committed before. A
+        killed writer leaves its transaction open until its time limit, unless the next writer ends it.
+        """
         return self._read(settled=False)
 
     def _read(self, *, settled: bool) -> str | None:
@@ -84,7 +88,7 @@ class KafkaTransaction:
                 try:
                     return self._before_open_transactions()
                 except confluent_kafka.KafkaException:
-                    pass  # not an open transaction: the broker does not answer
+                    pass  # not an open transaction: the broker doesn't answer
             time.sleep(_BETWEEN_TRIES_S)
 
     def _committed(self, consumer: Any, seconds: float) -> str | None:
@@ -113,25 +117,25 @@ class KafkaTransaction:
             consumer.close()
 
     def begin(self, seen: str | None) -> None:
-        """Fence any other writer under this id, unless the record is no longer the one `seen`: then
-        TransactionError CHANGED. Of two writers that do this at once, one is fenced."""
+        """Fence any other writer under this id. Raises TransactionError CHANGED if the record is no longer
+        `seen`. If two writers do this at once, one is fenced."""
         import confluent_kafka
 
         producer = confluent_kafka.Producer(self._producer_settings())
-        producer.poll(0.02)  # once connected, the coordinator is found at once; otherwise after a pause
+        producer.poll(0.02)  # once connected, the coordinator is found immediately; otherwise after a pause
         producer.init_transactions(_ANSWER_S)
         self.expect(seen)
         producer.begin_transaction()
         self._producer = producer
 
     def expect(self, seen: str | None) -> None:
-        """Raises TransactionError CHANGED when the record is not this one."""
+        """Raise TransactionError CHANGED if the record isn't this one."""
         current = self._read(settled=True)
         if current != seen:
             raise TransactionError(CHANGED, "", current)
 
     def send(self, messages: list[dict[str, Any]], partition: int) -> None:
-        """Send records (`value`, perhaps `key`) to a partition, or (-1) to those of their keys."""
+        """Send records (`value`, optionally `key`) to a partition; -1 chooses it by their keys."""
         still_since = None
         while messages:
             taken = self._producer.produce_batch(self.topic, messages, partition=partition)
@@ -171,8 +175,8 @@ class KafkaTransaction:
         self.commit()
 
     def give_up(self) -> None:
-        """Abort, so that readers of committed records need not wait for the transaction's end. If this fails,
-        too, the next attempt ends it, or the broker after its timeout."""
+        """Abort, so that readers of committed records needn't wait for the transaction's end. If aborting
+        fails, the next attempt ends the transaction, or the broker does after its timeout."""
         import confluent_kafka
 
         producer, self._producer = self._producer, None
@@ -210,7 +214,7 @@ class KafkaTransaction:
 
     def _producer_settings(self) -> dict[str, Any]:
         return {
-            # Keys go to the same partitions as with Java's client, and so with Spark's own writer.
+            # Keys go to the same partitions as with Java's client, and therefore with Spark's own writer.
             "partitioner": "murmur2_random",
             "linger.ms": 5,
             "queue.buffering.max.kbytes": 131072,
@@ -223,7 +227,7 @@ class KafkaTransaction:
         }
 
     def cause(self, failure: Any) -> Any:
-        """The cause of a failure rather than its effect: for a timeout, that nothing listens."""
+        """Return the cause of a failure instead of its effect: for a timeout, that nothing listens."""
         if failure.name() not in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_COORD"):
             return failure
         names = ("_AUTHENTICATION", "_SSL", "_RESOLVE", "_TRANSPORT")

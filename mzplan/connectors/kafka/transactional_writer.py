@@ -1,12 +1,12 @@
-"""The kafka sink, exactly once: a step's records and its step record in one transaction (see output).
+"""The exactly-once kafka sink: writes a step's records and its step record in one transaction (see output).
 
-One task writes a step, so a step is there whole or not at all, and the partitions that a failed attempt chose
-are never visible. A run's first batch claims the sink: the step record gets the lease's epoch, in a
-transaction of its own. From then on a runner of an older epoch sees it before it uses the transactional id,
-and its own open transaction is aborted.
+One task writes a step, so the topic has all of a step or nothing, and never shows the partitions that a
+failed attempt chose. A run's first batch claims the sink: the step record gets the lease's epoch, in a
+transaction of its own. From then on, an older runner sees the epoch before it uses the transactional id, and
+its own open transaction is aborted.
 
-Kafka forgets the record when nothing was written for `offsets.retention.minutes` (a week), or when the topic
-is deleted. `delivery.json` beside the checkpoint distinguishes these cases from a new sink.
+Kafka forgets the record if nothing is written for `offsets.retention.minutes` (a week), or if the topic is
+deleted. `delivery.json` beside the checkpoint distinguishes these cases from a new sink.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from mzplan.model.times import milliseconds
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Attempts at one step while another writer, or this one's previous attempt, holds the transactional id;
-# seconds between them. A fenced older runner gives the newer one this long to record that it has taken over.
+# Attempts at one step while another writer, or this one's previous attempt, holds the transactional id, and
+# the seconds between them. A fenced older runner gives the newer one this long to record its takeover.
 _TRIES = 4
 _PAUSE_S = 1.0
 
@@ -45,7 +45,7 @@ _IDENTITY = ("cluster_id", "topic", "topic_id")
 def compare_target(
     query: ResolvedQuery, note: Mapping[str, Any], found: Mapping[str, Any]
 ) -> Diagnostic | None:
-    """Whether a sink's checkpoint can go on in the topic that was found: None, or MZ043."""
+    """Return MZ043 if a sink's checkpoint can't continue in the found topic, or None."""
     recorded = note.get("target")
     if not recorded or all(recorded.get(name) == found[name] for name in _IDENTITY):
         return None
@@ -73,7 +73,7 @@ class TransactionalWriter:
         self._record: KafkaStepRecord | None = None
 
     def write(self, records: DataFrame, step: int) -> None:
-        """Write the records of a step (`value`, perhaps `key`, and their hash): all of them, or none."""
+        """Write the records of a step (`value`, optionally `key`, and their hash): all of them, or none."""
         query_id = records.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
         joined = in_one_task(records)
         for attempt in range(_TRIES):
@@ -85,7 +85,8 @@ class TransactionalWriter:
         raise self._problems.pushed_aside(self._name)
 
     def _attempt(self, records: DataFrame, record: KafkaStepRecord, step: int) -> bool:
-        """Whether the step is written. If not, `_record` is the current one, or None to claim again."""
+        """Write the step, and return whether that succeeded. If not, `_record` is the current one, or None to
+        claim again."""
         match record.verdict(step):
             case "gap":
                 raise self._problems.lost(
@@ -112,14 +113,14 @@ class TransactionalWriter:
         return True
 
     def _failed(self, outcome: str, detail: str, seconds: float) -> bool:
-        """False where another attempt is due. Raises MzplanError for any other failure."""
+        """Return False if another attempt is due. Raises MzplanError for any other failure."""
         if outcome in FENCED and seconds * 1000 < self._timeout_ms:
-            return False  # by a newer runner, as the record will show; or by one that has already given up
+            return False  # by a newer runner, as the record will show, or by one that has already stopped
         if outcome == "differs":
             raise refused(self._run.query.address, detail)
         if outcome != CHANGED:
             raise self._problems.of(outcome, detail, self._transaction())
-        # Another run writes; or the record is gone.
+        # Another run writes, or the record is gone.
         self._record = None
         return False
 
@@ -129,7 +130,8 @@ class TransactionalWriter:
     # ── the writer of the steps
 
     def _claim(self, step: int, query_id: str) -> KafkaStepRecord | None:
-        """Record, before `step`, that this run writes; returns the record. None: another attempt is due."""
+        """Record, before `step`, that this run writes. Returns the record, or None if another attempt is
+        due."""
         target = self._target()
         began = time.monotonic()
         transaction = self._transaction()
@@ -161,7 +163,7 @@ class TransactionalWriter:
     def _begin(
         self, found: KafkaStepRecord | None, step: int, query_id: str, target: Mapping[str, Any]
     ) -> KafkaStepRecord:
-        """The record to commit before this run writes. Raises MzplanError where it may not write."""
+        """Return the record to commit before this run writes. Raises MzplanError if it may not write."""
         description = self._run.query.description
         fresh = KafkaStepRecord(
             generation=description.generation,
@@ -174,7 +176,7 @@ class TransactionalWriter:
             raise self._problems.newer(found)
         note = self._run.checkpoint.delivery()
         if note is None or note.get("delivery") != "exactly-once":
-            return fresh  # a new sink; or one that was at least once until now, without steps
+            return fresh  # a new sink, or one that was at-least-once until now, without steps
         if note.get("target") != target:
             if self._run.query.body.get("on_target_change") == "accept":
                 return fresh

@@ -1,4 +1,4 @@
-"""What a topic holds of the records that a sink has written, and Kafka of its steps: for `mzplan verify`."""
+"""The records of a sink that a topic holds, and the steps that Kafka has recorded, for `mzplan verify`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ANSWER_S = 10.0
-# A step that is being written: how long to wait for a moment between two, and how often to look.
+# How long to wait for a moment between two steps, and how often to look, in seconds.
 _QUIET_S = 20.0
 _BETWEEN_S = 0.2
 
@@ -32,9 +32,9 @@ Offsets = dict[int, int]
 
 
 class KafkaContent(Content):
-    """The committed records between two offsets of each partition, taken at a moment between two steps: while
-    no transaction was open, and the step record stayed the same. Of a sink that writes at least once: while
-    its checkpoint had no step under way."""
+    """The committed records up to a moment between two steps, in each partition. At that moment, no
+    transaction was open and the step record didn't change; for an at-least-once sink, its checkpoint had no
+    unfinished step."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class KafkaContent(Content):
         return sorted(topic.partitions)
 
     def _between_steps(self, partitions: Sequence[int]) -> tuple[int, Offsets]:
-        """The last step that is written, and where each partition ends with it."""
+        """Return the last written step, and each partition's end at that step."""
         deadline = time.monotonic() + _QUIET_S
         while True:
             step = self._step()
             committed = self._offsets(partitions, "latest", IsolationLevel.READ_COMMITTED)
-            with_open = self._offsets(partitions, "latest")  # an open transaction has more
+            with_open = self._offsets(partitions, "latest")  # includes open transactions
             if step is not None and committed == with_open and step == self._step():
                 return step, committed
             if time.monotonic() > deadline:
@@ -85,7 +85,7 @@ class KafkaContent(Content):
             time.sleep(_BETWEEN_S)
 
     def _step(self) -> int | None:
-        """The last step that is written; None while one is under way."""
+        """Return the last written step, or None while a step is unfinished."""
         if self.repeats:
             assert self._query.checkpoint is not None
             log = self._query.checkpoint.log
@@ -107,13 +107,13 @@ class KafkaContent(Content):
         return {place.partition: future.result().offset for place, future in futures.items()}
 
     def _oldest(self) -> float | None:
-        """Since when each partition has all records. One that has lost records has all records that came
-        after the oldest that is left."""
+        """Return the time since which every partition is complete. A partition that has lost records is
+        complete since its oldest remaining record."""
         lossy = [p for p, first in self._first.items() if first > 0]
         if not lossy:
             return None
         if any(self._first[p] >= self._last[p] for p in lossy):
-            return math.inf  # nothing is left that would tell
+            return math.inf  # no record is left to tell
         return max(self._time_of_first(partition) for partition in lossy)
 
     def _time_of_first(self, partition: int) -> float:
@@ -136,7 +136,6 @@ class KafkaContent(Content):
             consumer.close()
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """See Content."""
         client = consumer_options(client_body(self._query.link), self._query.directory)
         options = {f"kafka.{key}": value for key, value in client.items()} | {
             "kafka.isolation.level": "read_committed",
@@ -157,7 +156,7 @@ class KafkaContent(Content):
         )
 
     def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
-        """See Content: as records."""
+        """Return the rows as records (see Content)."""
         records = self._as_records(rows, query)
         names = ("key", "value") if self.keys else ("value",)
         position = [name for name in records.columns if name not in ("key", "value")]
