@@ -1,4 +1,4 @@
-"""Secrets: references to them (`${env:NAME}`, `${file:PATH}`), resolved late, and digests that show a change.
+"""Secrets: late resolution of references (`${env:NAME}`, `${file:PATH}`), and digests that reveal a change.
 
-Never stored, never shown. May import model only.
+Secrets are never stored or shown. This package may import only model.
 """

@@ -1,7 +1,7 @@
-"""AWS Secrets Manager: `${aws-sm:NAME}` and `${aws-sm:NAME#KEY}`, a key of the JSON object that it holds.
+"""AWS Secrets Manager: `${aws-sm:NAME}`, and `${aws-sm:NAME#KEY}` for a key of a JSON object.
 
-Region, endpoint and login come from the environment of the process and the machine's own role, as AWS's
-libraries find them: never from a connection.
+Region, endpoint and login come from the process's environment and the machine's role, as AWS's libraries
+find them, never from a connection.
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ from typing import Any
 
 from mzplan.secrets.providers import Content, NotReachableError, RefusedError
 
-TIMEOUT = 5.0  # seconds for a connection, and for an answer
-_NAME = re.compile(r"[A-Za-z0-9/_+=.@:-]{1,2048}")  # also an ARN
+TIMEOUT = 5.0  # seconds to connect, and to receive an answer
+_NAME = re.compile(r"[A-Za-z0-9/_+=.@:-]{1,2048}")  # also matches an ARN
 _INSTALL = "pip install 'mzplan[aws]' where the runner is, and start it again."
 _SIGN_IN = (
     "give the runner a role, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, that may do "
     "secretsmanager:GetSecretValue on it (and kms:Decrypt, with a key of your own)."
 )
-_GONE = frozenset({"ResourceNotFoundException", "InvalidRequestException"})  # the latter: marked for deletion
+# InvalidRequestException: the secret is marked for deletion.
+_GONE = frozenset({"ResourceNotFoundException", "InvalidRequestException"})
 _LATER = frozenset({"ThrottlingException", "InternalServiceError", "ServiceUnavailable", "RequestTimeout"})
 
 
 class SecretsManager:
-    """That of the region of this process."""
+    """AWS Secrets Manager in this process's region."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._client: Any = None
 
     def fault_of(self, name: str) -> str | None:
-        """What is wrong with a name, as a sentence; None for no fault."""
+        """Return a sentence on what is wrong with a secret's name, or None if nothing is."""
         path, mark, key = name.partition("#")
         if not _NAME.fullmatch(path):
             return "It is not a name of a secret, which has letters, digits and / _ + = . @ -, nor an ARN."
         return "It names no key behind #." if mark and not key else None
 
     def read(self, path: str) -> Content:
-        """The current version of a secret, as a text."""
+        """Return the current version of a secret, as text."""
         if fault := self.fault_of(path):
             raise RefusedError(fault, "write its name, or its ARN.")
         try:
@@ -49,7 +50,7 @@ class SecretsManager:
         try:
             answer = self._connected().get_secret_value(SecretId=path)
         except exceptions.ClientError as problem:
-            self._client = None  # the next one may find another login
+            self._client = None  # the next client may find another login
             _require_gone(problem)
             return None
         except exceptions.NoRegionError:
@@ -68,7 +69,7 @@ class SecretsManager:
                 f"AWS Secrets Manager does not answer: {type(problem).__name__}.",
                 "check that it can be reached where the runner is, and AWS_REGION.",
             ) from None
-        except Exception as problem:  # botocore checks nothing of what an answer is made of
+        except Exception as problem:  # botocore doesn't check the answer's structure
             raise NotReachableError(
                 f"The server that answers is not AWS Secrets Manager: {type(problem).__name__}.",
                 "look at what answers there: AWS_ENDPOINT_URL, and a proxy, where the runner is.",
@@ -87,7 +88,7 @@ class SecretsManager:
                 config = Config(
                     connect_timeout=TIMEOUT, read_timeout=TIMEOUT, retries={"total_max_attempts": 1}
                 )
-                region = os.environ.get("AWS_REGION") or None  # that is where EKS and others have it
+                region = os.environ.get("AWS_REGION") or None  # set by EKS, for example
                 self._client = Session().create_client("secretsmanager", region_name=region, config=config)
             return self._client
 
@@ -96,7 +97,7 @@ provider = SecretsManager()
 
 
 def _require_gone(problem: Any) -> None:
-    """Raise what AWS says by a code, unless that is that there is no such secret."""
+    """Raise the error for AWS's code, unless the code says that the secret doesn't exist."""
     code = str(problem.response.get("Error", {}).get("Code", ""))[:60]
     status = problem.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _GONE:

@@ -1,5 +1,7 @@
-"""Who decides, where a command itself would resolve and send secrets: live validation from here, without a
-runner. Not one of these is chosen by the files that are validated."""
+"""Guards for commands that resolve and send secrets themselves, to validate live without a runner.
+
+The validated files never choose the guard.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,12 @@ from mzplan.secrets.policy import Flow, Route, lines_for, shown_route
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looking:
-    """A command that commits nothing: secrets go only where the committed state sends them (`held`). `why`:
-    why no state counts, "" where one does. `severity`: of what is left out."""
+    """The guard of a command that commits nothing: secrets go only where the committed state sends them.
+
+    `held`: the flows of the committed state.
+    `why`: why no state counts, or "" if one does.
+    `severity`: of the diagnostic for a description that isn't validated.
+    """
 
     held: frozenset[Flow]
     why: str = ""
@@ -42,14 +48,14 @@ class Looking:
         )
 
     def connect(self, subject: str, routes: Collection[Route]) -> None:
-        """Without a secret any server may be reached: that is what --live asks for."""
+        """Permit any server, because `--live` asks for that and no secret is sent."""
 
 
 class AsWritten:
-    """Secrets go where the files say: their user has asked for it, or is about to commit just that."""
+    """Sends secrets wherever the files say: the user asked for it, or is about to commit the files."""
 
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
-        """Refuses nothing."""
+        """Refuse nothing."""
 
     def connect(self, subject: str, routes: Collection[Route]) -> None:
-        """Refuses nothing."""
+        """Refuse nothing."""

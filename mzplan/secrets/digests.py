@@ -1,11 +1,12 @@
-"""Digests that show whether a secret has changed, and reveal nothing else of it.
+"""Digests that reveal whether a secret has changed, and nothing else about it.
 
-`"keyed:15:<key's name>:<salt>:<digest>"`: an HMAC with a key that is not in the store: nobody who reads or
-writes a status can try passwords. It is over scrypt of the value, slow on purpose, should the key get lost as
-well. The salt is one per status, and mixed with the reference: two references to one value differ.
+The format is `"keyed:15:<key's name>:<salt>:<digest>"`. The digest is an HMAC whose key isn't in the store,
+so readers and writers of a status can't try passwords. It covers scrypt of the value, which is slow on
+purpose in case the key leaks too. Each status has one salt. The salt is combined with the reference, so two
+references to one value have different digests.
 
-The key is given (`MZPLAN_SECRETS_KEY`, for runners that are deployed and the jobs that shall see rotations),
-or a file of this user on this machine, which a runner makes.
+The key comes from `MZPLAN_SECRETS_KEY`, for deployed runners and for jobs that should see rotations.
+Otherwise it is in a file of this user on this machine, which a runner creates.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ from pathlib import Path
 from mzplan.model.diagnostics import error
 
 VARIABLE = "MZPLAN_SECRETS_KEY"
-_LEAST = 32  # characters of a key that is given: a short one could be guessed as a secret can
-_KEY_BYTES = 4096  # of the file, at most
+_LEAST = 32  # characters of a key from the environment: a shorter key could be guessed
+_KEY_BYTES = 4096  # read from the key file at most
 log = logging.getLogger("mzplan.secrets")
 
 
 def key_path() -> Path:
-    """Where a user's key is. Raises RuntimeError for a user without a home."""
+    """Return the path of this user's key file. Raises RuntimeError for a user without a home."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".config") / "mzplan" / "secrets.key"
 
 
 def find_key() -> bytes | None:
-    """The key, if there is one. Raises MzplanError MZ112 for one that is given and too short."""
+    """Return the key, or None if there is none. Raises MzplanError MZ112 if the environment's key is too
+    short."""
     given = os.environ.get(VARIABLE, "")
     if given:
         if len(given) < _LEAST:
@@ -54,8 +56,11 @@ def find_key() -> bytes | None:
 
 
 def own_key() -> bytes:
-    """The key, which is made where there is none. Where no file can be made it is one of this process alone,
-    and nobody else can compare its digests. Raises MzplanError MZ112."""
+    """Return the key, creating the key file if it is missing.
+
+    If the file can't be created, the key belongs to this process alone, and no other process can compare
+    its digests. Raises MzplanError MZ112.
+    """
     key = find_key()
     if key is None:
         with contextlib.suppress(OSError, RuntimeError):
@@ -65,7 +70,7 @@ def own_key() -> bytes:
 
 
 def name_of(key: bytes) -> str:
-    """A short name, by which two processes see whether they have one key; it does not give the key away."""
+    """Return a short name by which two processes see if they share a key. It doesn't reveal the key."""
     return hashlib.sha256(b"mzplan secrets key\0" + key).hexdigest()[:12]
 
 
@@ -78,7 +83,7 @@ def _key_of_this_process() -> bytes:
 
 
 def _make(path: Path) -> None:
-    """A new key, whole at once, for its owner alone; the first of several processes wins."""
+    """Create a key file atomically, readable by its owner only. The first of several processes wins."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -91,30 +96,33 @@ def _make(path: Path) -> None:
 
 
 _NAME = "keyed"
-_COST = 15  # log2 of scrypt's n: 32 MiB and some 90 ms of CPU, for each secret in each plan
-_MOST_COST = 20  # the highest cost that is accepted from a status: an edited one must not take gigabytes
+_COST = 15  # log2 of scrypt's n: 32 MiB and about 90 ms of CPU per secret and plan
+_MOST_COST = 20  # highest cost accepted from a status: an edited status must not use gigabytes
 
 
 def new_salt() -> str:
-    """A salt, as hex digits."""
+    """Return a random salt, as hex digits."""
     return os.urandom(16).hex()
 
 
 def digest_secret(reference: str, value: str, salt: str) -> str:
-    """The digest of what a reference resolves to. Raises MzplanError MZ112."""
+    """Return the digest of the value of a reference. Raises MzplanError MZ112."""
     key = own_key()
     return f"{_NAME}:{_COST}:{name_of(key)}:{salt}:{_keyed(key, reference, value, salt, _COST)}"
 
 
 def is_comparable(digest: str) -> bool:
-    """Whether this process has the key of a digest. Raises MzplanError MZ112."""
+    """Return whether this process has the key of a digest. Raises MzplanError MZ112."""
     key = find_key()
     return key is not None and _name_of(digest) == name_of(key)
 
 
 def is_same_secret(reference: str, value: str, digest: str) -> bool:
-    """Whether a value is the one that was digested. True where that can't be seen: of another key, or
-    damaged. Raises MzplanError MZ112."""
+    """Return whether the value matches the digest.
+
+    Also returns True if that is unknown, because the digest has another key or is damaged. Raises
+    MzplanError MZ112.
+    """
     key, salt = find_key(), salt_of(digest)
     if key is None or salt is None or _name_of(digest) != name_of(key):
         return True
@@ -123,18 +131,18 @@ def is_same_secret(reference: str, value: str, digest: str) -> bool:
         return True
     try:
         return hmac.compare_digest(_keyed(key, reference, value, salt, int(cost)), expected)
-    except (ValueError, TypeError):  # the salt is no hex, the digest no ASCII
+    except (ValueError, TypeError):  # the salt isn't hex, or the digest isn't ASCII
         return True
 
 
 def salt_of(digest: str) -> str | None:
-    """The salt of a digest; None where it can't be read."""
+    """Return the salt of a digest, or None if it can't be read."""
     parts = digest.split(":")
     return parts[3] if len(parts) == 5 and parts[0] == _NAME else None
 
 
 def _name_of(digest: str) -> str | None:
-    """The name of a digest's key; None for another text."""
+    """Return the name of a digest's key, or None for any other text."""
     parts = digest.split(":")
     return parts[2] if len(parts) == 5 and parts[0] == _NAME else None
 
@@ -143,7 +151,7 @@ def _keyed(key: bytes, reference: str, value: str, salt: str, cost: int) -> str:
     return hmac.new(key, _scrypt(reference, value, salt, cost), hashlib.sha256).hexdigest()
 
 
-@lru_cache(maxsize=256)  # kept in this process only
+@lru_cache(maxsize=256)  # in this process's memory only
 def _scrypt(reference: str, value: str, salt: str, cost: int) -> bytes:
     whole = bytes.fromhex(salt) + reference.encode()
     return hashlib.scrypt(value.encode(), salt=whole, n=2**cost, r=8, p=1, maxmem=2 ** (cost + 11), dklen=32)

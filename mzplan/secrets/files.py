@@ -1,5 +1,7 @@
-"""A secret, or certificates, that a file holds. Whoever writes a configuration names the file: it must
-neither hang nor fill the memory, whatever it is."""
+"""Reads secrets and certificates from files.
+
+Anyone who writes a configuration can name any file, so reading it must neither hang nor fill the memory.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,21 @@ _KINDS = (
 
 
 def read_secret(path: Path, name: str) -> str | None:
-    """The text of a file without the line ends at its end; None where there is none that may be read. `name`
-    is how a reference has it. Raises MzplanError MZ103 for anything but a regular file of UTF-8 and at most
-    MAX_SECRET bytes."""
+    """Return the text of a file without trailing line ends, or None if it can't be read.
+
+    `name` is the file's name in the reference. Raises MzplanError MZ103 unless the file is a regular file
+    of at most MAX_SECRET bytes in UTF-8.
+    """
     try:
-        _require_regular(path.stat().st_mode, name)  # before it is opened: that may do something to a device
+        _require_regular(path.stat().st_mode, name)  # before opening it, which may affect a device
         with _opened(path) as handle:
             return secret_in(handle, name)
-    except (OSError, ValueError):  # ValueError: a NUL in its name
+    except (OSError, ValueError):  # ValueError: the name contains a NUL
         return None
 
 
 def secret_in(handle: int, name: str) -> str:
-    """Read the secret in an open file. Raises MzplanError MZ103 and OSError."""
+    """Read the secret from an open file. Raises MzplanError MZ103 and OSError."""
     _require_regular(os.fstat(handle).st_mode, name)
     data = _read(handle)
     if len(data) > MAX_SECRET:
@@ -47,14 +51,16 @@ def secret_in(handle: int, name: str) -> str:
 
 
 def read_pem(path: Path) -> bytes:
-    """The bytes of a file that a connection names: certificates, or known hosts. Raises OSError for what
-    can't be read, and for anything but a regular file of at most MAX_SECRET bytes."""
+    """Return the bytes of a file that a connection names: certificates, or known hosts.
+
+    Raises OSError if it can't be read, or isn't a regular file of at most MAX_SECRET bytes.
+    """
     try:
-        kind = _kind(path.stat().st_mode)  # before it is opened, as above
+        kind = _kind(path.stat().st_mode)  # before opening it, as in read_secret
         if not kind:
             with _opened(path) as handle:
                 kind, data = _kind(os.fstat(handle).st_mode), _read(handle)
-    except ValueError:  # a NUL in its name
+    except ValueError:  # the name contains a NUL
         raise OSError(errno.EINVAL, "no name of a file", str(path)) from None
     if kind or len(data) > MAX_SECRET:
         reason = f"it is {kind}" if kind else f"it holds more than {MAX_SECRET >> 20} MiB"
@@ -63,7 +69,7 @@ def read_pem(path: Path) -> bytes:
 
 
 def read_pem_text(path: Path) -> str:
-    """The text of a file, read by read_pem. Raises OSError, too, if it is not UTF-8."""
+    """Return the text of a file as read_pem does. Also raises OSError if it isn't UTF-8."""
     try:
         return read_pem(path).decode("utf-8")
     except UnicodeDecodeError:
@@ -72,7 +78,7 @@ def read_pem_text(path: Path) -> str:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    # Non-blocking: what is a file now may be a pipe by the time it is opened, which waits for a writer.
+    # Non-blocking, because the file may have been replaced by a pipe, whose open waits for a writer.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         yield handle
@@ -81,7 +87,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _read(handle: int) -> bytes:
-    """At most a byte more than a secret may have. Files of /proc have no size before they are read."""
+    """Read up to one byte more than the limit. Files in /proc report no size before they are read."""
     data = b""
     while len(data) <= MAX_SECRET and (more := os.read(handle, MAX_SECRET + 1 - len(data))):
         data += more
@@ -94,12 +100,12 @@ def _require_regular(mode: int, name: str) -> None:
 
 
 def _kind(mode: int) -> str:
-    """What a file of this mode is instead of a regular file; "" for a regular file."""
+    """Name the kind of a file that isn't regular, such as "a folder". Returns "" for a regular file."""
     return "" if stat.S_ISREG(mode) else next((kind for is_kind, kind in _KINDS if is_kind(mode)), "no file")
 
 
 def unusable(name: str, what: str) -> MzplanError:
-    """MZ103: `${file:NAME}` `what`."""
+    """Return MZ103: `${file:NAME}` `what`."""
     return error(
         "MZ103",
         f"${{file:{name}}} can't be a secret: it {what}",

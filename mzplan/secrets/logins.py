@@ -1,6 +1,9 @@
-"""Logins where none may be: inside an address, where only a server should stand; and as a connection's secret
-what a runner itself signs in with to where secrets are kept. Whoever writes a configuration could send that
-to a server of his, and read all that the runner may."""
+"""Detects logins where they must not be.
+
+An address must not contain a login. A connection's secret must not be the login with which the runner
+itself signs in to a secret store: with it, whoever writes a configuration could send that login to their
+own server and read everything that the runner may read.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from pathlib import Path
 
 from mzplan.model.diagnostics import error
 
-# `sasl_ssl://`, `jdbc:postgresql://`; `//` alone is one that was left out.
+# `sasl_ssl://`, `jdbc:postgresql://`, or `//` alone, without a scheme.
 _SCHEME = re.compile(r"(?:[A-Za-z][\w.+-]*:)*//")
 _USER = re.compile(r"[^\s/'\"(){}\[\]:@]*")
 _HOST = re.compile(r"[^\s'\"(){}@]+")
-_PORT = re.compile(r"\d+/")  # a path behind it may have anything in it
-_BUCKETS = ("s3://", "s3a://", "s3n://", "gs://")  # whose names have no port
-# A parameter that is one by its name: `?password=…`, `&X-Amz-Signature=…`, `;AccountKey=…`.
+_PORT = re.compile(r"\d+/")  # the path that follows may contain any text, so also an @
+_BUCKETS = ("s3://", "s3a://", "s3n://", "gs://")  # bucket names have no port
+# Parameters with the name of a secret: `?password=…`, `&X-Amz-Signature=…`, `;AccountKey=…`.
 _TOKEN = re.compile(
     r"(?i)[?&;#][^\s=?&;#]*"
     r"(?:pass|pwd|secret|token|jaas|credential|private|signature|(?:api|access|account|shared).?key|\bsig)"
@@ -27,8 +30,11 @@ _WEB = ("http://", "https://")
 
 
 def holds_login(value: object) -> bool:
-    """Whether it is an address (a URI, a broker, a host, or several with commas) that contains a login: a
-    user and a password, a password alone, or a token as a parameter. A text of several words is none."""
+    """Return whether the value is an address that contains a login.
+
+    An address is a URI, a broker, a host, or several of them with commas. A login is a user and a
+    password, a password alone, or a token as a parameter. Text of several words isn't an address.
+    """
     if not isinstance(value, str):
         return False
     text = value.strip()
@@ -41,14 +47,17 @@ def holds_login(value: object) -> bool:
     user, colon, password = login.partition(":")
     if not _USER.fullmatch(user):
         return False  # a path, or an expression
-    if not colon:  # a container at its account, a user at a server; of the web it is a token
+    if not colon:  # container@account or user@server, but a token in a web address
         return text.lower().startswith(_WEB) and "/" not in login
     is_port = _PORT.match(password) is not None and not text.lower().startswith(_BUCKETS)
     return bool(password) and not password.startswith("//") and not is_port
 
 
 def has_login(value: object) -> bool:
-    """Whether it is, or lists, what may be an address that contains a user, and so perhaps a password."""
+    """Return whether the value, or an item of it, may be an address with a user.
+
+    Such an address may also contain a password.
+    """
     if isinstance(value, list | tuple):
         return any(has_login(item) for item in value)
     if not isinstance(value, str):
@@ -71,7 +80,7 @@ _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 
 def vault_token_file() -> Path | None:
-    """Where Vault's own command and its agent leave a token; None for a user without a home."""
+    """Return where Vault's command and agent store a token, or None for a user without a home."""
     home = _home()
     return home / ".vault-token" if home is not None else None
 
@@ -84,12 +93,12 @@ def _home() -> Path | None:
 
 
 def kubernetes_token_file() -> Path:
-    """The token of the pod's service account, or one that the operator has projected for Vault."""
+    """Return the path of the token that the operator projected for Vault, or of the pod's own token."""
     return Path(os.environ.get(KUBERNETES_TOKEN_FILE) or _SERVICE_ACCOUNT)
 
 
 def require_no_login(provider: str, name: str, directory: Path) -> None:
-    """Raise MzplanError MZ263 for a reference to such a login."""
+    """Raise MzplanError MZ263 for a reference to a login of the runner."""
     if (provider == "env" and name in _VARIABLES) or (provider == "file" and _is_login(directory / name)):
         raise error(
             "MZ263",
@@ -102,16 +111,16 @@ def require_no_login(provider: str, name: str, directory: Path) -> None:
 def _is_login(path: Path) -> bool:
     try:
         real = os.path.realpath(path)
-        if real.startswith("/proc/") and real.endswith("/environ"):  # all variables of a process
+        if real.startswith("/proc/") and real.endswith("/environ"):  # all environment variables of a process
             return True
-    except (OSError, ValueError):  # no name of a file: nothing to read
+    except (OSError, ValueError):  # not a valid file name, so it can't be read
         return False
     return any(_is_same(login_file, real) for login_file in _files())
 
 
 def _is_same(login: Path, real: str) -> bool:
     try:
-        return os.path.samefile(login, real)  # noqa: PTH121 - also by another name
+        return os.path.samefile(login, real)  # noqa: PTH121 - also finds hard links
     except (OSError, ValueError):
         return False
 

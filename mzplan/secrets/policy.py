@@ -1,9 +1,9 @@
-"""Where a secret may go: the one decision before any reference of a description is resolved.
+"""Decides where a secret may go, before any reference of a description is resolved.
 
-A `Flow` is a secret and the way that it would take. Who decides is a `Guard`: `Policy`, a file of the
-machine that nothing in the store, the warehouse or a checkout can widen; or, where there is none, in a runner
-`Committed`: what the state says, and what somebody who may use this machine's socket has allowed; and in a
-command one of mzplan.secrets.command_guards.
+A `Flow` is a secret and the route that it would take. A `Guard` decides. `Policy` is a file of the
+machine: nothing in the store, the warehouse or a checkout can widen it. Without a policy, a runner uses
+`Committed`: the flows of the state, and the flows that a user with access to this machine's socket has
+allowed. A command without a policy uses one of mzplan.secrets.command_guards.
 """
 
 from __future__ import annotations
@@ -20,42 +20,45 @@ from mzplan.model.words import escaped
 
 POLICY_VARIABLE = "MZPLAN_POLICY"
 _MOST_BYTES = 1 << 20
-_HOST = re.compile(r"[\w.-]+|\[?[0-9a-f:.]+(%\w+)?\]?", re.ASCII)  # a name, or an address
+_HOST = re.compile(r"[\w.-]+|\[?[0-9a-f:.]+(%\w+)?\]?", re.ASCII)  # a host's name or IP address
 _FORM = 'written [[allow]], each with references = ["${env:NAME}"] and hosts = ["HOST:PORT"]'
 
 Route = tuple[str, ...]
-"""Servers as `host:port`, in the order in which they are passed; the last is where it ends. Empty: it stays
-on this machine. A server that is not known begins with UNKNOWN."""
+"""Servers as `host:port`, in the order in which they are passed; the last is the destination. An empty
+route stays on this machine. An unknown server begins with UNKNOWN."""
 UNKNOWN = "?"
 NO_SECRET = ""
-"""The reference of a way that is taken without one."""
-"""The code of what no committed state sends there."""
+"""The reference of a flow that carries no secret."""
 
 
 class Flow(NamedTuple):
-    """A secret, as its reference is written, and a way that it takes."""
+    """A secret, as its reference is written, and the route that it takes."""
 
     reference: str
     route: Route
 
 
 class Guard(Protocol):
-    """Decides whether secrets may take these ways."""
+    """Decides whether secrets may flow along routes."""
 
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
-        """Raises MzplanError where one may not. `subject`: what would send them, for people. `proposed`: it
-        is asked for, and nowhere committed."""
+        """Raise MzplanError if any flow isn't allowed.
+
+        `subject` names the sender for people. `proposed` says that the flows are requested, but not
+        committed.
+        """
 
     def connect(self, subject: str, routes: Collection[Route]) -> None:
-        """Raises MzplanError where what is only proposed may not reach these servers, even without a
-        secret."""
+        """Raise MzplanError if a proposal may not reach these servers, even without a secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """References, and servers to which they may be sent. `*` stands for any text, in the name of a file for
-    any but `/`, in a server for a part of a host's name, never for a path; a server without a port for all of
-    its ports."""
+    """References, and the servers to which they may be sent.
+
+    `*` stands for any text. In a file name it doesn't match `/`. In a server it matches part of a host
+    name, never a path. A server without a port allows all of its ports.
+    """
 
     references: tuple[str, ...]
     hosts: tuple[str, ...]
@@ -67,8 +70,11 @@ class Allowance:
         return any(_like(_plain(pattern), "[^/]*").fullmatch(plain) for pattern in self.references)
 
     def leads_to(self, server: str) -> bool:
-        """Whether an entry names this server. Patterns are for names of hosts: a socket, or whatever else is
-        not the name of a host, is matched only by an entry that spells it out."""
+        """Return whether an entry names this server.
+
+        Patterns match only host names. A socket, or anything else that isn't a host name, must be spelled
+        out.
+        """
         host = server.rpartition(":")[0]
         if server.startswith(UNKNOWN):
             return "*" in self.hosts
@@ -78,7 +84,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a file allows. `path`: where it is, for people. Nothing else is allowed, whoever asks."""
+    """The flows that a policy file allows; everything else is refused. `path` is shown to people."""
 
     path: str
     allowed: tuple[Allowance, ...]
@@ -123,26 +129,29 @@ class Policy:
 
 
 class Committed:
-    """Without a policy: what the state holds; of what was committed before, what a query goes back to or
-    leaves behind; and what was granted. `past` gives the flows of earlier serials, the newest first."""
+    """The guard of a runner without a policy.
+
+    It allows the flows that the state holds and the flows that were granted. It also allows flows of
+    earlier serials, for queries that return to an earlier description or leave one behind. `past` yields
+    the flows of earlier serials, newest first.
+    """
 
     def __init__(self, past: Callable[[], Iterator[frozenset[Flow]]] = lambda: iter(())):
         self._past = past
         self._held: frozenset[Flow] = frozenset()
         self._granted: frozenset[Flow] = frozenset()
-        self._refused: frozenset[Flow] = frozenset()  # in no serial up to the one that was taken in last
+        self._refused: frozenset[Flow] = frozenset()  # in no serial up to the latest one
 
     def take_in(self, held: Iterable[Flow]) -> None:
-        """A serial is committed, which holds these."""
+        """Record the flows of a newly committed serial."""
         self._held, self._refused = frozenset(held), frozenset()
 
     def grant(self, flows: Iterable[Flow]) -> None:
-        """Somebody who may do on this machine whatever this process may allows these."""
+        """Allow these flows. The requester has all of this process's rights on this machine."""
         self._granted |= frozenset(flows)
 
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
-        """Raises MzplanError MZ107; a warning for what is only proposed: it is validated once it is
-        committed."""
+        """Raise MzplanError MZ107, as a warning if `proposed`: then the runner validates after the commit."""
         left = set(flows) - self._held - self._granted
         if left and not proposed:
             left = self._never_held(left)
@@ -150,8 +159,8 @@ class Committed:
             raise MzplanError(_proposed(subject, left) if proposed else _uncommitted(subject, left))
 
     def connect(self, subject: str, routes: Collection[Route]) -> None:
-        """What is proposed may reach any server, without a secret: a new one could not be validated before
-        it is committed otherwise."""
+        """Allow any server. A proposal sends no secret, and a new server must be validated before the
+        commit."""
 
     def _never_held(self, flows: set[Flow]) -> set[Flow]:
         left = flows - self._refused
@@ -164,8 +173,11 @@ class Committed:
 
 
 def read_policy(path: str) -> Policy:
-    """The policy of a file (TOML). Raises MzplanError MZ105 for one that can't be read, or says anything that
-    is not understood: it must not allow less, or more, than its author means."""
+    """Read a policy from a TOML file.
+
+    Raises MzplanError MZ105 if it can't be read or contains anything unknown, so that it never allows less
+    or more than its author means.
+    """
     import tomllib  # not for every command
 
     try:
@@ -187,8 +199,11 @@ def read_policy(path: str) -> Policy:
 
 
 def lines_for(flows: Iterable[Flow]) -> str:
-    """What a policy needs to allow these ways, as it is written there. A name with `*` in it would allow more
-    than itself, a path with `..` nothing: they are left out."""
+    """Return the lines that a policy needs to allow these flows.
+
+    Leaves out names with `*`, which would allow more than themselves, and paths with `..`, which allow
+    nothing.
+    """
     servers: dict[str, set[str]] = {}
     for reference, route in flows:
         if "*" not in "".join((reference, *route)) and not _climbs(reference):
@@ -259,13 +274,14 @@ def _proposed(subject: str, flows: Collection[Flow]) -> Diagnostic:
 
 
 def _plain(reference: str) -> str:
-    """The reference, the path of a file without detours: `./a//b` is `a/b`."""
+    """Normalize the path of a `file` reference: `./a//b` becomes `a/b`."""
     provider, _, name = reference[2:-1].partition(":")
     return f"${{file:{os.path.normpath(name)}}}" if provider == "file" else reference
 
 
 def _climbs(reference: str) -> bool:
-    """Whether it is a file's, with `..` in its path: behind a link only the system knows where that leads."""
+    """Return whether a `file` reference has `..` in its path. Behind a link, only the system knows where
+    it leads."""
     provider, _, name = reference[2:-1].partition(":")
     return provider == "file" and ".." in name.split("/")
 
@@ -275,7 +291,7 @@ def _like(pattern: str, any_text: str) -> re.Pattern[str]:
 
 
 def shown_route(route: Route) -> str:
-    """For people."""
+    """Format a route for people."""
     if not route:
         return "no server"
     *through, last = ("a server that its connector does not name" if s[0] == UNKNOWN else s for s in route)
@@ -289,10 +305,16 @@ def _quoted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretValues:
-    """`values` of `${env:NAME}` references, by name; `flows`: where a command that commits sends secrets.
-    `proposal`: the id of the one for whose validation alone the values are. `state`: the digest of the state
-    with whose commit they are taken over (Store.serial_digest). Neither: they are used from now on. `again`:
-    what has failed is tried again at once."""
+    """Secret values that a command hands to its runner, and their purpose.
+
+    Without `proposal` and `state`, the values are used from now on.
+
+    `values`: values of `${env:NAME}` references, by variable name.
+    `flows`: where a command that commits sends secrets.
+    `proposal`: id of the proposal; the values serve only its validation.
+    `state`: digest of the state (Store.serial_digest); the values are used once that state is committed.
+    `again`: retry failed queries at once.
+    """
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     flows: Collection[Flow] = ()

@@ -1,11 +1,14 @@
-"""Who answers `${provider:name}`: env and file are built in; all others are objects of one of two forms,
-found by name. Those of other packages have an entry point in the group `mzplan.secrets`; mzplan's are here.
+"""Finds the provider that answers `${provider:name}`.
+
+env and file are built in. Every other provider is an object of one of two forms, found by name. mzplan's own
+providers are listed here. Other packages register an entry point in the group `mzplan.secrets`:
 
     [project.entry-points."mzplan.secrets"]
     keeper = "mzplan_keeper:provider"        # answers ${keeper:PATH} and ${keeper:PATH#KEY}
 
-- **Remote**: it has `read(path)`. Only runners ask it, and remember what it said (mzplan.secrets.remote).
-- **Local**: a callable, name → value or None. Whoever needs the value calls it, commands too.
+- **Remote**: an object with `read(path)`. Only runners call it, and cache the result (mzplan.secrets.remote).
+- **Local**: a callable from name to value or None. Every process that needs the value calls it, commands
+  too.
 """
 
 from __future__ import annotations
@@ -15,15 +18,15 @@ from typing import Any, Protocol, runtime_checkable
 
 GROUP = "mzplan.secrets"
 OURS = {"vault": "mzplan.secrets.vault:provider", "aws-sm": "mzplan.secrets.aws_secrets:provider"}
-"""The providers of mzplan, written as an entry point is. Another package can't take their names."""
+"""The providers of mzplan, written like entry points. Another package can't take their names."""
 
 Content = str | Mapping[str, Any] | None
-"""What lies at a path: a text (which may be a JSON object, and is then named by key, too), texts by key, or
-nothing."""
+"""The content at a path: text, texts by key, or None. A `#KEY` can also select a key of text that is a
+JSON object."""
 
 
 class ProviderError(Exception):
-    """Why a provider gives nothing, and what to do about it: sentences for people, without any secret."""
+    """Why a provider gives no value, and how to fix it: sentences for people, without any secret."""
 
     def __init__(self, why: str, fix: str):
         super().__init__(why)
@@ -31,21 +34,23 @@ class ProviderError(Exception):
 
 
 class NotReachableError(ProviderError):
-    """The provider can't be asked now: it is down, sealed or slow. What was read before is used meanwhile."""
+    """The provider is down, sealed or slow. Values that were read before stay in use."""
 
 
 class RefusedError(ProviderError):
-    """The provider was asked, and does not give the secret."""
+    """The provider answered, but doesn't give the secret."""
 
 
 @runtime_checkable
 class RemoteProvider(Protocol):
-    """What keeps secrets elsewhere. Where that is, and how it is signed in to, comes from the environment of
-    the process: never from a configuration."""
+    """Reads secrets from a server. Its address and login come from the process's environment, never from a
+    configuration."""
 
     def read(self, path: str) -> Content:
-        """What lies there, in at most some seconds; None where nothing does. Raises NotReachableError or
-        RefusedError; the text of any other exception is shown to nobody."""
+        """Return the content of a path within some seconds, or None if there is none.
+
+        Raises NotReachableError or RefusedError. The text of any other exception is never shown.
+        """
 
 
 @runtime_checkable
@@ -59,7 +64,7 @@ Provider = RemoteProvider | LocalProvider
 
 
 def find_provider(name: str) -> Provider | None:
-    """The provider of that name; None where no package brings it. Raises whatever its import does."""
+    """Return the provider of that name, or None if no package has it. Raises any error of its import."""
     from importlib.metadata import EntryPoint, entry_points
 
     if name in OURS:
@@ -74,14 +79,16 @@ def find_provider(name: str) -> Provider | None:
 
 
 def has_provider(name: str) -> bool:
-    """Whether there is one, without importing it."""
+    """Return whether the provider exists, without importing it."""
     from importlib.metadata import entry_points
 
     return name in OURS or bool(entry_points(group=GROUP, name=name))
 
 
 def fault_of_name(provider: str, name: str) -> str | None:
-    """What is wrong with the name of a secret of one of mzplan's providers, as a sentence; None for no
-    fault, and for the providers of others: none of their code runs for it."""
+    """Return a sentence on what is wrong with a secret's name, or None if nothing is.
+
+    Only mzplan's own providers check names. The code of other packages doesn't run for this.
+    """
     known = find_provider(provider) if provider in OURS else None
     return known.fault_of(name) if isinstance(known, _Ours) else None

@@ -1,7 +1,7 @@
-"""Secret references: `${env:NAME}`, `${file:PATH}`, and those of mzplan.secrets.providers, resolved as late
-as possible and never stored.
+"""Secret references: `${env:NAME}`, `${file:PATH}`, and references to a provider (mzplan.secrets.providers).
 
-What is resolved is remembered (mzplan.secrets.resolved): nothing that leaves the process shows it.
+References are resolved as late as possible, and their values are never stored. mzplan.secrets.resolved
+remembers each value, so that no text that leaves the process shows it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 REFERENCE = re.compile(r"\$\{(?P<provider>[a-z][a-z0-9_-]*):(?P<name>[^{}]+)\}")
 log = logging.getLogger("mzplan.secrets")
 Place = tuple[str | int, ...]
-"""Where a value stands in a body: keys and indexes, outermost first."""
+"""The position of a value in a body: keys and indexes, outermost first."""
 
 
 def is_reference(value: object) -> bool:
-    """Whether the whole value is one secret reference."""
+    """Return whether the whole value is a single secret reference."""
     return isinstance(value, str) and REFERENCE.fullmatch(value) is not None
 
 
 def references_in(value: Any) -> Iterator[str]:
-    """Every secret reference in a value, at any depth, as written."""
+    """Yield every secret reference in a value, at any depth, as written."""
     return (reference for _, reference in placed_references(value))
 
 
 def placed_references(value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
-    """Every secret reference in a value, at any depth, each with its place in the value."""
+    """Yield every secret reference in a value, at any depth, with its position."""
     if isinstance(value, str):
         if "${" in value:
             yield from ((place, match.group(0)) for match in REFERENCE.finditer(value))
@@ -53,13 +53,14 @@ def placed_references(value: Any, place: Place = ()) -> Iterator[tuple[Place, st
 
 
 def written(place: Place) -> str:
-    """`("security", "sasl", "password")` → `security.sasl.password`; `("brokers", 0)` → `brokers[0]`."""
+    """Format a position: `("security", "sasl", "password")` → `security.sasl.password`, `("brokers", 0)` →
+    `brokers[0]`."""
     parts = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
     return "".join(parts).removeprefix(".")
 
 
 def misplaced(owner: str, place: Place, reference: str) -> MzplanError:
-    """A reference in a property that takes none, met where it would be resolved. `owner` has the property."""
+    """Return MZ102 for a reference in a property of `owner` that can't hold one."""
     return error(
         "MZ102",
         f"{owner}: a secret reference can't stand in {written(place)}",
@@ -69,8 +70,11 @@ def misplaced(owner: str, place: Place, reference: str) -> MzplanError:
 
 
 class Secrets:
-    """Resolves references. `environment` is read at each use, so that a runner can receive changed values.
-    `remote`: what asks remote providers; None, as for commands: they are not asked."""
+    """Resolves secret references.
+
+    `environment` is read on each use, so a runner can receive changed values. `remote` asks remote
+    providers. It is None in commands, which never ask a remote provider.
+    """
 
     def __init__(
         self,
@@ -83,23 +87,27 @@ class Secrets:
         self.environment: dict[str, str] = dict(os.environ if environment is None else environment)
 
     def permit(self, of: object) -> None:
-        """Raise MzplanError where this process must not resolve what a description, or a connection, refers
-        to. Here it never does: a command is as trusted as who calls it. A runner's are
-        connectors.admission.GuardedSecrets."""
+        """Raise MzplanError if this process must not resolve a description's or connection's references.
+
+        This class permits everything, because a command is as trusted as its caller. Runners use
+        connectors.admission.GuardedSecrets.
+        """
 
     def proposed(self, values: Mapping[str, str] | None = None) -> Self:
-        """The secrets for descriptions that nobody has committed; with these values of the environment, which
-        are nowhere else."""
+        """Return a copy for uncommitted descriptions. Only the copy's environment has `values`."""
         other = copy.copy(self)
         if values:
             other.environment = {**self.environment, **values}
         return other
 
     def resolve(self, reference: str, *, current: bool = False) -> str:
-        """`"${env:X}"` → its value. `current`: not what a provider said before it could not be reached.
-        Raises MzplanError, which names the reference, never a value: MZ056 where there is none, MZ103 for a
-        file that can't be a secret, MZ263 for a login of the runner; of remote providers MZ260 to MZ103, and
-        MZ264 where they are not asked."""
+        """Return the value of a reference such as `"${env:X}"`.
+
+        With `current`, never return a cached value of a provider that can't be reached. Raises
+        MzplanError, which names the reference but never a value: MZ056 if there is no value, MZ103 if a
+        file can't be a secret, MZ263 for a login of the runner. Remote providers raise MZ260, MZ261 or
+        MZ103, or MZ264 in a process that doesn't ask them.
+        """
         match = REFERENCE.fullmatch(reference)
         value = self._lookup(match["provider"], match["name"], current) if match else None
         if value is None:
@@ -113,17 +121,23 @@ class Secrets:
         return value
 
     def is_watched(self, reference: str) -> bool:
-        """Whether a runner looks by itself whether it has another value: a variable of its environment can
-        have none, and a local provider is another package's, which may say something else each time."""
+        """Return whether a runner checks by itself if this reference has a new value.
+
+        The runner's environment can't change. A local provider belongs to another package and may return
+        another value on each call.
+        """
         provider = reference[2:].partition(":")[0]
         if provider in ("env", "file"):
             return provider == "file"
         return self.remote is not None and isinstance(_provider(provider), RemoteProvider)
 
     def fill(self, body: Any, takes: Callable[[Place], bool], owner: str) -> Any:
-        """A copy of a body with every reference replaced by its value. `takes`: whether a place may have a
-        reference; of one that may not, none is resolved. `owner` is what has the body, for errors. Raises
-        MzplanError: MZ102 for such a place, MZ056 and MZ103 for what has no value."""
+        """Return a copy of a body with every reference replaced by its value.
+
+        `takes` tells whether a position may hold a reference. If any position may not, nothing is
+        resolved. `owner` names the body in errors. Raises MzplanError: MZ102 for such a position, and the
+        errors of `resolve`.
+        """
         for place, reference in placed_references(body):
             if not takes(place):
                 raise misplaced(owner, place, reference)
@@ -154,7 +168,7 @@ class Secrets:
             return self.remote.value(reference, provider, loaded, name, current=current)
         try:
             value = loaded(name)
-        except Exception:  # its text may contain anything; it counts as no value
+        except Exception:  # its text may contain a secret, so the failure counts as "no value"
             return None
         return value if isinstance(value, str) else None
 
@@ -165,7 +179,7 @@ class Secrets:
 def _provider(name: str) -> Provider | None:
     try:
         return find_provider(name)
-    except Exception as problem:  # another package's; its text may contain anything
+    except Exception as problem:  # from another package: its text may contain a secret
         log.warning("the provider of ${%s:…} can't be imported: %s", name, type(problem).__name__)
         return None
 

@@ -1,5 +1,7 @@
-"""What remote providers said, remembered for a while: however many references name one path, and however
-often queries start, a path costs one request in a minute."""
+"""Caches the answers of remote providers.
+
+However many references name a path, and however often queries start, a path costs one request a minute.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from mzplan.secrets.files import MAX_SECRET
 from mzplan.secrets.providers import Content, NotReachableError, ProviderError, RefusedError, RemoteProvider
 
 REFRESH_VARIABLE = "MZPLAN_SECRETS_REFRESH"
-REFRESH = 60.0  # seconds for which an answer holds
-AGAIN = 10.0  # seconds until a provider is asked again that gave none
+REFRESH = 60.0  # seconds for which an answer is cached
+AGAIN = 10.0  # seconds until the next request after a failure
 NOT_READ, REFUSED, UNUSABLE = "MZ260", "MZ261", "MZ103"
 _BROKEN = "look at the package that brings this provider, and at the log of what it asks."
 log = logging.getLogger("mzplan.secrets")
@@ -25,7 +27,10 @@ log = logging.getLogger("mzplan.secrets")
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Of one path: what was read last, when it was asked for, and why the last attempt has failed since."""
+    """The last content read from a path, and the error of the last attempt, if it failed.
+
+    `read_at`: when the content was requested.
+    """
 
     content: Content = field(default=None, repr=False)
     read_at: float | None = None
@@ -37,23 +42,28 @@ _UNKNOWN = _Known()
 
 
 class RemoteSecrets:
-    """Used from several threads. `refresh`: see REFRESH; `clock` gives seconds, monotonic."""
+    """The cached values of remote providers; thread-safe.
+
+    `refresh` is in seconds (default: refresh_s()). `clock` returns monotonic seconds.
+    """
 
     def __init__(self, refresh: float | None = None, clock: Callable[[], float] = time.monotonic):
         self._refresh = refresh_s() if refresh is None else refresh
         self._clock = clock
         self._lock = threading.Lock()
-        self._asking: dict[str, threading.Lock] = {}  # by provider: one request at a time
+        self._asking: dict[str, threading.Lock] = {}  # one request at a time for each provider
         self._known: dict[tuple[str, str], _Known] = {}
         self._down: dict[str, tuple[NotReachableError, float]] = {}
 
     def value(
         self, reference: str, kind: str, provider: RemoteProvider, name: str, *, current: bool = False
     ) -> str | None:
-        """The value of `${kind:name}`, with name as `PATH` or `PATH#KEY`; None where there is none. A
-        provider that can't be reached is one with what it said before, unless that must be `current`.
-        Raises MzplanError: MZ260 where it can't be reached, MZ261 where it refuses, MZ103 for anything but a
-        text."""
+        """Return the value of `${kind:name}`, or None if there is none; name is `PATH` or `PATH#KEY`.
+
+        If the provider can't be reached, the cached value counts, unless `current` is set. Raises
+        MzplanError: MZ260 if the provider can't be reached, MZ261 if it refuses, MZ103 if the content
+        isn't text.
+        """
         path, _, key = name.partition("#")
         known = self._read(kind, provider, path, current)
         if known.problem is not None:
@@ -66,7 +76,7 @@ class RemoteSecrets:
         with self._lock:
             asking = self._asking.setdefault(kind, threading.Lock())
             known = self._known.get((kind, path), _UNKNOWN)
-        # Who starts a query does not wait for a slow provider where there is a value already.
+        # If a value is cached, starting a query doesn't wait for a slow provider.
         if not asking.acquire(blocking=current or known.read_at is None):
             return known
         try:
@@ -89,7 +99,7 @@ class RemoteSecrets:
     def _asked(self, kind: str, provider: RemoteProvider, path: str, known: _Known) -> _Known:
         now = self._clock()
         problem, at = self._down.get(kind, (None, 0.0))
-        if problem is not None and now - at < AGAIN:  # for one path, so for all
+        if problem is not None and now - at < AGAIN:  # if one path can't be reached, none can
             return replace(known, problem=problem, failed_at=at)
         self._down.pop(kind, None)
         try:
@@ -99,14 +109,15 @@ class RemoteSecrets:
             return replace(known, problem=down, failed_at=self._clock())
         except ProviderError as refused:
             return replace(known, problem=refused, failed_at=self._clock())
-        except Exception as defect:  # its text may contain anything
+        except Exception as defect:  # its text may contain a secret
             log.warning("the provider of ${%s:…} has failed: %s", kind, type(defect).__name__)
             why = RefusedError(f"The provider {kind} has failed: {type(defect).__name__}.", _BROKEN)
             return replace(known, problem=why, failed_at=self._clock())
 
 
 def refresh_s() -> float:
-    """How long an answer holds, in seconds: REFRESH, unless the operator says otherwise."""
+    """Return the seconds for which an answer is cached: REFRESH, unless the environment sets another
+    number."""
     given = os.environ.get(REFRESH_VARIABLE, "")
     try:
         seconds = float(given) if given else REFRESH
@@ -144,7 +155,7 @@ def _picked(reference: str, content: Content, key: str) -> str | None:
         raise _unusable(reference, "is not text", "store it as a text.")
     try:
         size = len(content.encode())
-    except UnicodeEncodeError:  # the half of a character, which JSON can write
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can contain
         raise _unusable(reference, "is not text in UTF-8", "store it as a text.") from None
     if size > MAX_SECRET:
         raise _unusable(reference, f"holds more than {MAX_SECRET >> 20} MiB", "store the secret alone.")

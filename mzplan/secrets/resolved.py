@@ -1,9 +1,11 @@
-"""The values that this process has resolved secret references to, and the filter that takes them out of text.
+"""The secret values that this process has resolved, and the filter that hides them in text.
 
-Servers, drivers and libraries repeat what they were given in their errors. So whatever leaves the process as
-text for people goes through `scrub`, whoever wrote it: statuses and answers (mzplan.store), the runner's log
-(mzplan.runner.logs, and Java's lines in mzplan.spark.session), its error file, and what a command shows of
-errors (mzplan.cli.streams, mzplan.render.diagnostics).
+Servers, drivers and libraries repeat their input in errors. So all text for people goes through `scrub`
+before it leaves the process, whoever wrote it. These modules call it:
+
+- mzplan.store for statuses and answers;
+- mzplan.runner.logs and mzplan.spark.session (Java's lines) for the runner's log and its error file;
+- mzplan.cli.streams and mzplan.render.diagnostics for the errors that a command shows.
 """
 
 from __future__ import annotations
@@ -19,18 +21,18 @@ from urllib.parse import quote, quote_plus
 from mzplan.model.diagnostics import Diagnostic
 
 BLOT = "***"
-_LEAST = 4  # characters; a shorter value says nothing, and text without it could not be read
-_ANYWHERE = 8  # characters from which a value is also found inside a word: `app` is in `applied`
-_BEGINNING = 8  # characters of a value that a server cut off, from which it is found: with a digit in them
-_LONG_BEGINNING = 16  # without one: `password` may be how a value begins, and is a word
-_MOST = 4096  # values that are remembered: providers may give another one each time
+_LEAST = 4  # characters; scrubbing shorter values would make text unreadable
+_ANYWHERE = 8  # characters; shorter values match whole words only, because `applied` contains `app`
+_BEGINNING = 8  # characters; a truncated value is found if at least this many remain, with a digit
+_LONG_BEGINNING = 16  # characters needed without a digit, because a value may begin with `password`
+_MOST = 4096  # remembered values; the limit matters if a provider returns a new value each time
 
-_values: dict[str, tuple[tuple[str, re.Pattern[str]], ...]] = {}  # the newest last
+_values: dict[str, tuple[tuple[str, re.Pattern[str]], ...]] = {}  # newest last
 _lock = threading.Lock()
 
 
 def remember(value: str) -> None:
-    """That this value must not be shown by this process, from now on."""
+    """Hide this value from now on in all text that this process scrubs."""
     with _lock:
         known = _values.pop(value, None)
         _values[value] = known if known is not None else tuple(_patterns(value))
@@ -39,7 +41,7 @@ def remember(value: str) -> None:
 
 
 def scrub(text: str) -> str:
-    """The text with `***` for every value that was resolved, in each form in which it may be repeated."""
+    """Return the text with `***` in place of every resolved value, in any form that errors may repeat."""
     if not _values:
         return text
     with _lock:
@@ -55,8 +57,10 @@ def scrub(text: str) -> str:
 
 
 def _without_beginnings(form: str, text: str) -> str:
-    """The text without what a server has cut off of a value (PostgreSQL shows 63 bytes of a user's name).
-    What goes on otherwise, as another name does, is left."""
+    """Replace truncated values in the text (PostgreSQL shows 63 bytes of a user's name).
+
+    A word that continues differently from the value, such as another name, stays.
+    """
     kept, begin = [], 0
     while (at := text.find(form[:_BEGINNING], begin)) >= 0:
         alike = zip(form, text[at : at + len(form)], strict=False)
@@ -72,13 +76,13 @@ def _without_beginnings(form: str, text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """At most so many characters of a text, without secrets: to be cut first would leave the half of one."""
+    """Scrub a text, then cut it to at most `most` characters. Cutting first could leave half of a secret."""
     text = scrub(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def scrubbed(found: Diagnostic) -> Diagnostic:
-    """The diagnostic with `***` for every value that was resolved."""
+    """Return the diagnostic with `***` in place of every resolved value."""
     return replace(found, summary=scrub(found.summary), detail=scrub(found.detail), hint=scrub(found.hint))
 
 
@@ -90,8 +94,10 @@ def _patterns(value: str) -> Iterator[tuple[str, re.Pattern[str]]]:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """A value as it is, as it stands in JSON, Python, Java or a URL, and its lines: a key has several, and is
-    shown in pieces."""
+    """Yield a value as it is, and as JSON, Python, Java or a URL writes it.
+
+    The long lines of a value are forms too, because a multi-line key may be shown in pieces.
+    """
     lines = [line for line in map(str.strip, value.splitlines()) if len(line) >= _ANYWHERE]
     for text in (value, *(line for line in lines if not line.startswith("-----"))):
         yield text

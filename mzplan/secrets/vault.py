@@ -1,8 +1,8 @@
-"""HashiCorp Vault, and OpenBao, which speaks the same: `${vault:PATH#KEY}`, PATH as `vault kv get` has it.
+"""HashiCorp Vault, and the compatible OpenBao: `${vault:PATH#KEY}`, with PATH as for `vault kv get`.
 
-Where it is and how the runner signs in comes from the environment of the process, as Vault's own command has
-it (VAULT_ADDR, VAULT_NAMESPACE, VAULT_CACERT, VAULT_TOKEN), and mzplan's variables for the rest. The values
-that a command hands to its runner never get here.
+The address and the runner's login come from the process's environment: the variables of Vault's own
+command (VAULT_ADDR, VAULT_NAMESPACE, VAULT_CACERT, VAULT_TOKEN), and mzplan's variables for the rest.
+Secret values that a command hands to its runner never set them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mzplan.secrets.providers import Content, NotReachableError, RefusedError
 from mzplan.secrets.resolved import remember
 from mzplan.secrets.vault_http import guard
 
-TIMEOUT = 5.0  # seconds for a connection, and for an answer
+TIMEOUT = 5.0  # seconds to connect, and to receive an answer
 ROLE_ID = "MZPLAN_VAULT_ROLE_ID"
 AUTH_MOUNT = "MZPLAN_VAULT_AUTH_MOUNT"
 _PATH = re.compile(r"[\w.@:=+,~-]+(?:/[\w.@:=+,~-]+)+", re.ASCII)
@@ -45,15 +45,15 @@ _LOGIN = f"check {ROLE_ID} and {SECRET_ID}, or {KUBERNETES_ROLE}, and {AUTH_MOUN
 
 
 class Vault:
-    """One Vault, in which one process is signed in."""
+    """One Vault server, and this process's session with it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._client: Any = None
-        self._signed_in: tuple[str, ...] = ()  # with what: another token in the file is another sign-in
+        self._signed_in: tuple[str, ...] = ()  # the means of the sign-in: a changed token signs in again
 
     def fault_of(self, name: str) -> str | None:
-        """What is wrong with a name, as a sentence; None for no fault."""
+        """Return a sentence on what is wrong with a secret's name, or None if nothing is."""
         path, _, key = name.partition("#")
         if not key:
             return "It names no key: ${vault:PATH#KEY}."
@@ -62,7 +62,7 @@ class Vault:
         return None
 
     def read(self, path: str) -> Content:
-        """The newest version of what lies at `MOUNT/PATH` in an engine KV, version 1 or 2."""
+        """Return the newest version of the secret at `MOUNT/PATH` in a KV engine, version 1 or 2."""
         if fault := self.fault_of(f"{path}#key"):
             raise RefusedError(fault, "write the path as `vault kv get` takes it.")
         with self._lock, _problems_told(path):
@@ -77,7 +77,7 @@ class Vault:
         except (exceptions.Forbidden, exceptions.Unauthorized):
             if _is_valid(client):
                 raise
-        self._client = None  # the token has lapsed: once more, with another
+        self._client = None  # the token has expired: sign in again, once
         client = self._signed()
         if not _is_valid(client):
             raise RefusedError("The runner's token for Vault has expired, or was revoked.", _EXPIRED)
@@ -94,8 +94,11 @@ provider = Vault()
 
 
 def _means() -> tuple[str, ...]:
-    """Where Vault is, and with what one signs in: ("token", TOKEN), ("approle", ROLE, SECRET) or
-    ("kubernetes", ROLE, JWT), after address and namespace. Read at each use: files are written anew."""
+    """Return address, namespace, mount, and the login.
+
+    The login is ("token", TOKEN), ("approle", ROLE, SECRET) or ("kubernetes", ROLE, JWT). It is read on
+    each use, because the files are renewed.
+    """
     get = os.environ.get
     where = (get("VAULT_ADDR", ""), get("VAULT_NAMESPACE", ""), get(AUTH_MOUNT, ""))
     if not where[0]:
@@ -151,7 +154,7 @@ def _sign_in(means: tuple[str, ...]) -> Any:
 
 
 def _is_valid(client: Any) -> bool:
-    """Whether the token itself is accepted; it may not be let to that path all the same."""
+    """Return whether Vault accepts the token itself. The token may still lack access to the path."""
     from hvac import exceptions
 
     try:
@@ -164,7 +167,7 @@ def _is_valid(client: Any) -> bool:
 def _kept(client: Any, path: str) -> Content:
     from hvac import exceptions
 
-    # As `vault kv get` does it: which engine serves this path?
+    # Find the engine that serves this path, as `vault kv get` does.
     try:
         mount = client.adapter.get(f"/v1/sys/internal/ui/mounts/{path}")["data"]
     except exceptions.InvalidPath:
@@ -183,7 +186,7 @@ def _kept(client: Any, path: str) -> Content:
             )["data"]
         else:
             answer = client.secrets.kv.v1.read_secret(inner, mount_point=point)
-    except exceptions.InvalidPath:  # none, or its newest version is deleted
+    except exceptions.InvalidPath:  # missing, or its newest version is deleted
         return None
     content = answer["data"]
     return content if isinstance(content, Mapping) else None
@@ -191,7 +194,7 @@ def _kept(client: Any, path: str) -> Content:
 
 @contextmanager
 def _problems_told(path: str) -> Iterator[None]:
-    """What hvac raises, in words of ours: its own may hold whatever a server has said."""
+    """Translate hvac's exceptions into our own words: their text may contain anything that a server sent."""
     try:
         import hvac
         import requests
@@ -235,5 +238,5 @@ def _problems_told(path: str) -> Iterator[None]:
 
 
 def _shown(address: str) -> str:
-    """An address without what a login in it would be."""
+    """Return the address without a login."""
     return re.sub(r"//[^/]*@", "//", address)[:200]

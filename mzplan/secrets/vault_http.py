@@ -1,4 +1,4 @@
-"""How Vault is spoken to: what an answer may be at most, and where it may lead. Imported where it is used."""
+"""Limits on HTTP with Vault: the size of answers, and where redirects may lead. Imported on first use."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from urllib3.exceptions import HTTPError, ReadTimeoutError
 from mzplan.secrets.files import MAX_SECRET
 from mzplan.secrets.providers import NotReachableError
 
-MAX_ANSWER = 16 * MAX_SECRET  # bytes: a path has several secrets, and JSON escapes what they are made of
+MAX_ANSWER = 16 * MAX_SECRET  # bytes: a path has several secrets, and JSON escapes their characters
 _PART = 1 << 16
 
 
 def guard(session: Session, address: str) -> None:
-    """Have a session of `address` read answers of MAX_ANSWER at most, and go from TLS to nothing less."""
+    """Limit a session's answers to MAX_ANSWER bytes, and keep it from leaving TLS.
+
+    `address` is Vault's address. An `https:` session never follows a redirect to `http:`.
+    """
     adapter = _Guarded(address.lower().startswith("https:"))
     for scheme in ("https://", "http://"):
         session.mount(scheme, adapter)
-    session.headers["Accept-Encoding"] = "identity"  # a few bytes could be packed gigabytes
+    session.headers["Accept-Encoding"] = "identity"  # a few compressed bytes could hold gigabytes
 
 
 class _Guarded(HTTPAdapter):
@@ -32,7 +35,7 @@ class _Guarded(HTTPAdapter):
         self._is_private = is_private
 
     def send(self, request: PreparedRequest, *given: Any, **options: Any) -> Response:
-        # As Vault's own command: a standby may name the active one, and is sent the token there.
+        # A standby may redirect to the active server, which then gets the token, as with Vault's own command.
         if self._is_private and not str(request.url).lower().startswith("https:"):
             raise NotReachableError(
                 "Vault names another address, at http://, to which no token is sent.",
@@ -46,7 +49,7 @@ class _Guarded(HTTPAdapter):
             answer._content = b"".join(_parts(answer, until))
         except ReadTimeoutError:
             raise ReadTimeout from None
-        except HTTPError as problem:  # it was cut off, say
+        except HTTPError as problem:  # for example, the answer was cut off
             raise ConnectionError from problem
         finally:
             answer.close()
@@ -54,7 +57,7 @@ class _Guarded(HTTPAdapter):
 
 
 def _parts(answer: Response, until: float) -> Iterator[bytes]:
-    """The parts of the body as they come: each part may take the whole timeout."""
+    """Yield the body in parts. Checks the deadline itself, because each part may take the whole timeout."""
     size = 0
     while part := answer.raw.read1(_PART, decode_content=False):
         size += len(part)
