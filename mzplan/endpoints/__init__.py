@@ -1,9 +1,13 @@
-"""Durable endpoints: the connector interface (seed 003), and what a connector needs to fill it.
+"""Durable endpoints: the connector interface (seed 003), and helpers to implement it.
 
-`interface` has the protocols, `replay` the output rule, `steplog` a durable record of steps for inputs whose
-upstream has positions of its own, `arrow` the types of columns, `testing` the contract suites that any
-connector runs in one line. May import model, columns and connectors.paths; never pyspark, and pyarrow only
-inside functions: the command line asks plug-ins for their schemas, and should not pay for more.
+- `interface`: the protocols.
+- `replay`: the output rule.
+- `steplog`: a durable record of steps, for inputs whose upstream has positions of its own.
+- `arrow`: the types of columns.
+- `testing`: contract suites that any connector runs in one line.
+
+This package may import model, columns and connectors.paths, never pyspark. It imports pyarrow only inside
+functions, because the command line asks plug-ins for their schemas and must start fast.
 """
 
 from mzplan.endpoints.interface import (

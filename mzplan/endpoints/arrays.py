@@ -1,6 +1,6 @@
-"""Arrow arrays of Python values, from their buffers.
+"""Builds Arrow arrays from Python values, through their buffers.
 
-`pa.array` does the same, and imports pandas for it where that is installed: a second of CPU for each append.
+`pa.array` does the same, but imports pandas if it is installed: a second of CPU for each append.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from pyarrow import Array, Buffer, DataType
 
 _CODES = {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "float": "f", "double": "d"}
-_DIGITS = Context(prec=100)  # with Python's default, those behind the 28th of a DECIMAL would be rounded
+_DIGITS = Context(prec=100)  # Python's default rounds a DECIMAL to 28 digits
 _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def build(values: Sequence[Any], type_: DataType) -> Array:
-    """The values, of the types that mzplan.connectors.local.row_values makes for this type; None is NULL."""
+    """Return the array of the values; None is NULL.
+
+    The values have the Python types that mzplan.connectors.local.row_values returns for this type.
+    """
     import pyarrow as pa
     from pyarrow import types
 

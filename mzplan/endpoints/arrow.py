@@ -1,4 +1,4 @@
-"""The user's columns as Arrow types, and batches made to fit them."""
+"""Arrow types for the user's columns, and batches that are converted to fit them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _SIMPLE = {
     "DATE": "date32",
 }
 
-_DECIMAL_DIGITS, _MOST_DIGITS = 38, 76  # of Spark's decimals, and of Arrow's
+_DECIMAL_DIGITS, _MOST_DIGITS = 38, 76  # limits of Spark's and of Arrow's decimals
 
 
 class FitError(ValueError):
-    """Records don't fit the columns. `column` and `row` (from 0, in the batch) say where, as far as known."""
+    """Records don't fit the columns. `column` and `row` (from 0, in the batch) give the position, if
+    known."""
 
     def __init__(self, message: str, column: str, row: int | None = None):
         super().__init__(message)
@@ -36,19 +37,19 @@ class FitError(ValueError):
 
 
 def columns_of_config(config: Mapping[str, Any]) -> tuple[Column, ...]:
-    """The columns in an endpoint's configuration: `{"columns": [{"name", "type", "nullable"}]}`."""
+    """Return the columns of an endpoint's configuration: `{"columns": [{"name", "type", "nullable"}]}`."""
     return tuple(Column(column["name"], column["type"], column["nullable"]) for column in config["columns"])
 
 
 def arrow_schema(columns: Sequence[Column]) -> Schema:
-    """The Arrow schema of columns, as Spark reads and writes them."""
+    """Return the Arrow schema of the columns, as Spark reads and writes it."""
     import pyarrow as pa
 
     return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
 
 
 def arrow_type(type_: str) -> DataType:
-    """`DECIMAL(10,2)` → decimal128(10, 2). Of canonical Spark DDL (see mzplan.schema.columns)."""
+    """Return the Arrow type for canonical Spark DDL, such as `DECIMAL(10,2)` (see mzplan.schema.columns)."""
     import pyarrow as pa
 
     word, _, rest = type_.partition("<")
@@ -75,7 +76,7 @@ def arrow_type(type_: str) -> DataType:
 
 
 def map_types(type_: str) -> tuple[str, str]:
-    """The two types of a `MAP<K,V>`: at the comma that is in no brackets."""
+    """Return the key and value types of `MAP<K,V>`, split at the comma outside brackets."""
     inner = type_.partition("<")[2][:-1]
     depth = 0
     for i, sign in enumerate(inner):
@@ -86,10 +87,10 @@ def map_types(type_: str) -> tuple[str, str]:
 
 
 def fit(batch: RecordBatch, columns: Sequence[Column]) -> RecordBatch:
-    """The batch with exactly these columns, in this order and of these types. One that is missing is NULL,
-    one that nobody declared is left out; names are compared as Spark does, whatever their case.
+    """Return the batch with exactly these columns, in this order and of these types.
 
-    Raises FitError for a value that doesn't fit, or a NULL where there must be none.
+    A missing column is NULL, and an undeclared column is dropped. As in Spark, names ignore case. Raises
+    FitError for a value that doesn't fit, or for NULL in a NOT NULL column.
     """
     import pyarrow as pa
 
@@ -108,9 +109,12 @@ def fit(batch: RecordBatch, columns: Sequence[Column]) -> RecordBatch:
 
 
 def exactly(array: Any, wanted: DataType) -> Any:
-    """The array cast to a type. Arrow itself makes other numbers of decimals with too many digits, and
-    crashes at some exponents, which texts may not have here. Raises pa.ArrowInvalid for what does not fit,
-    pa.ArrowNotImplementedError."""
+    """Return the array cast to a type.
+
+    Arrow's own cast corrupts decimals with too many digits, and crashes at some exponents, so this
+    function doesn't allow exponents in strings. Raises pa.ArrowInvalid if a value doesn't fit, and
+    pa.ArrowNotImplementedError.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -141,7 +145,7 @@ def _cast(array: Any, wanted: DataType, column: Column) -> Any:
 
 
 def _unfit(array: Any, wanted: DataType) -> Iterator[int]:
-    """The first value that can't be cast, found by halves."""
+    """Yield the index of the first value that can't be cast, found by bisection."""
     import pyarrow as pa
 
     def fits(part: Any) -> bool:

@@ -1,16 +1,16 @@
-"""The output rule of seed 003, over Arrow batches and without I/O, so that each connector need not write it.
+"""The output rule of seed 003, over Arrow batches and without I/O, so that connectors share it.
 
-    replay = StepReplay(step, written=what the output recorded of the step, last=the newest step in it)
+    replay = StepReplay(step, written=the output's record of the step, last=the newest step in the output)
     for batch in pushed:
-        fresh = replay.push(batch)        # what is to be written; nothing, while it repeats what is there
+        fresh = replay.push(batch)        # the rows to write; none while they repeat existing rows
         …write fresh, in one transaction with…
-    note = replay.finish()                # …this: rows and digest of the step, as they are recorded
+    note = replay.finish()                # …this: the step's rows and digest, to record
 
-What is pushed again for a step is discarded up to the previously written length, and compared with what was
-written. Beyond that length rows are appended if those before them are the ones that are written, and the step
-is the last one in the output. Otherwise the step stands as it is written: rows that follow other ones are of
-another version of the step, so that some would be lost and some there twice; and behind later steps they
-would be out of order. Both are reported.
+Rows that are pushed again are discarded up to the previously written length, and compared with the written
+rows. Rows beyond that length are appended if the rows before them equal the written rows, and the step is
+the last one in the output. Otherwise the step doesn't change, and the difference is reported. After
+different rows, the new rows belong to another version of the step: some rows would be lost and some
+duplicated. After later steps, they would be out of order.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ log = logging.getLogger("mzplan.endpoints")
 
 Compare = Literal["warn", "fail", "off"]
 LATER = "and the output already has steps up to "
-"""In each warning of a step that is not the last one; the number of that follows."""
+"""Part of each warning about a step that isn't the last one. The newest step's number follows it."""
 
 
 def total(parts: Iterable[Written]) -> Written:
-    """Of a step that was written in parts: all rows, and their hash; not known if that of one part is not."""
+    """Combine the records of a step that was written in parts.
+
+    The digest is None if any part's digest is unknown.
+    """
     whole: ContentHash | None = ContentHash()
     rows = 0
     for part in parts:
@@ -46,16 +49,16 @@ def total(parts: Iterable[Written]) -> Written:
 
 
 class DiffersError(Exception):
-    """A step was pushed again with other rows than were written, and the sink says `compare: fail`."""
+    """A step was pushed again with other rows than before, and the sink sets `compare: fail`."""
 
 
-# Warnings, by thread. No ContextVar: this module travels with tasks, and that can't be pickled.
+# Warnings by thread id, not a ContextVar: tasks pickle this module, and a ContextVar can't be pickled.
 _collected: dict[int, list[str]] = {}
 
 
 @contextlib.contextmanager
 def collected_warnings() -> Iterator[list[str]]:
-    """What replays warn of meanwhile: the adapter reports it, so that an output need not."""
+    """Collect the warnings of replays in this thread. The adapter reports them, so that outputs needn't."""
     texts: list[str] = []
     _collected[threading.get_ident()] = texts
     try:
@@ -65,18 +68,19 @@ def collected_warnings() -> Iterator[list[str]]:
 
 
 def report_warning(text: str) -> None:
-    """Warn: in the log, and where the adapter listens."""
+    """Log a warning, and pass it to collected_warnings."""
     log.warning(text)
     _collected.get(threading.get_ident(), []).append(text)
 
 
 class StepReplay:
-    """One step that is pushed, perhaps not for the first time.
+    """One step that is pushed, possibly again.
 
-    `written`: what is recorded of it, None for a step that is new to the output. `last`: the newest step that
-    the output holds, None if it is empty. `warn` takes warnings: see
-    `report_warning`. Raises StepError for a step that
-    is not written and lies before the last: it was expired, or skipped.
+    `written`: the output's record of the step, or None if it is new to the output.
+    `last`: the newest step in the output, or None if the output is empty.
+    `warn`: receives warnings; see report_warning.
+
+    Raises StepError if the step isn't written but lies before the last: it has expired, or was skipped.
     """
 
     def __init__(
@@ -97,9 +101,9 @@ class StepReplay:
         self._warn = warn
         self._pushed = 0
         self._surplus = 0
-        self._difference = ""  # of the rows that came again to those that are written
+        self._difference = ""  # how the pushed rows differ from the written rows
         self._hash = ContentHash()
-        # Of the rows that are written: None where that was not recorded, or in a way that we don't know.
+        # The hash of the written rows, or None if it wasn't recorded in a format that we know.
         self._known = ContentHash.parse(written.rows, written.digest) if written else ContentHash()
         self._compared = written is None or self._length == 0
         if written is None and not self._is_last:
@@ -112,12 +116,14 @@ class StepReplay:
 
     @property
     def repeats(self) -> bool:
-        """Whether the step was written before."""
+        """Return whether the step was written before."""
         return self._before is not None
 
     def push(self, batch: RecordBatch) -> RecordBatch:
-        """The rows of the batch that are to be written: none of it, its end, or all. Raises DiffersError,
-        before anything beyond the written length is returned."""
+        """Return the rows of the batch to write: none, its end, or all of them.
+
+        Raises DiffersError before it returns anything beyond the written length.
+        """
         missing = max(0, min(batch.num_rows, self._length - self._pushed))
         again, fresh = batch.slice(0, missing), batch.slice(missing)
         self._pushed += batch.num_rows
@@ -131,7 +137,8 @@ class StepReplay:
         return fresh
 
     def finish(self) -> Written:
-        """What is to be recorded of the step. Raises DiffersError when fewer rows came than were written."""
+        """Return the record to store for the step. Raises DiffersError if fewer rows came than were
+        written."""
         if self._pushed < self._length:
             self._differs(f"{self._pushed} rows were pushed where {self._length} are written")
         self._report()
@@ -156,7 +163,7 @@ class StepReplay:
             self._hash += hash_of(rows)
 
     def _check(self) -> None:
-        """All rows that were written have come again."""
+        """Compare the rows, once all written rows have been pushed again."""
         self._compared = True
         if self._known is not None and self._known != self._hash:
             self._differs(f"the first {self._length} rows differ from those that are written")

@@ -1,8 +1,8 @@
-"""A durable record of steps, for an input whose upstream has positions of its own.
+"""A durable record of steps, for inputs whose upstream has positions of its own.
 
-An upstream such as a table with growing keys needs only to be told where each step begins and ends: these
-bounds are small, and are kept here, one JSON file a step, below the folder that mzplan gives to each endpoint
-(`config["storage"]`, beside the checkpoint). It lives and goes with the generation.
+For an upstream such as a table with increasing keys, it is enough to know where each step begins and ends.
+The log stores these small bounds, one JSON file per step. Its folder is `config["storage"]`, next to the
+checkpoint, and belongs to the endpoint's generation.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ _START = "start.json"
 
 
 class StepLog:
-    """Notes by step. One writer at a time; readers anywhere. Raises OSError for what the storage did."""
+    """Notes by step, for one writer at a time and any number of readers. Raises OSError if the storage
+    fails."""
 
     def __init__(self, storage: str):
         self._folder: Folder = open_folder(storage)
         self._storage = storage
 
     def steps(self) -> range:
-        """The steps that are noted and not expired."""
+        """Return the steps that are in the log and not expired."""
         names = self._folder.names()
-        # In this order: what is expired after the first look is still listed.
+        # List first, then read the start: a step that expires in between is still in the list.
         start = self._start(names)
         newest = max((step for step in map(_step_of, names) if step is not None), default=start - 1)
         return range(start, max(start, newest + 1))
 
     def note(self, step: Step) -> dict[str, Any]:
-        """What was noted of a step. Raises StepError when that is not to be had."""
+        """Return the note of a step. Raises StepError if the log doesn't have it."""
         note = self._read(_name(checked_step(step))) if step in self.steps() else None
         if note is None:
             steps = self.steps()
@@ -43,14 +44,15 @@ class StepLog:
         return note
 
     def newest(self) -> dict[str, Any] | None:
-        """What was noted of the newest step, also if it has expired; None when none was ever noted."""
+        """Return the note of the newest step, even if it has expired, or None if there never was one."""
         numbers = [step for step in map(_step_of, self._folder.names()) if step is not None]
         return self._read(_name(max(numbers))) if numbers else None
 
     def append(self, step: Step, note: dict[str, Any]) -> None:
-        """Note the next step, durably. One that is noted already stays as it is.
+        """Write the next step's note durably. An existing note doesn't change.
 
-        Raises StepError for a gap."""
+        Raises StepError for a gap.
+        """
         steps = self.steps()
         if step in steps:
             return
@@ -59,8 +61,10 @@ class StepLog:
         self._folder.write(_name(step), json.dumps(note, sort_keys=True).encode())
 
     def expire(self, step: Step) -> None:
-        """Forget the notes before a step, but the newest: it carries the count on. Raises StepError for more
-        than all."""
+        """Delete the notes before a step, except the newest note, from which the count continues.
+
+        Raises StepError if `step` is beyond the end of the log.
+        """
         steps = self.steps()
         if step > steps.stop:
             raise StepError(f"can't expire steps before {step}: the newest is {steps.stop - 1}")

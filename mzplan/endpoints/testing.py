@@ -1,11 +1,11 @@
-"""The contract suites: any connector, ours or a third party's, runs them in one line of a pytest module.
+"""Contract suites, which any connector, built-in or not, runs in one line of a pytest module.
 
     TestInput = input_contract(lambda folder: InputSubject(factory=…, config=…, feed=…))
     TestOutput = output_contract(lambda folder: OutputSubject(factory=…, config=…, contents=…))
 
-The function is called for each test, with an empty folder; an upstream or target of its own is to be there
-afterwards. Records have the columns `id BIGINT, name STRING` (`COLUMNS`), which the configuration must say
-(`config_columns()` is how mzplan would).
+Each test calls the function with an empty folder. It must create an upstream or target for this test
+alone. Records have the columns `id BIGINT, name STRING` (`COLUMNS`). The configuration must declare them;
+`config_columns()` returns them in mzplan's format.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ NO_STEPS: tuple[Any, ...] = (-1, MAX_STEP + 1, True, "0", None)
 
 
 def config_columns(ddl: str = COLUMNS) -> list[dict[str, Any]]:
-    """Columns as they stand in an endpoint's configuration."""
+    """Return columns in the format of an endpoint's configuration."""
     return [{"name": c.name, "type": c.type, "nullable": c.nullable} for c in parse_columns(ddl)]
 
 
 def batch_of(rows: list[Row]) -> RecordBatch:
-    """Rows as an Arrow record batch."""
+    """Return the rows as an Arrow record batch."""
     import pyarrow as pa
 
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
@@ -50,14 +50,16 @@ def batch_of(rows: list[Row]) -> RecordBatch:
 
 
 def rows(first: int, last: int) -> list[Row]:
-    """Rows with the ids first … last - 1; some have no name."""
+    """Return rows with the ids first … last - 1. Some have no name."""
     return [{"id": i, "name": None if i % 5 == 4 else f"n{i}"} for i in range(first, last)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputSubject:
-    """An input under test. `feed` puts rows into its upstream (of a transport where that makes a step, each
-    call makes one)."""
+    """An input under test.
+
+    `feed` adds rows to the upstream. If the transport defines steps itself, each call makes one step.
+    """
 
     factory: DurableInputFactory
     config: Mapping[str, Any]
@@ -69,7 +71,7 @@ class InputSubject:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSubject:
-    """An output under test. `contents` reads the target, in the order in which rows were written."""
+    """An output under test. `contents` reads the target in the order in which rows were written."""
 
     factory: OutputFactory
     config: Mapping[str, Any]
@@ -81,7 +83,7 @@ class OutputSubject:
 
 @dataclass
 class Recorder:
-    """A consumer that keeps what it gets. `fails_after`: push raises at the batch after so many."""
+    """A consumer that stores its input. With `fails_after`, `push` raises after that many batches."""
 
     rows: list[Row] = field(default_factory=list)
     signals: list[str] = field(default_factory=list)
@@ -106,7 +108,7 @@ DONE = ["eoi", "committed"]
 
 
 def read_step(endpoint: DurableInputEndpoint, step: Step) -> list[Row]:
-    """The rows of a durable step; the signals must be as they should."""
+    """Return the rows of a durable step. Asserts that the signals are correct."""
     recorder = Recorder()
     endpoint.read(step, recorder)
     assert recorder.signals == DONE, f"read of step {step} has signalled {recorder.signals}"
@@ -114,7 +116,7 @@ def read_step(endpoint: DurableInputEndpoint, step: Step) -> list[Row]:
 
 
 def input_contract(make: Callable[[Path], InputSubject]) -> type:
-    """A class of pytest tests: the contract of DurableInputEndpoint."""
+    """Return a class of pytest tests for the contract of DurableInputEndpoint."""
 
     class InputContract:
         def test_begins_without_steps(self, tmp_path: Path) -> None:
@@ -224,7 +226,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
             for step in (2, 3, MAX_STEP, *NO_STEPS):
                 _refused(StepError, partial(endpoint.read, step, Recorder()))
                 _refused(StepError, partial(endpoint.commit, step))
-            # The next one, but nobody has read it.
+            # Step 1 is next, but nothing has read it.
             _refused(StepError, lambda: subject.endpoint().commit(1))
             for step in (5, *NO_STEPS):
                 _refused(StepError, partial(endpoint.expire, step))
@@ -260,7 +262,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
 
 
 def output_contract(make: Callable[[Path], OutputSubject]) -> type:
-    """A class of pytest tests: the contract of OutputEndpoint, with the whole output rule."""
+    """Return a class of pytest tests for the contract of OutputEndpoint, including the output rule."""
 
     class OutputContract:
         def test_steps_one_after_the_other(self, tmp_path: Path) -> None:
@@ -381,7 +383,7 @@ def output_contract(make: Callable[[Path], OutputSubject]) -> type:
 
 
 def write_step(endpoint: OutputEndpoint, step: Step, pushed: list[Row], size: int = 100) -> None:
-    """Push a step, `size` rows at a time."""
+    """Push a step in batches of `size` rows."""
     endpoint.start_step(step)
     for first in range(0, len(pushed), size):
         endpoint.push_buffer(batch_of(pushed[first : first + size]))
@@ -389,7 +391,7 @@ def write_step(endpoint: OutputEndpoint, step: Step, pushed: list[Row], size: in
 
 
 def _next(subject: InputSubject, endpoint: DurableInputEndpoint, fed: list[Row]) -> Step:
-    """Feed rows, and make them the next step; returns its number."""
+    """Feed rows, make them the next step, and return its number."""
     step = endpoint.steps().stop
     subject.feed(fed)
     recorder = Recorder()
