@@ -1,7 +1,7 @@
 """PostgreSQL: `source` follows tables by logical replication, `sink` writes rows and step in one transaction.
 
-Here is what both use: the client, the catalogue's tables, types, and which database it is. May not import
-another type of connector; source and sink do not import each other.
+This package holds the parts that both share: the client, the catalog's tables, types, and the identity of
+a database. It may not import another connector. Source and sink don't import each other.
 """
 
 from __future__ import annotations
@@ -46,22 +46,26 @@ def _ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
 
 
 def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """libpq takes several hosts, with commas."""
+    """Return one server per host: libpq accepts several hosts, separated by commas."""
     return tuple(server(host, body["port"]) for host in body["host"].split(","))
 
 
 def _machine(body: Mapping[str, Any]) -> str:
-    """libpq sends this variable to whatever server it is to reach without a password."""
+    """Return a reference to PGPASSWORD if it is set and the connection has no password.
+
+    libpq would send the variable's value to any such server.
+    """
     return "${machine:PGPASSWORD}" if "password" not in body and os.environ.get("PGPASSWORD") else ""
 
 
 def _ends(query: ResolvedQuery) -> Ends:
-    """Each table. One without a schema is where a search_path that nobody has changed finds it: in public."""
+    """Return the lineage name of each table. A table without a schema counts as one in `public`, the
+    default search path."""
     from mzplan.connectors.api.lineage_names import Ends, on_server
 
     body = query.link.body
     host = body["host"].split(",")[0]
-    place = server("localhost" if host.startswith("/") else host, body["port"])  # a socket, of this machine
+    place = server("localhost" if host.startswith("/") else host, body["port"])  # a path is a local socket
     tables = query.body["tables"] if query.address.reads_upstream else [query.body["table"]]
     named = (f"{body['database']}.{table if '.' in table else f'public.{table}'}" for table in tables)
     names = tuple(on_server("postgres", place, name) for name in named)

@@ -1,4 +1,4 @@
-"""Connecting to PostgreSQL, with time limits everywhere and never a password in a diagnostic."""
+"""Connects to PostgreSQL, with time limits everywhere and never a password in a diagnostic."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from mzplan.host.network import libpq_security
 from mzplan.model.diagnostics import error
 from mzplan.secrets.files import read_pem
 
-# Seconds. libpq's least is 2, for each address that the host's name has.
+# Seconds per address of the host name. libpq's minimum is 2.
 _CONNECT_TIMEOUT_S = 4
-# A server that falls silent ends the connection after so many milliseconds, not after the system's hours.
+# Milliseconds after which a silent server ends the connection. The system's default is hours.
 _SILENCE_MS = 20_000
-# A server that has not ended a statement so long after its time.
+# Seconds that a server may take to end a statement after its timeout.
 _GRACE_S = 5.0
-# Bytes. What is asked here is of tables, columns and steps, never the rows of a table.
+# Bytes. Queries here read metadata of tables, columns and steps, never a table's rows.
 _MOST_ANSWER = 64 << 20
 _SESSION = """
 SET TimeZone = 'UTC';
@@ -43,15 +43,17 @@ FROM current_setting('synchronous_commit') AS s;
 """
 
 
-# What an SSH server in between may take, too.
+# Additional seconds for an SSH server in between.
 _TUNNEL_TIMEOUT_S = 6
 
 
 @contextlib.contextmanager
 def reached(query: ResolvedQuery, application: str = "mzplan") -> Iterator[str]:
-    """How a client on this machine connects to the query's server while this lasts, through its SSH tunnel if
-    it has one: a libpq connection string (with the password: never show it). Raises MzplanError where the
-    tunnel can't be opened; whether the server answers is left open."""
+    """Yield a libpq connection string for the query's server, valid inside the `with` block.
+
+    It contains the password: never show it. The server is reached through the connection's SSH tunnel, if
+    it has one. Raises MzplanError if the tunnel can't be opened. Doesn't check whether the server answers.
+    """
     body = query.link.body
     _require_certificates(query)
     with through_tunnel(query.link, body["host"], body["port"], query.directory, query.address) as through:
@@ -59,14 +61,16 @@ def reached(query: ResolvedQuery, application: str = "mzplan") -> Iterator[str]:
 
 
 def _require_certificates(query: ResolvedQuery) -> None:
-    """libpq would wait for a pipe, without a time limit, and read a device for ever. Raises MzplanError
-    MZ174."""
+    """Raise MzplanError MZ174 for a CA file that can't be read.
+
+    libpq would wait for a pipe without a time limit, and read a device forever.
+    """
     ca = query.link.body["tls"].get("ca")
     try:
         if ca:
             read_pem(Path(query.directory) / ca)
     except FileNotFoundError:
-        return  # libpq says so, where it needs the file
+        return  # libpq reports it if it needs the file
     except OSError as problem:
         raise error(
             "MZ174",
@@ -83,7 +87,7 @@ def conninfo(
     application: str = "mzplan",
     through: int | None = None,
 ) -> str:
-    """A libpq connection string (with the password: never show it)."""
+    """Return a libpq connection string. It contains the password: never show it."""
     body = connection.body
     tls: Mapping[str, Any] = body["tls"]
     options: dict[str, Any] = {
@@ -103,14 +107,16 @@ def conninfo(
         "keepalives_count": 2,
     }
     if through is not None:
-        # The host's name stays: it is what the server's certificate is checked for.
+        # Keep the host name, because the server's certificate is checked against it.
         options |= {"hostaddr": LOOPBACK, "port": through}
     return str(make_conninfo("", **{key: value for key, value in options.items() if value is not None}))
 
 
 def elsewhere_of(connection: ResolvedConnection, directory: str) -> Elsewhere | None:
-    """What of a connection is another thing on other machines; None where nothing is. Raises OSError where
-    its certificates can't be read."""
+    """Return the connection's options that differ on other machines, or None if there are none.
+
+    Raises OSError if its certificates can't be read.
+    """
     body = connection.body
     ca, mode = body["tls"].get("ca"), body["tls"]["mode"]
     elsewhere = Elsewhere(
@@ -122,17 +128,18 @@ def elsewhere_of(connection: ResolvedConnection, directory: str) -> Elsewhere | 
 
 
 def connect(conninfo_: str, statement_timeout_s: float = 0, within_s: float = math.inf) -> BoundedConnection:
-    """An autocommit connection, in UTC. What it commits is durable, and each statement of a transaction sees
-    what was committed before it, whatever the server's defaults.
+    """Open an autocommit connection in UTC.
 
-    A frozen client's transaction is ended by the server, so that it can't hold its locks for ever.
-    `statement_timeout_s`: in seconds, 0 for none. `within_s`: all is to be answered in so many seconds from
-    now. A server that keeps to neither, or whose answer has no end, is hung up on. Raises psycopg.Error.
+    Whatever the server's defaults, commits are durable, and each statement of a transaction sees all
+    earlier commits. The server ends the transaction of a frozen client, so that its locks don't stay
+    forever. `statement_timeout_s` is in seconds, 0 for none. `within_s` limits all answers to that many
+    seconds from now. Closes the connection to a server that exceeds these limits, or whose answer doesn't
+    end. Raises psycopg.Error.
     """
     until = time.monotonic() + within_s
     try:
         connection = BoundedConnection.connect(conninfo_, autocommit=True)
-    except UnicodeError:  # psycopg leaves what Python makes of the name to itself
+    except UnicodeError:  # psycopg doesn't catch Python's error for an invalid host name
         reason = "a part of the host's name is empty, or longer than 63 characters"
         raise psycopg.OperationalError(reason) from None
     connection.until, connection.most_bytes = until, _MOST_ANSWER
@@ -147,14 +154,14 @@ def connect(conninfo_: str, statement_timeout_s: float = 0, within_s: float = ma
 
 
 def patience(query: ResolvedQuery) -> float:
-    """How long a probe of the query's server may take, in seconds (see `bounded`)."""
+    """Return the seconds that a probe of the query's server may take (see `bounded`)."""
     return PROBE_TIMEOUT_S + (_TUNNEL_TIMEOUT_S if ROLE in query.link.connections else 1)
 
 
 def hang_up(connection: psycopg.Connection[Any]) -> None:
-    """Shut the connection's socket: a thread that waits on it gets an error at once."""
+    """Shut down the connection's socket, so that a thread that waits on it gets an error at once."""
     try:
         with socket.socket(fileno=os.dup(connection.fileno())) as line:
             line.shutdown(socket.SHUT_RDWR)
     except (OSError, psycopg.Error):
-        return  # it is closed already
+        return  # already closed

@@ -1,6 +1,6 @@
-"""A connection string on another machine than the one that it was made on: a task's, on a cluster.
+"""Adapts a connection string to another machine, where a task runs on a cluster.
 
-This module is sent to the executors whole (see task_code).
+This whole module is sent to the executors (see task_code).
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from mzplan.host.network import system_roots
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """What a connection string means on another machine than the one that it was made on. `tunnel` opens the
-    SSH tunnel there, and gives its local port. `roots`: the certificates to trust (PEM); None with `checks`:
-    those that the machine trusts itself."""
+    """The options of a connection string that differ on another machine.
+
+    `tunnel`: opens the SSH tunnel there, and yields its local port.
+    `roots`: certificates to trust (PEM).
+    `checks`: without `roots`, trust the certificates that the machine trusts.
+    """
 
     tunnel: Callable[[], contextlib.AbstractContextManager[int]] | None = None
     roots: bytes | None = field(default=None, repr=False)
@@ -25,11 +28,11 @@ class Elsewhere:
 
     @contextlib.contextmanager
     def options(self) -> Iterator[str]:
-        """The options that replace those of the connection string, while it is used."""
+        """Yield options that override the connection string's, valid inside the `with` block."""
         with contextlib.ExitStack() as opened:
             options = f"port={opened.enter_context(self.tunnel())}" if self.tunnel is not None else ""
             roots: str | None = (system_roots() or "") if self.checks else None
-            if self.roots is not None:  # libpq takes them from a file alone
+            if self.roots is not None:  # libpq reads certificates only from a file
                 file = opened.enter_context(tempfile.NamedTemporaryFile(prefix="mzplan-", suffix=".pem"))
                 file.write(self.roots)
                 file.flush()

@@ -1,10 +1,10 @@
-"""Is it still the same target? A PostgreSQL sink's checkpoint counts steps, and they mean something only in
-the database that holds them.
+"""Checks whether a database is still the same target: the steps in a sink's checkpoint belong to one
+database.
 
-The system identifier and the database (its oid: a database that is dropped and made anew has another one)
-say which database it is. The timeline says that it was promoted or restored; then, as always, mzplan's own
-tables decide: they hold the last step that was written, in the transactions of its rows. So a failover that
-lost nothing goes on by itself, and a backup that is behind the checkpoint is refused before anything starts.
+System identifier and database oid identify a database; a recreated database has another oid. A new
+timeline means that the server was promoted or restored. In any case, mzplan's own tables decide: they
+contain the last step, written in the transaction of its rows. So a sink continues after a failover without
+loss, and a backup that is behind the checkpoint is refused before anything starts.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ from mzplan.connectors.postgres.types import quoted
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.warehouse.checkpoints import Checkpoint
 
-# The timeline of what is written now; the control file's is that of the last checkpoint, so it may lag.
+# The current WAL position's timeline. The control file may lag: it has the last checkpoint's timeline.
 _TIMELINE = "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
 _IDENTITY = f"""
 SELECT (SELECT system_identifier FROM pg_control_system())::text, ({_TIMELINE}),
        current_database()::text, (SELECT oid FROM pg_database WHERE datname = current_database())::bigint
 """
-_LONGEST = 256  # characters; a name has 63
+_LONGEST = 256  # characters; PostgreSQL's names have at most 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenSteps:
-    """What mzplan's own tables say of a sink's generation: whose steps they are, and the last one."""
+    """The query and last step that mzplan's own tables record for a sink's generation."""
 
     query_id: str
     step: int
 
 
 def identify(connection: Connection) -> dict[str, Any] | None:
-    """Which database this is; None where the server does not say (a service that hides it, a standby), or
-    says what no PostgreSQL does: it is kept, compared and shown."""
+    """Return the identity of the database, or None if the server doesn't reveal it.
+
+    Managed services and standbys may hide it. Also returns None for values that no PostgreSQL returns,
+    because the identity is stored, compared and shown.
+    """
     match _shown(connection, _IDENTITY):
         case (str() as system, int() as timeline, str() as database, int() as oid):
             names = {"system_identifier": system[:_LONGEST], "database": database[:_LONGEST]}
@@ -52,7 +55,7 @@ def identify(connection: Connection) -> dict[str, Any] | None:
 
 
 def timeline_of(connection: Connection) -> int | None:
-    """On which timeline the server writes; None where it does not say."""
+    """Return the timeline on which the server writes, or None if the server doesn't reveal it."""
     row = _shown(connection, _TIMELINE)
     return int(row[0]) if row is not None else None
 
@@ -63,13 +66,13 @@ def _shown(connection: Connection, statement: str) -> Any:
     except (
         psycopg.errors.InsufficientPrivilege,
         psycopg.errors.ObjectNotInPrerequisiteState,
-        psycopg.errors.FeatureNotSupported,  # what speaks PostgreSQL and is none
+        psycopg.errors.FeatureNotSupported,  # another server that speaks PostgreSQL's protocol
     ):
         return None
 
 
 def written(connection: Connection, query: ResolvedQuery) -> WrittenSteps | None:
-    """The last step of this sink that is in the database; None where it knows nothing of it."""
+    """Return the last step of this sink in the database, or None if the sink isn't recorded there."""
     writers = f"{quoted(query.body['staging_schema'])}.writers"
     if connection.execute("SELECT to_regclass(%s)", (writers,)).fetchone() == (None,):
         return None
@@ -81,8 +84,11 @@ def written(connection: Connection, query: ResolvedQuery) -> WrittenSteps | None
 
 
 def take_target(connection: Connection, query: ResolvedQuery) -> bool:
-    """See that this is still the database that the steps of a sink are in; whether it is taken for that
-    although it is not. Raises MzplanError MZ043 or MZ069, OSError."""
+    """Check that the database holds the sink's steps.
+
+    Returns True if it doesn't, but the sink accepts it anyway. Raises MzplanError MZ043 or MZ069, and
+    OSError.
+    """
     diagnostics = compare_target(query, identify(connection), written(connection, query))
     errors = [d for d in diagnostics if d.severity == "error"]
     if errors:
@@ -91,7 +97,8 @@ def take_target(connection: Connection, query: ResolvedQuery) -> bool:
 
 
 def record_target(connection: Connection, checkpoint: Checkpoint) -> None:
-    """Record which database it is; last, so that a run that was killed decides the same again."""
+    """Record the database's identity. Call this last, so that a run after a crash decides the same way
+    again."""
     target = identify(connection)
     note = {"delivery": "exactly-once", "target": target}
     if target is not None and checkpoint.delivery() != note:
@@ -101,14 +108,17 @@ def record_target(connection: Connection, checkpoint: Checkpoint) -> None:
 def compare_target(
     query: ResolvedQuery, found: Mapping[str, Any] | None, there: WrittenSteps | None
 ) -> list[Diagnostic]:
-    """Whether a sink's checkpoint can go on in the database that was found: nothing, or why it can't (MZ043,
-    MZ069: refused, or with `on_target_change` a notice of what it will do). Raises OSError."""
+    """Return the reasons why the sink's checkpoint can't continue in this database.
+
+    The list is empty if it can. MZ043 and MZ069 are errors, or notices of the consequences if the sink
+    sets `on_target_change`. Raises OSError.
+    """
     checkpoint = query.checkpoint
     if checkpoint is None:
         return []
     done = checkpoint.log.committed()
     if done < 0:
-        return []  # no step is written: any database is as good
+        return []  # no step is written yet, so any database will do
     note = checkpoint.delivery() or {}
     recorded: Mapping[str, Any] = note.get("target") or {}
     other = _other(recorded, found or {})
@@ -138,14 +148,14 @@ def _other(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str:
             f"{recorded['system_identifier']}"
         )
     if not _changed(recorded, found, "database_oid"):
-        return ""  # another name alone is nothing
+        return ""  # a renamed database is still the same
     if _changed(recorded, found, "database"):
         return f"database {found['database']} instead of {recorded['database']}"
     return f"a database {found['database']} that was dropped and made anew"
 
 
 def _changed(recorded: Mapping[str, Any], found: Mapping[str, Any], name: str) -> bool:
-    """Whether both are known, and differ."""
+    """Return whether both values are known and differ."""
     before, now = recorded.get(name), found.get(name)
     return before is not None and now is not None and before != now
 

@@ -1,4 +1,4 @@
-"""Looking at a PostgreSQL server for a source or a sink, without changing anything."""
+"""Probes a PostgreSQL server for a source or a sink, without changing anything."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ _KEEP_FAILURE_S = 3.0
 
 
 def reach(query: ResolvedQuery) -> Diagnostic | None:
-    """Whether the server lets in, and answers. Raises MzplanError where a tunnel can't be opened."""
+    """Return why the server can't be reached, or None if it accepts a connection.
+
+    Raises MzplanError if a tunnel can't be opened.
+    """
     with reached(query) as info:
         problem = _knock(info, query)
     return connect_problem(query, problem) if problem is not None else None
 
 
 def _knock(info: str, query: ResolvedQuery) -> Exception | None:
-    """Connect and leave: what went wrong, None for nothing."""
+    """Connect and disconnect. Returns the error, if any."""
     try:
         seconds = patience(query)
         bounded(lambda: connect(info, PROBE_TIMEOUT_S, seconds).close(), seconds)
@@ -36,15 +39,18 @@ def _knock(info: str, query: ResolvedQuery) -> Exception | None:
 
 
 class ServerProbe:
-    """Probes queries of one kind. A server that was just found dead or closed is left alone for a moment."""
+    """Probes queries of one kind. After a failed connection, doesn't connect again for a few seconds."""
 
     def __init__(self, explained: Callable[[ResolvedQuery, Exception], Diagnostic]) -> None:
-        """`explained`: what a server or a driver did while it was looked at, for people."""
+        """`explained` turns an error of the server or driver during the probe into a diagnostic."""
         self._explained = explained
         self._failures: Memo[Exception | None] = Memo(_KEEP_FAILURE_S)
 
     def look(self, query: ResolvedQuery, look: Callable[[Connection], Probe]) -> Probe:
-        """What `look` finds over a connection, or why there is none. Never raises for what a server did."""
+        """Return the probe that `look` makes over a connection, or one with the connection's error.
+
+        Never raises for errors of the server.
+        """
         try:
             with reached(query) as info:
                 failed = self._failures.get(fingerprint({"conninfo": info}), lambda: _knock(info, query))
@@ -52,20 +58,20 @@ class ServerProbe:
                     return Probe(diagnostics=(connect_problem(query, failed),))
                 seconds = patience(query)
                 return bounded(lambda: _connected(info, look, seconds), seconds)
-        except MzplanError as problem:  # of its tunnel
+        except MzplanError as problem:  # from the tunnel
             return Probe(diagnostics=problem.diagnostics)
         except (psycopg.Error, TimeoutError, OSError) as problem:
             return Probe(diagnostics=(self._explained(query, problem),))
 
 
 def _connected(info: str, look: Callable[[Connection], Probe], seconds: float) -> Probe:
-    """`seconds`: then nobody waits for the answer any more."""
+    """Probe within `seconds`, after which the caller no longer waits."""
     with connect(info, PROBE_TIMEOUT_S, seconds) as connection:
         return look(connection)
 
 
 class Check:
-    """A check of one query over one connection: what it asks the server, and how it reports what it finds."""
+    """One query's check over one connection: helpers to query the server and to report problems."""
 
     def __init__(self, connection: Connection, query: ResolvedQuery):
         self._connection = connection
@@ -81,7 +87,7 @@ class Check:
         return self._connection.execute(statement.encode(), values).fetchall()
 
     def _may(self, statement: str, *values: Any) -> bool:
-        """Whether the server grants what an expression asks for."""
+        """Return whether the server grants the privilege in a SQL expression."""
         return bool(self._row(f"SELECT {statement}", values)[0])
 
     def _problem(

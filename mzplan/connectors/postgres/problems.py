@@ -1,4 +1,4 @@
-"""What PostgreSQL and its driver report, for people: what is wrong, and how to mend it; never a password."""
+"""Explains errors of PostgreSQL and its driver to people, with a fix and never a password."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mzplan.connectors.network.tunnels import ROLE, tunnel_problem
 from mzplan.connectors.postgres.types import shown
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, ProblemKind, Severity
 
-_ENDS = "57P"  # the class of SQLSTATEs of a server, or a session, that is ended or not there yet
+_ENDS = "57P"  # prefix of SQLSTATEs for a server or session that is shutting down or starting up
 
 
 def route(connection: ResolvedConnection) -> str:
-    """Which connection, and where it goes: for people."""
+    """Format a connection and its destination for people."""
     body, tunnel = connection.body, connection.connections.get(ROLE)
     through = f", through {tunnel.address}" if tunnel is not None else ""
     return f"{connection.address} ({body['host']}:{body['port']}, database {body['database']}{through})"
@@ -32,7 +32,8 @@ def diagnose(
     refused: bool = False,
     kind: ProblemKind = "",
 ) -> Diagnostic:
-    """A diagnostic of a query: `why` stands behind the connection's route and what is meant there (`at`)."""
+    """Return a diagnostic of a query. Its detail is the connection's route, `at` (an object there), and
+    `why`."""
     return Diagnostic(
         severity=severity,
         code=code,
@@ -47,8 +48,11 @@ def diagnose(
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One kind of problem of a query. In its texts are the names of values, and `address`, `user` and `role`
-    (as it is called, and in SQL), and `begin_anew`, a source's way out. `at`: see `diagnose`."""
+    """One kind of problem of a query, as format strings.
+
+    Fields are the given values; `address`, `user`, `role` (the user as SQL); and `begin_anew`, how to
+    start a source over. `at`: see `diagnose`.
+    """
 
     code: str
     summary: str
@@ -70,8 +74,11 @@ class Problem:
 
 
 def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
-    """Why there is no connection: MZ051 when the server refused us, MZ050 for all else; or what its SSH
-    tunnel reports."""
+    """Return why there is no connection.
+
+    MZ051 if the server refused the credentials, MZ052 if the database doesn't exist, MZ050 otherwise, or
+    the SSH tunnel's own problem.
+    """
     link, body = query.link, query.link.body
     in_tunnel = tunnel_problem(link, body["host"], body["port"], query.directory, query.address)
     if in_tunnel is not None:
@@ -95,25 +102,25 @@ def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
 
 
 def state_of(problem: BaseException) -> str | None:
-    """The SQLSTATE of a server's error; None where the connection is gone, or it is not a server's."""
+    """Return the SQLSTATE of a server's error, or None for a broken connection or another error."""
     return getattr(problem, "state", None) or getattr(problem, "sqlstate", None)
 
 
 def is_lost(problem: BaseException) -> bool:
-    """Whether there is no connection any more: a server that ends says so with its last words."""
-    import psycopg  # only where a driver has spoken: what is planned from files does without it
+    """Return whether the connection is gone, including after a message that the server shuts down."""
+    import psycopg  # only after a driver's error: planning from files doesn't need it
 
     state = state_of(problem)
     return isinstance(problem, psycopg.OperationalError) and (state is None or state.startswith(_ENDS))
 
 
 def reason(query: ResolvedQuery, problem: BaseException) -> str:
-    """`reason_of`, without the password of the query's connection."""
+    """Return `reason_of` without the password of the query's connection."""
     return reason_of(problem, query.link.body.get("password"))
 
 
 def reason_of(problem: BaseException, secret: str | None = None) -> str:
-    """The first line of a server's or driver's message, without its preamble and without the password."""
+    """Return the first line of a server's or driver's message, without its prefix and the password."""
     text = str(problem).strip() or type(problem).__name__
     if secret:
         text = text.replace(secret, "***")

@@ -1,6 +1,6 @@
-"""SQL for people to read and run: what an error prints as its fix, and `mzplan ddl` before there is one.
+"""SQL for people to read and run: the fixes in errors, and the output of `mzplan ddl`.
 
-Names are quoted where they must be. Nothing here is made of anything but names, types and words of SQL.
+Names are quoted if necessary. Statements contain only names, types and SQL keywords.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ TableName = tuple[str, str]
 
 
 def table_sql(schema: str | None, name: str) -> str:
-    """`("public", "order")` → `public."order"`."""
+    """Format a table's name for people: `("public", "order")` → `public."order"`."""
     return f"{shown(schema)}.{shown(name)}" if schema else shown(name)
 
 
 def grant(privileges: str, on: str, role: str) -> str:
-    """The statement that grants privileges; `on` and `role` are given as they stand in SQL."""
+    """Return a GRANT statement. `on` and `role` are already SQL."""
     return f"GRANT {privileges} ON {on} TO {role};"
 
 
 def grant_on_schema(privileges: str, schema: str, role: str) -> str:
-    """The statement that grants privileges on a schema, given by its name."""
+    """Return the statement that grants privileges on a schema, given by name."""
     return grant(privileges, f"SCHEMA {shown(schema)}", role)
 
 
 def grant_on_database(privileges: str, database: str, role: str) -> str:
-    """The statement that grants privileges on a database, given by its name."""
+    """Return the statement that grants privileges on a database, given by name."""
     return grant(privileges, f"DATABASE {shown(database)}", role)
 
 
 def allow_replication(role: str) -> str:
-    """For a role that makes a replication slot."""
+    """Return the statement that lets a role create replication slots."""
     return f"ALTER ROLE {role} REPLICATION;"
 
 
 def create_publication(name: str, tables: Iterable[str]) -> str:
-    """A publication as a source needs it, of tables as they stand in SQL."""
+    """Return the statement that creates a source's publication. `tables` are already SQL."""
     listed = ", ".join(tables)
     return f"CREATE PUBLICATION {shown(name)} FOR TABLE {listed} WITH (publish_via_partition_root);"
 
 
 def publish(name: str, tables: Sequence[TableName]) -> str:
-    """One statement that makes a publication where it is missing, and adds the tables that it lacks."""
+    """Return a statement that creates a publication if necessary, and adds missing tables to it."""
     lines = [
         f"  IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = {_text(name)}) THEN",
         f"    {create_publication(name, [table_sql(*table) for table in tables])}",
@@ -66,8 +66,10 @@ def publish(name: str, tables: Sequence[TableName]) -> str:
 
 
 def role_of(connection: Mapping[str, Any]) -> str:
-    """The role of a connection, as it stands in SQL. Raises MzplanError MZ301 where only what runs the query
-    knows it."""
+    """Return the connection's role as SQL.
+
+    Raises MzplanError MZ301 if the role is a secret, because only the query's process can resolve it.
+    """
     user: str = connection["user"]
     for reference in references_in(user):
         raise error(
@@ -80,29 +82,29 @@ def role_of(connection: Mapping[str, Any]) -> str:
 
 
 def psql_connect(connection: Mapping[str, Any]) -> str:
-    """What leads psql to the database of a connection, as the user that it has."""
+    """Return the psql command that connects to the connection's database. psql keeps its own user."""
     where = {name: str(connection[name]) for name in ("host", "port", "database")}
     where["dbname"] = where.pop("database")
     info = " ".join(f"{name}='{_escaped(value)}'" for name, value in where.items())
-    # Of psql: '' is a quote, and a backslash takes the next character as it is.
+    # In psql, '' is a quote, and a backslash escapes the next character.
     text = info.replace("\\", "\\\\").replace("'", "''").replace("\n", "\\n").replace("\r", "\\r")
     return f"\\connect -reuse-previous=on '{text}'"
 
 
 def _text(text: str) -> str:
-    """A string constant, with nothing in it that a terminal would take for a command."""
+    """Return a string constant that contains no control characters for a terminal."""
     if safe(text) == text:
         return literal(text)
     return "E'" + "".join(f"\\U{ord(c):08X}" if safe(c) != c or c in "\\'" else c for c in text) + "'"
 
 
 def _escaped(value: str) -> str:
-    """Within quotes of a connection string."""
+    """Escape a value inside quotes of a connection string."""
     return value.replace("\\", "\\\\").replace("'", "\\'")
 
 
 def _block(lines: Sequence[str]) -> str:
-    """Statements of PL/pgSQL as one statement of SQL."""
+    """Return PL/pgSQL statements as one SQL statement."""
     body = "\n".join(["BEGIN", *lines, "END"])
     tag = "mzplan"
     while f"${tag}$" in body:

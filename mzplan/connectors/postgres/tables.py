@@ -1,4 +1,4 @@
-"""A table in PostgreSQL, as the server's catalogue describes it: for sources and sinks."""
+"""Tables of PostgreSQL, as the server's catalog describes them, for sources and sinks."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ GROUP BY i.indexrelid, i.indisprimary, i.indisreplident
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table that is there: its full name, and its columns in order. `takes_copy`: COPY writes what
-    INSERT would (views, rules and row-level security make a difference)."""
+    """An existing table: its full name, and its columns in order.
+
+    `takes_copy`: COPY has the same effect as INSERT (not with views, rules or row-level security).
+    """
 
     oid: int
     schema: str
@@ -61,18 +63,21 @@ class Table:
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
     def column(self, name: str) -> TargetColumn | None:
-        """The column of that name; else the one that differs in nothing but case, if there is just one."""
+        """Return the column of that name, or the only column whose name differs just in case."""
         exact = [c for c in self.columns if c.name == name]
         alike = exact or [c for c in self.columns if c.name.lower() == name.lower()]
         return alike[0] if len(alike) == 1 else None
 
 
 def find_table(connection: Connection, table: str, own: str | None = None) -> Table | None:
-    """The table, found as PostgreSQL would (search_path, where no schema is given). In a schema of mzplan's
-    `own`, a table without a schema is looked for last, and mzplan's are not found."""
+    """Return a table, or None. Without a schema, the search_path counts, as in PostgreSQL.
+
+    In mzplan's `own` schema, a table without a schema is looked up last, and mzplan's own tables are
+    hidden.
+    """
     schema, name = split_name(table)
-    # By name in the catalogue: to_regclass fails without USAGE of a schema that is given, and then nobody
-    # would learn which privilege is missing.
+    # Look it up in the catalog by name. to_regclass fails without USAGE on the schema, which would hide the
+    # privilege that is missing.
     which = "n.nspname = %(schema)s" if schema else _IN_PATH
     entry = connection.execute(
         "SELECT c.oid, n.nspname, c.relname, "
@@ -90,6 +95,8 @@ def find_table(connection: Connection, table: str, own: str | None = None) -> Ta
 
 
 def unique_indexes(connection: Connection, oid: int) -> list[tuple[list[str], bool, bool]]:
-    """The unique indexes of a table that hold for each row at once: of each the columns, whether it is that
-    of the primary key, and whether it is the replica identity."""
+    """Return the table's unique, immediate, non-partial indexes.
+
+    Each is a tuple of its columns, whether it is the primary key, and whether it is the replica identity.
+    """
     return connection.execute(_INDEXES, (oid,)).fetchall()

@@ -1,4 +1,4 @@
-"""Spark's types and PostgreSQL's: what to create, how to stage, and what fits where."""
+"""Types of Spark and PostgreSQL: the type to create, the type to stage, and which values fit where."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 from mzplan.model.words import safe
 
-# By canonical Spark DDL; the values are what PostgreSQL's format_type() calls them.
+# Canonical Spark DDL to the names that PostgreSQL's format_type() returns.
 _SCALARS = {
     "BOOLEAN": "boolean",
     "TINYINT": "smallint",
@@ -28,7 +28,8 @@ _ARRAY = re.compile(r"ARRAY<(.*)>\Z")
 _SIZED = re.compile(r"(DECIMAL|CHAR|VARCHAR)\((\d+)(?:,(\d+))?\)\Z")
 
 Fit = Literal["fits", "narrow", "no"]
-"""`narrow`: most values fit, and one that doesn't fails the query; nothing is ever rounded in silence."""
+"""`narrow`: most values fit, and a value that doesn't fit fails the query. Nothing is ever rounded
+silently."""
 
 _FITS = {
     "BOOLEAN": {"bool"},
@@ -44,31 +45,35 @@ _FITS = {
     "TIMESTAMP_NTZ": {"timestamp", "timestamptz"},
 }
 _NARROW = {"INT": {"int2"}, "BIGINT": {"int4", "int2"}}
-# By type, the columns that can become one of it without a change of any value.
+# Spark types to the column types that can be widened for them without changing any value.
 _WIDER = {
     "DOUBLE": {"float4"},
     "STRING": {"varchar", "bpchar"},
     "TIMESTAMP": {"timestamptz"},
     "TIMESTAMP_NTZ": {"timestamp"},
 }
-# Digits before the point of whole numbers, Spark's and PostgreSQL's.
+# Digits of whole numbers, in Spark and in PostgreSQL.
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "int2": 5, "int4": 10, "int8": 19}
-# Of Spark, always to the microsecond: `timestamp(3)` would round.
+# Spark's timestamps have microseconds, so `timestamp(3)` would round.
 _TIMES = {"TIMESTAMP", "TIMESTAMP_NTZ"}
 _MICROSECONDS = 6
 _JSON = {"json", "jsonb"}
 _FLOATS = {"float4", "float8"}
-# Categories of pg_type whose input is text that means something else: strings, enums, network addresses,
-# and what users and extensions define.
+# Categories of pg_type that accept text with a meaning of their own: strings, enums, network addresses, and
+# types of users and extensions.
 _TEXT_CATEGORIES = {"S", "E", "I", "U", "G"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetColumn:
-    """A column of a PostgreSQL table, from its catalogue. `type` is the underlying one of a domain;
-    `in_key`: of the primary key; `delimiter` stands between the elements of an array of them. `number` stays
-    when the column is renamed; `labels`: of an enum, or of an array of them, each label with its oid, which
-    stays when the label is renamed."""
+    """A column of a PostgreSQL table, from the catalog.
+
+    `type`: for a domain, its underlying type.
+    `in_key`: part of the primary key.
+    `delimiter`: separates the elements in an array of this type.
+    `number`: doesn't change when the column is renamed.
+    `labels`: for an enum, or an array of enums, pairs of oid and label; the oid survives a rename.
+    """
 
     name: str
     type: str
@@ -89,14 +94,14 @@ class TargetColumn:
 
 
 def numeric_size(typmod: int) -> tuple[int, int] | None:
-    """Precision and scale, which may be negative; None for a numeric without them."""
+    """Return precision and scale (which may be negative), or None for a numeric without them."""
     packed = typmod - 4
-    # The precision in the upper half, below 11 bits with a sign.
+    # The precision is in the upper half, above 11 bits for the signed scale.
     return (packed >> 16 & 0xFFFF, (packed & 0x7FF ^ 0x400) - 0x400) if packed >= 0 else None
 
 
 def created_type(spark_type: str) -> str:
-    """The type to create a column with: `DECIMAL(10,2)` → `numeric(10,2)`, a struct → `jsonb`."""
+    """Return the type for a new column: `DECIMAL(10,2)` → `numeric(10,2)`, a struct → `jsonb`."""
     sized = _SIZED.match(spark_type)
     if sized:
         word = {"DECIMAL": "numeric", "CHAR": "char", "VARCHAR": "varchar"}[sized[1]]
@@ -110,7 +115,7 @@ def created_type(spark_type: str) -> str:
 
 
 def staged_type(spark_type: str, target: TargetColumn) -> str:
-    """The type of the staging column: exactly what Arrow's binary COPY writes for the Spark type."""
+    """Return the type of the staging column, exactly as Arrow's binary COPY writes the Spark type."""
     if staged_as_json(spark_type, target):
         return "text"
     element = _simple_element(spark_type)
@@ -118,13 +123,14 @@ def staged_type(spark_type: str, target: TargetColumn) -> str:
 
 
 def staged_as_json(spark_type: str, target: TargetColumn) -> bool:
-    """Whether Spark makes JSON text of the value: structs and maps, and arrays where none is wanted."""
+    """Return whether Spark writes the value as JSON: structs, maps, and arrays unless the target is an
+    array."""
     if _simple_element(spark_type) is not None:
         return not target.is_array
     return spark_type.startswith(("ARRAY<", "MAP<", "STRUCT<"))
 
 
-# What a COPY in binary may be given as it is, by the type that Arrow writes: that type's own name first.
+# Types that Arrow writes to the column types that accept the same bytes in a binary COPY; same name first.
 _SAME_BYTES = {
     "boolean": ("bool",),
     "smallint": ("int2",),
@@ -135,7 +141,7 @@ _SAME_BYTES = {
     "text": ("text", "varchar", "bpchar", "json"),
     "bytea": ("bytea",),
     "date": ("date",),
-    # Microseconds in UTC, both: what a cast in a session of time zone UTC would make of it.
+    # Both are microseconds in UTC, as a cast in a session with time zone UTC returns them.
     "timestamp with time zone": ("timestamptz", "timestamp"),
     "timestamp without time zone": ("timestamp", "timestamptz"),
     "numeric": ("numeric",),
@@ -143,7 +149,7 @@ _SAME_BYTES = {
 
 
 def copies_straight(spark_types: Sequence[str], targets: Sequence[TargetColumn]) -> bool:
-    """Whether the columns take what Arrow writes without a cast, so that no staging is needed."""
+    """Return whether the columns accept Arrow's values without a cast and so without staging."""
     return all(_is_same(type_, target) for type_, target in zip(spark_types, targets, strict=True))
 
 
@@ -152,13 +158,13 @@ def _is_same(spark_type: str, target: TargetColumn) -> bool:
         return False
     staged = staged_type(spark_type, target)
     if staged.endswith("[]"):
-        # The binary form of an array names its element's type: only the very same will do.
+        # The binary format of an array contains its element type, which must match exactly.
         return target.type == f"_{_SAME_BYTES[staged.removesuffix('[]')][0]}"
     return target.type in _SAME_BYTES[staged]
 
 
 def fit(spark_type: str, target: TargetColumn) -> Fit:
-    """Whether values of the Spark type can be stored in the column without loss."""
+    """Return whether the column can store values of the Spark type without loss."""
     if spark_type.startswith(("ARRAY<", "MAP<", "STRUCT<")):
         element = _simple_element(spark_type)
         if target.is_array:
@@ -169,13 +175,15 @@ def fit(spark_type: str, target: TargetColumn) -> Fit:
 
 
 def altered(spark_type: str, target: TargetColumn) -> tuple[str, bool]:
-    """The type with which the column takes a Spark type, too; and whether it only becomes wider, so that
-    every value that is there stays as it is."""
+    """Return the type with which a column also accepts a Spark type, and whether it only widens.
+
+    Widening preserves all existing values.
+    """
     wanted, current = _digits(spark_type, None), _digits(target.type, numeric_size(target.typmod))
     if wanted is None or (current is None and target.type not in _FLOATS):
         return created_type(spark_type), target.type in _WIDER.get(spark_type, ())
     if current is None:
-        return "numeric", True  # takes all but what is infinite there
+        return "numeric", True  # accepts everything except infinity
     if target.type != "numeric" and spark_type in _DIGITS:
         return created_type(spark_type), True
     whole, scale = max(wanted[0], current[0]), max(wanted[1], current[1])
@@ -183,7 +191,7 @@ def altered(spark_type: str, target: TargetColumn) -> tuple[str, bool]:
 
 
 def _digits(type_: str, size: tuple[int, int] | None) -> tuple[int, int] | None:
-    """How many digits a number has before and behind its point, at most; None for an inexact type."""
+    """Return the maximum digits before and after the decimal point, or None for an inexact type."""
     if size is not None or (sized := _SIZED.match(type_)) is None:
         precision, scale = size or (_DIGITS.get(type_, 0), 0)
     elif sized[1] != "DECIMAL":
@@ -194,7 +202,7 @@ def _digits(type_: str, size: tuple[int, int] | None) -> tuple[int, int] | None:
 
 
 def why_not(spark_type: str, target: TargetColumn) -> str:
-    """In what way the column does not fit, for people."""
+    """Return why the column doesn't fit, for people."""
     unsized = replace(target, typmod=-1)
     if fit(spark_type, unsized) == "no":
         return f"does not take {spark_type}"
@@ -212,7 +220,7 @@ def _fit(spark_type: str, type_: str, category: str, typmod: int) -> Fit:
         digits = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}[spark_type]
         return _decimal_fit(digits, 0, type_, typmod)
     if type_ in _FITS.get(spark_type, ()):
-        # As typmod of these types: the digits of a second's fraction.
+        # The typmod of these types is the number of fractional digits.
         return "no" if spark_type in _TIMES and 0 <= typmod < _MICROSECONDS else "fits"
     return "narrow" if type_ in _NARROW.get(spark_type, ()) else "no"
 
@@ -224,7 +232,7 @@ def _decimal_fit(precision: int, scale: int, type_: str, typmod: int) -> Fit:
             return "fits"
         digits, column_scale = size
         if column_scale < scale:
-            return "no"  # PostgreSQL would round, and say nothing
+            return "no"  # PostgreSQL would round silently
         return "fits" if digits - column_scale >= precision - scale else "narrow"
     whole = {"int2": 4, "int4": 9, "int8": 18}.get(type_, 0)
     if scale or not whole:
@@ -233,7 +241,7 @@ def _decimal_fit(precision: int, scale: int, type_: str, typmod: int) -> Fit:
 
 
 def _simple_element(spark_type: str) -> str | None:
-    """The element of an array of scalars, None for everything else."""
+    """Return the element type of an array of scalars, or None for any other type."""
     match = _ARRAY.match(spark_type)
     if match and (match[1] in _SCALARS or _SIZED.match(match[1])):
         return match[1]
@@ -247,7 +255,7 @@ def _scalar(spark_type: str) -> str:
     return _SCALARS.get(spark_type, "text")
 
 
-# Words that a column can't be called without quotes.
+# Keywords that must be quoted as a column's name.
 _RESERVED = frozenset(
     """
     all analyse analyze and any array as asc asymmetric authorization binary both case cast check
@@ -263,13 +271,15 @@ _RESERVED = frozenset(
 
 
 def quoted(name: str) -> str:
-    """An identifier for a statement that runs: always quoted."""
+    """Return an identifier for a statement that mzplan runs; always quoted."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def shown(name: str) -> str:
-    """An identifier for a statement that a person reads: quoted where it must be, and nothing in it that a
-    terminal would take for a command."""
+    """Return an identifier for a statement that a person reads.
+
+    It is quoted if necessary, and contains no control characters for a terminal.
+    """
     if safe(name) != name:
         parts = (f"\\+{ord(c):06X}" if safe(c) != c or c == "\\" else c for c in name)
         return "U&" + quoted("".join(parts))
@@ -278,12 +288,12 @@ def shown(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """The text as a string constant of SQL, whatever standard_conforming_strings says."""
+    """Return the text as a SQL string constant that doesn't depend on standard_conforming_strings."""
     escaped = text.replace("'", "''").replace("\\", "\\\\")
     return f" E'{escaped}'" if "\\" in text else f"'{escaped}'"
 
 
 def split_name(table: str) -> tuple[str | None, str]:
-    """`"public.orders"` → `("public", "orders")`."""
+    """Split `"public.orders"` into `("public", "orders")`. The schema is None if it is missing."""
     schema, dot, name = table.rpartition(".")
     return (schema if dot else None), name

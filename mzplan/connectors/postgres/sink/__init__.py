@@ -1,1 +1,2 @@
-"""PostgreSQL as a sink: binary COPY, straight or through a staging table; steps are kept beside the rows."""
+"""PostgreSQL as a sink: binary COPY, directly or through a staging table. Steps are recorded next to the
+rows."""

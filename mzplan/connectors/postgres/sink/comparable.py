@@ -1,7 +1,7 @@
-"""What a sink has written into a column, and what is there, as texts or values that are equal if they are.
+"""Converts values of a sink and of its table to a form in which equal values are equal.
 
-PostgreSQL keeps some values in a form of its own: a uuid without capitals, a jsonb with its members in order.
-Nothing is cast to a smaller type on the way, so that a value which was changed by hand stays another one.
+PostgreSQL normalizes some values: uuid to lower case, jsonb to sorted members. No value is cast to a
+smaller type, so that a manual change to a value remains visible.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _FORMS: dict[str, Form] = {
     "timestamp": "time",
     "bytea": "bytes",
 }
-# Of arrays: those whose elements are the same in Spark's JSON and in PostgreSQL's.
+# Array types whose elements look the same in Spark's JSON and in PostgreSQL's.
 _ARRAYS = {"_text", "_varchar", "_bool", "_int2", "_int4", "_int8", "_numeric"}
 _ENUM = "E"
 
 
 def form_of(target: TargetColumn) -> Form | None:
-    """How a column is compared; None for a type whose values are shown in a way that is not known."""
+    """Return the form in which a column is compared, or None if its type can't be compared."""
     if target.category == _ENUM:
         return "text"
     if target.type_schema != "pg_catalog":
@@ -51,7 +51,7 @@ def form_of(target: TargetColumn) -> Form | None:
 
 
 def selected(column: str, target: TargetColumn, form: Form) -> str:
-    """The column's value in SQL, as text, in a session of time zone UTC. `column`: quoted."""
+    """Return the SQL for a column's value as text, in a session with time zone UTC. `column` is quoted."""
     match form:
         case "time" if target.type == "timestamp":
             return f"({column} AT TIME ZONE 'UTC')::text"
@@ -63,7 +63,7 @@ def selected(column: str, target: TargetColumn, form: Form) -> str:
 
 
 def found(value: Expression, form: Form) -> Expression:
-    """What `selected` has given, in the form in which it is compared."""
+    """Convert a value that `selected` returned into the form in which it is compared."""
     match form:
         case "time":
             return value.try_cast("timestamp")
@@ -73,7 +73,7 @@ def found(value: Expression, form: Form) -> Expression:
 
 
 def written(value: Expression, spark_type: str, target: TargetColumn, form: Form) -> Expression:
-    """The sink's value in the same form."""
+    """Convert the sink's value into the same form."""
     from pyspark.sql import functions as f
 
     match form:
@@ -98,7 +98,7 @@ def _text(value: Expression, form: Form) -> Expression:
             return f.rtrim(value)
         case "uuid":
             return f.lower(f.regexp_replace(value, "[^0-9A-Fa-f]", ""))
-        case "number":  # 1.50 is 1.5
+        case "number":  # 1.50 equals 1.5
             short = f.regexp_replace(f.regexp_replace(value, "0+$", ""), r"\.$", "")
             return f.when(value.contains("."), short).otherwise(value)
         case "json" | "array":
@@ -107,7 +107,7 @@ def _text(value: Expression, form: Form) -> Expression:
 
 
 def canonical_json(text: str | None) -> str | None:
-    """JSON in a form that is the same text for every JSON of the same meaning."""
+    """Return JSON as a text that is equal for every JSON with the same meaning."""
     if text is None:
         return None
     try:
@@ -122,6 +122,6 @@ def _plain(value: Any) -> Any:
         return {name: _plain(member) for name, member in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    if isinstance(value, Decimal):  # beside a text of the same digits
+    if isinstance(value, Decimal):  # distinct from a string with the same digits
         return {"number": f"{value.normalize():f}" if value.is_finite() else str(value)}
     return value

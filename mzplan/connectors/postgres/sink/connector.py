@@ -1,15 +1,16 @@
-"""The postgres sink: rows by Arrow and binary COPY, rows and step in one transaction.
+"""The postgres sink: rows by Arrow and binary COPY, with rows and step in one transaction.
 
-Two ways, exactly once both, also across kill -9 of the driver or the server at any point:
-- Straight: an append whose columns PostgreSQL takes as they are. One task copies the batch into the table
-  and claims the step in the same transaction.
-- Staged, where values must be cast, or the latest row of each key found: the tasks of a batch copy in
-  parallel into an unlogged staging table. Each attempt marks its rows, so that a task which Spark tried
-  twice doubles nothing; a staging table that a crash has emptied is noticed by its count. Then one
-  transaction on the driver moves the staged rows into the table and records the step.
+There are two ways. Both write exactly once, even if the driver or the server is killed at any point:
 
-Every step passes through the sink's row in `writers`: one that was written is not written again, and a
-runner that was cut off is fenced, for the row holds the epoch of the newest.
+- Straight: for an append whose columns accept the values as they are. One task copies the batch into the
+  table and claims the step in the same transaction.
+- Staged: if values must be cast, or if the latest row of each key must be found. The batch's tasks copy in
+  parallel into an unlogged staging table. Each attempt marks its rows, so that a task that Spark retries
+  duplicates nothing. A row count detects a staging table that a crash has emptied. Then one transaction on
+  the driver moves the staged rows into the table and records the step.
+
+Every step goes through the sink's row in `writers`. A written step isn't written again. The row has the
+newest runner's epoch, so that an earlier runner is fenced.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mzplan.connectors")
 
-_DATA_EXCEPTION = "22"  # the class of SQLSTATE
+_DATA_EXCEPTION = "22"  # prefix of its SQLSTATEs
 _REFUSED = Problem(
     "MZ059",
     "PostgreSQL refused a batch of {address}",
@@ -122,12 +123,11 @@ class PostgresSink(SinkConnector):
         self._servers = ServerProbe(failed)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Connect, and look at the table, its columns, privileges and (upsert) its unique index."""
+        """Connect, and check the table, its columns, privileges and (for upsert) its unique index."""
         return self._servers.look(query, lambda connection: look_at(connection, query, outputs))
 
     def prepare(self, query: ResolvedQuery, outputs: Sequence[Output]) -> None:
-        """Make the table, or columns that it lacks, where the sink says so. Raises MzplanError
-        MZ059."""
+        """Create the table or its missing columns, if the sink sets `create`. Raises MzplanError MZ059."""
         try:
             with reached(query) as info, connect(info, statement_timeout_s=30) as connection:
                 statements = make(connection, query, outputs)
@@ -140,16 +140,18 @@ class PostgresSink(SinkConnector):
         return route(query.link)
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """Of the newest 100,000 steps, rows and hash."""
+        """Return the rows and hashes of the newest 100,000 steps."""
         return PostgresRecorded(query)
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
-        """The table in one snapshot."""
+        """Return the table in one snapshot."""
         return PostgresContent(query, outputs)
 
     def forget(self, query: ResolvedQuery) -> None:
-        """Remove its rows in mzplan's own tables, and those and their schema when nothing is left in them.
-        Raises MzplanError."""
+        """Remove the sink's rows from mzplan's own tables; drop the tables and their schema if empty.
+
+        Raises MzplanError.
+        """
         try:
             with reached(query) as info, connect(info, statement_timeout_s=30) as connection:
                 forget(connection, query)
@@ -158,8 +160,11 @@ class PostgresSink(SinkConnector):
             raise _KEPT.error(query, why=reason(query, problem), schema=schema, id=id_) from None
 
     def put_again(self, rows: DataFrame, run: SinkRun, name: str) -> None:
-        """One transaction, under the lock and the epoch of our row in `writers`: of a runner that was frozen
-        it is refused. No step is recorded: what is recorded of them stays."""
+        """Write rows again in one transaction, without recording a step. Existing records of steps stay.
+
+        The transaction locks the sink's row in `writers` and checks its epoch, so that a frozen runner is
+        refused.
+        """
         batches = _Batches(run)
         try:
             with naming(rows.sparkSession, run.checkpoint.log.query_id() or ""):
@@ -178,14 +183,14 @@ class PostgresSink(SinkConnector):
                 raise
 
         if run.query.body["mode"] != "upsert":
-            # Here, not in the batch: Spark reads only what comes into foreachBatch.
+            # Drop it before foreachBatch, so that Spark doesn't read it.
             rows = rows.drop(POSITION)
         return rows.writeStream.foreachBatch(write_batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prepared:
-    """What one run of a query needs to know of its target; looked up at its first batch."""
+    """The properties of the target that one run of a query needs, looked up at its first batch."""
 
     writer: Writer
     move: Move
@@ -206,7 +211,7 @@ class _Batches:
         run.interrupt(self._hang_up)
 
     def write(self, batch: DataFrame, step: int) -> None:
-        """One micro-batch: all of it and its step, or nothing."""
+        """Write all of a micro-batch and its step, or nothing."""
         with reached(self._query, self._writer.application) as info, connect(info) as connection:
             self._connection, self._conninfo = connection, info
             prepared = self._prepared or self._prepare(connection, batch, step)
@@ -237,7 +242,7 @@ class _Batches:
             writer.expire(connection, step)
 
     def write_again(self, rows: DataFrame) -> None:
-        """Rows of steps that are written already."""
+        """Write rows of steps that are already written."""
         with reached(self._query, self._writer.application) as info, connect(info) as connection:
             self._connection, self._conninfo = connection, info
             next_ = self._run.checkpoint.log.committed() + 1
@@ -245,7 +250,7 @@ class _Batches:
             writer, move = prepared.writer, prepared.move
             writer.check_target(connection, move.table)
             columns = staged_columns(self._run.outputs, move)
-            staged = rows.select(*columns, f.lit(0).cast("bigint").alias(HASH))  # no hash is recorded
+            staged = rows.select(*columns, f.lit(0).cast("bigint").alias(HASH))  # unused: no step is recorded
             target = self._target(rows, (writer.schema, writer.stage), staged.columns[:-1])
             task = staging_task(target, 0, None, None, "warn")
             reports = [row.asDict() for row in staged.mapInArrow(task, REPORT).collect()]
@@ -256,7 +261,7 @@ class _Batches:
                     raise _EMPTIED.error(self._query, stage=writer.stage_sql)
 
     def explained(self, problem: BaseException) -> BaseException:
-        """The problem, as a person should read it."""
+        """Return the problem as an error for people, if it comes from the server or a task."""
         if isinstance(problem, MzplanError):
             return problem
         if is_lost(problem):
@@ -287,8 +292,11 @@ class _Batches:
             raise _NUL.error(self._query, row=row, columns=", ".join(names), select=select, table=table)
 
     def _denied(self, problem: Exception) -> MzplanError:
-        """All that the role lacks, with what grants it: others may have made since what it then could have
-        made itself. What the server has said, where it lacks nothing that we ask for."""
+        """Return an error with all missing privileges and the statements that grant them.
+
+        The check is repeated, because others may have created objects since the probe. If no privilege is
+        missing that mzplan checks, the error has the server's message.
+        """
         query = self._query
         with (
             suppress(psycopg.Error, MzplanError, OSError),
@@ -302,7 +310,7 @@ class _Batches:
         return _DENIED.error(query, why=reason(query, problem), table=query.body["table"])
 
     def _refused(self, why: str, *, is_value: bool = False) -> MzplanError:
-        """`is_value`: a value does not fit; PostgreSQL does not always say into which column."""
+        """Return MZ059. With `is_value`, a value doesn't fit; PostgreSQL doesn't always name its column."""
         problem, fix = _REFUSED, ""
         if is_value and self._prepared is not None:
             table, targets = self._prepared.move.table, self._prepared.move.targets
@@ -318,14 +326,14 @@ class _Batches:
         return problem.error(self._query, why=why, fix=fix, table=self._query.body["table"])
 
     def _hang_up(self) -> None:
-        """End a wait for the server (a lock, a server that is frozen), from another thread."""
+        """End a wait for the server (for a lock, or a frozen server), from another thread."""
         if self._connection is not None:
             hang_up(self._connection)
 
     def _prepare(
         self, connection: Connection, batch: DataFrame, step: int, *, straight: bool = True
     ) -> _Prepared:
-        """`straight`: whether rows may go so, where they can."""
+        """Check the target and register the writer. `straight`: copy without staging if possible."""
         run = self._run
         table = find_target(connection, self._query)
         shape_before = _shape(connection, table) if table is not None else ""
@@ -376,7 +384,7 @@ class _Batches:
         try:
             (report,) = (row.asDict() for row in in_one_task(rows).mapInArrow(task, REPORT).collect())
         except Exception:
-            # It may have committed, and failed only to say so.
+            # The task may have committed, and then failed to report it.
             if step == last or prepared.writer.lock(connection, for_update=False) != step:
                 raise
             return
@@ -386,7 +394,7 @@ class _Batches:
         self._report([report])
 
     def _report(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """What the tasks found. Raises MzplanError MZ088 where rows are not those that are written."""
+        """Pass on the tasks' reports. Raises MzplanError MZ088 if rows differ from the written rows."""
         for report in reports:
             if report["outcome"] == "differs":
                 raise refused(self._query.address, report["detail"])
@@ -437,7 +445,7 @@ class _Batches:
             raise self._refused(str(problem)) from None
 
     def _elsewhere(self, rows: DataFrame) -> Elsewhere | None:
-        """For tasks on other machines; those on this one use our tunnel, and our files."""
+        """Return the options for tasks on other machines. Local tasks use this process's tunnel and files."""
         if str(rows.sparkSession.sparkContext.master).startswith("local"):
             return None
         return elsewhere_of(self._query.link, self._query.directory)

@@ -1,4 +1,4 @@
-"""The rows of the table that a sink writes: for `mzplan verify SINK --content`."""
+"""Reads the rows of a sink's table, for `mzplan verify SINK --content`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from mzplan.schema.columns import POSITION
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_PAGES = 8192  # of a task: 64 MiB
+_PAGES = 8192  # per task: 64 MiB
 _TASKS = 1000
-_RANGES_FROM = 140000  # the version from which on a range of pages is read without the others
+_RANGES_FROM = 140000  # earlier versions can't read a range of pages without the others
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _TASK_SESSION = """
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -51,8 +51,10 @@ _UNREADABLE = Problem(
 
 
 class PostgresContent(Content):
-    """The table in one snapshot of the database, which has the sink's last step in it as well: rows and step
-    are written in one transaction."""
+    """The table in one database snapshot.
+
+    The snapshot also has the sink's last step, because rows and step are written in one transaction.
+    """
 
     def __init__(self, query: ResolvedQuery, outputs: Sequence[Output]):
         self._query = query
@@ -105,7 +107,7 @@ class PostgresContent(Content):
         return steps.step
 
     def _ranges(self, connection: Connection) -> list[str]:
-        """The statements that read the table."""
+        """Return the statements that together read the table."""
         table, columns = self._table, self._columns.values()
         values = ", ".join(selected(quoted(target.name), target, form) for target, form, _ in columns)
         pages = int(
@@ -117,7 +119,7 @@ class PostgresContent(Content):
         if kind != "r" or connection.info.server_version < _RANGES_FROM:
             return [whole]
         step = max(_PAGES, -(-pages // _TASKS))
-        # The last one is open: what came since is not in the snapshot, but pages may be.
+        # The last range is open-ended, in case there are more pages now. Newer rows aren't in the snapshot.
         starts = list(range(0, max(pages, 1), step))
         return [
             f"{whole} WHERE ctid >= '({first},0)'"
@@ -126,7 +128,6 @@ class PostgresContent(Content):
         ]
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """See Content."""
         from pyspark.sql import functions as f
 
         ship(reading.__module__)
@@ -149,7 +150,6 @@ class PostgresContent(Content):
         return texts.select(*values, f.col(f"c{count - 1}").alias(PLACE))
 
     def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
-        """See Content."""
         from pyspark.sql import functions as f
 
         names = {name.lower(): name for name in rows.columns}
@@ -161,7 +161,6 @@ class PostgresContent(Content):
         return rows.select(*values, POSITION)
 
     def taken(self) -> int:
-        """See Content."""
         return int(self._counter.value) if self._counter is not None else 0
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
-"""Rows as Arrow into a table of PostgreSQL, by binary COPY.
+"""Copies Arrow batches into a table of PostgreSQL by binary COPY.
 
-This module is sent to the executors whole (see task_code): they need pyarrow and adbc-driver-postgresql, no
-mzplan. It uses the driver's own interface: its DB-API imports pandas, a second for each new Python worker.
+This whole module is sent to the executors (see task_code). They need pyarrow and adbc-driver-postgresql,
+but not mzplan. It uses the driver's low-level interface, because the DB-API imports pandas, which takes a
+second in each new Python worker.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ SESSION = (
     "set_config('synchronous_commit', CASE s WHEN 'off' THEN 'on' ELSE s END, false) "
     "FROM current_setting('synchronous_commit') AS s"
 )
-# Batches that wait to be copied: while one is encoded and sent, the next ones come in.
+# Maximum number of batches that wait while another batch is encoded and sent.
 _AHEAD = 4
 _LOOK_S = 0.2
 
 
 class Session:
-    """A connection: statements, and transactions if it is not to commit by itself. `elsewhere`: where this is
-    not the machine that `conninfo` was made on."""
+    """A connection for statements, with transactions unless `autocommit` is set.
+
+    `elsewhere`: options to use if this isn't the machine for which `conninfo` was made.
+    """
 
     def __init__(
         self,
@@ -46,22 +49,22 @@ class Session:
         self._adbc = adbc
         with contextlib.ExitStack() as opened:
             if elsewhere is not None:
-                # libpq takes the last value of an option that it is given twice.
+                # If an option is given twice, libpq uses the last value.
                 conninfo = f"{conninfo} {opened.enter_context(elsewhere.options())}"
             database = opened.enter_context(adbc_driver_postgresql.connect(conninfo))
             self.connection = opened.enter_context(adbc.AdbcConnection(database))
-            self.execute(SESSION)  # before the first transaction, which is to begin so
+            self.execute(SESSION)  # before the first transaction, so that it has these settings
             self.connection.set_autocommit(autocommit)
             self._opened = opened.pop_all()
 
     def execute(self, statement: str) -> int:
-        """How many rows it affected."""
+        """Run a statement, and return the number of affected rows."""
         with self._adbc.AdbcStatement(self.connection) as prepared:
             prepared.set_sql_query(statement)
             return int(prepared.execute_update())
 
     def fetch(self, query: str) -> list[tuple[Any, ...]]:
-        """All rows."""
+        """Return all rows of a query."""
         import pyarrow as pa
 
         with self._adbc.AdbcStatement(self.connection) as prepared:
@@ -72,13 +75,16 @@ class Session:
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
     def close(self) -> None:
-        """What is not committed is rolled back."""
+        """Close the connection, which rolls back an open transaction."""
         self._opened.close()
 
 
 class Copy:
-    """One COPY of the batches that are pushed, on a thread of its own: while it encodes and sends a batch,
-    the next one is fetched. The session is the thread's until `finish` or `cancel` returns."""
+    """One COPY of all pushed batches, on its own thread.
+
+    While the thread encodes and sends a batch, the next one can be fetched. The session belongs to the
+    thread until `finish` or `cancel` returns.
+    """
 
     def __init__(self, session: Session, table: tuple[str, str], schema: Schema):
         self._session = session
@@ -90,19 +96,19 @@ class Copy:
         self._thread.start()
 
     def push(self, columns: Sequence[Any]) -> None:
-        """The columns of a batch. Raises what has gone wrong with an earlier one."""
+        """Copy a batch, given by its columns. Raises the error of an earlier batch."""
         import pyarrow as pa
 
         self._put(pa.RecordBatch.from_arrays(list(columns), schema=self._schema))
 
     def finish(self) -> None:
-        """All is copied. Raises what has gone wrong."""
+        """Wait until everything is copied. Raises the COPY's error."""
         self._put(None)
         self._thread.join()
         self._check()
 
     def cancel(self) -> None:
-        """End it, whatever becomes of the rows."""
+        """End the COPY, without regard to its rows."""
         while self._thread.is_alive():
             try:
                 self._waiting.put(CancelledError("the step was given up"), timeout=_LOOK_S)
@@ -147,5 +153,4 @@ class Copy:
             yield batch
 
 
-class CancelledError(Exception):
-    """A COPY was cancelled."""
+class CancelledError(Exception): ...

@@ -1,4 +1,4 @@
-"""What a sink's table is to be like, and what its role must be granted: from the description alone."""
+"""A sink's table and its role's privileges, derived from the description alone."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from mzplan.connectors.postgres.statements import grant, grant_on_schema, psql_c
 from mzplan.connectors.postgres.types import created_type, shown, split_name
 from mzplan.model.diagnostics import error
 
-# Where the server creates a table whose name says nothing of a schema, unless its search path is another one.
+# The schema of a new table whose name has no schema, with PostgreSQL's default search path.
 PUBLIC = "public"
 
 
 def key_of(query: ResolvedQuery) -> list[str]:
-    """The columns by which a sink finds its rows; none where it only adds them."""
+    """Return the columns by which a sink finds its rows; empty if it only appends."""
     return list(query.body.get("key", ())) if query.body["mode"] == "upsert" else []
 
 
 def shown_table(query: ResolvedQuery) -> str:
-    """The sink's table, for a statement that a person reads."""
+    """Return the sink's table for a statement that a person reads."""
     return table_sql(*split_name(query.body["table"]))
 
 
 def create_table(query: ResolvedQuery, outputs: Sequence[Output], schema: str | None = None) -> str:
-    """The CREATE TABLE that the sink expects. `...` stands where only Spark knows the type. `schema`: where
-    its name does not say it."""
+    """Return the CREATE TABLE statement for the sink's table.
+
+    `...` stands for a type that only Spark knows. `schema` is used if the table's name has none.
+    """
     name = f"{shown(schema)}.{shown_table(query)}" if schema else shown_table(query)
     return f"CREATE TABLE {name} {columns_sql(query, outputs)};"
 
 
 def columns_sql(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
-    """Columns and key, in parentheses."""
+    """Return the columns and the key, in parentheses."""
     keys = key_of(query)
     lines = [f"  {column_sql(output)}" for output in outputs]
     if keys:
@@ -43,18 +45,20 @@ def columns_sql(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
 
 
 def column_sql(output: Output) -> str:
-    """One column; `...` stands for a type that only Spark knows."""
+    """Return one column's definition. `...` stands for a type that only Spark knows."""
     return f"{shown(output.name)} {created_type(output.type) if output.type else '...'}"
 
 
 def table_privileges(query: ResolvedQuery) -> list[str]:
-    """What a sink needs of its table's columns: INSERT, and more to find rows again."""
+    """Return the privileges that a sink needs on its table's columns: INSERT, and more for a key."""
     return ["INSERT", "SELECT", "UPDATE"] if key_of(query) else ["INSERT"]
 
 
 def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
-    """The statements that make the table, and allow the role all that the sink will ever do. Raises
-    MzplanError MZ301 for a column whose type only Spark knows, and for a role that is not known."""
+    """Return the statements that create the table and grant the role everything it may need.
+
+    Raises MzplanError MZ301 for a column whose type only Spark knows, and for an unknown role.
+    """
     unknown = [output.name for output in outputs if output.type is None]
     if unknown and not query.body["create"]:
         raise error(
@@ -68,12 +72,12 @@ def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
     given, name = split_name(query.body["table"])
     schema = given or PUBLIC
     table, granted = table_sql(schema, name), table_privileges(query)
-    # A replacement that empties the table may come later.
+    # A later `--replace` may empty the table.
     if query.keys or query.body.get("on_replace") == "truncate":
         granted.append("DELETE")
     statements = [] if schema == PUBLIC else [f"CREATE SCHEMA IF NOT EXISTS {shown(schema)};"]
     if query.body["create"]:
-        # Its own table: an owner alone can add columns.
+        # The role must create the table itself, because only an owner can add columns.
         statements.append(grant_on_schema("USAGE, CREATE", schema, role))
     else:
         statements += [

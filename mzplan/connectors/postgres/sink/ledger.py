@@ -1,11 +1,12 @@
-"""Which steps are written, in SQL: the statements over mzplan's own tables that every step passes through.
+"""The ledger of written steps: SQL statements over mzplan's own tables, which every step goes through.
 
-This module is sent to the executors whole (see task_code).
+This whole module is sent to the executors (see task_code).
 
 In the schema `staging_schema`:
-- `writers`: one row per sink and generation: who may write (epoch, query) and the last step written.
-- `steps`: one row per step: how many rows were written when, their content hash, and the first and last step
-  of the source that it covers.
+
+- `writers`: one row per sink and generation, with the allowed writer (epoch, query) and the last step.
+- `steps`: one row per step, with the time, the row count, the content hash, and the first and last step of
+  the source that it covers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from mzplan.endpoints.interface import Step, Written
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """One sink's generation, as one run writes it: who is newer, or is not this query, is not found."""
+    """One sink's generation, as one run writes it.
+
+    The statements find no row if another query, a newer epoch or a newer generation writes.
+    """
 
     schema: str
     sink: str
@@ -35,25 +39,32 @@ class Ledger:
         return f"{quoted(self.schema)}.steps"
 
     def last(self) -> str:
-        """The last step written; no row when somebody else writes."""
+        """Return the query for the last written step. It has no row if another run writes."""
         return f"SELECT w.step FROM {self.writers} AS w WHERE {self._ours}"
 
     def written(self, step: Step) -> str:
-        """Count and content hash of a step; no row when nothing is known of it."""
+        """Return the query for a step's row count and content hash. It has no row if the step isn't
+        recorded."""
         return f"SELECT row_count, content_hash FROM {self.steps} WHERE {self._step(step)}"
 
     def lock(self) -> str:
-        """In the transaction of a claim, and before it: wait for who begins a newer generation. A claim that
-        waits itself does not see that generation's row: it goes on with what it has looked at before."""
+        """Return the statement that waits for a transaction that begins a newer generation.
+
+        Run it before `claim`, in the same transaction. A claim that waits itself doesn't see the new
+        generation's row, because it continues with the rows that it read before.
+        """
         return (
             f"SELECT 1 FROM {self.writers} WHERE sink = {literal(self.sink)} "
             f"AND generation = {self.generation} FOR UPDATE"
         )
 
     def claim(self, step: Step, after: int, before: Written | None) -> str:
-        """In the transaction that has written the rows: note that this step is the last one. It affects one
-        row; none when we are fenced, or `after` is not the last step any more, or (of a step that was
-        written) the step is longer than `before`."""
+        """Return the statement that records this step as the last one.
+
+        Run it in the transaction that wrote the rows. It affects one row, or none if this run is fenced or
+        `after` is no longer the last step. For a step that was written before, it also affects none if the
+        step no longer has the length of `before`.
+        """
         length = ""
         if before is not None:
             known = f"SELECT 1 FROM {self.steps} WHERE {self._step(step)} AND row_count = {before.rows}"
@@ -64,7 +75,7 @@ class Ledger:
         )
 
     def note(self, step: Step, note: Written, sources: tuple[int, int] | None) -> str:
-        """The statement that goes with `claim`: the step's own row."""
+        """Return the statement that writes the step's own row. Run it together with `claim`."""
         hash_ = literal(note.digest) if note.digest is not None else "NULL"
         first, last = sources if sources is not None else ("NULL", "NULL")
         return (
@@ -77,7 +88,7 @@ class Ledger:
         )
 
     def expire(self, step: Step) -> str:
-        """Forget the steps before one, but never the last."""
+        """Return the statement that deletes the records of earlier steps, but never of the last step."""
         return (
             f"DELETE FROM {self.steps} AS s USING {self.writers} AS w WHERE {self._ours} "
             f"AND s.sink = w.sink AND s.generation = w.generation AND s.step < least({step}, w.step)"
@@ -96,8 +107,10 @@ class Ledger:
 
 
 def shape_of(oid: int) -> str:
-    """A query for the names and types of a table's columns, as one text. COPY sends values as they are in
-    memory: into a column whose type was changed meanwhile, they might become others."""
+    """Return a query for the names and types of a table's columns, as one text.
+
+    COPY sends values in binary: if a column's type changes meanwhile, they could become other values.
+    """
     return (
         "SELECT coalesce(string_agg(format('%I %s %s', attname, atttypid, atttypmod), ', ' ORDER BY attnum), "
         f"'') FROM pg_attribute WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped"

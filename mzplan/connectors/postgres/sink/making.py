@@ -1,5 +1,4 @@
-"""A sink's table as it is and as it is to be: what differs, what an ALTER mends, and what the sink makes
-itself where it says `create: true`."""
+"""Compares a sink's table with its outputs, and makes the changes that a sink with `create: true` needs."""
 
 from __future__ import annotations
 
@@ -20,20 +19,23 @@ from mzplan.connectors.postgres.types import (
     why_not,
 )
 
-# The schemas in which a name is looked for; first those that are not mzplan's own.
+# The first schema of the search path, in which mzplan's own schema comes last.
 _FIRST = """
 SELECT s FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (s, n) ORDER BY s = %(own)s, n LIMIT 1
 """
 
 
 def find_target(connection: Connection, query: ResolvedQuery) -> Table | None:
-    """The sink's table. Its staging schema may be in the search path, where that has `"$user"`: it is looked
-    at last, and mzplan's own tables there are none."""
+    """Return the sink's table, or None.
+
+    The staging schema may be in the search path, through `"$user"`. It is searched last, and mzplan's own
+    tables in it are hidden.
+    """
     return find_table(connection, query.body["table"], own=query.body["staging_schema"])
 
 
 def missing_schema(connection: Connection, query: ResolvedQuery) -> str | None:
-    """In which schema a table without one would be looked for first; None where its name says it."""
+    """Return the schema in which to create a table without one; None if its name has a schema."""
     if split_name(query.body["table"])[0]:
         return None
     row = connection.execute(_FIRST, {"own": query.body["staging_schema"]}).fetchone()
@@ -42,9 +44,14 @@ def missing_schema(connection: Connection, query: ResolvedQuery) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """How the columns of a table differ from what a sink writes, each with what is wrong, in words: outputs
-    without a column; with one that takes none of the values, or not all. `others`: findings that aren't about
-    one output, each with what of an ALTER TABLE mends it, "" where only the sink can be changed."""
+    """The differences between a table's columns and a sink's outputs, each with a description.
+
+    `missing`: outputs without a column.
+    `wrong`: outputs whose column accepts none of the values, or would change them.
+    `narrow`: outputs whose column accepts only some of the values.
+    `others`: other problems, each with an ALTER TABLE action that fixes it, or "" if only the sink can
+      change.
+    """
 
     missing: Mapping[Output, str] = field(default_factory=dict)
     wrong: Mapping[Output, str] = field(default_factory=dict)
@@ -53,7 +60,6 @@ class Columns:
 
 
 def compare_columns(query: ResolvedQuery, table: Table, outputs: Sequence[Output]) -> Columns:
-    """The table and what the sink writes."""
     missing: dict[Output, str] = {}
     wrong: dict[Output, str] = {}
     narrow: dict[Output, str] = {}
@@ -95,8 +101,10 @@ def _weigh(
 
 
 def mended(table: Table, outputs: Sequence[Output], others: Mapping[str, str]) -> str:
-    """What to do about columns that differ (see Columns), for a table that is there: the ALTER TABLE with
-    which it takes these outputs too, as far as that can do, and what of the sink's is to be changed."""
+    """Return how to fix differing columns (see Columns) of an existing table.
+
+    The fix is an ALTER TABLE, as far as that is possible, and changes to the sink.
+    """
     unknown = [output.name for output in outputs if output.type is None]
     known = [(output.name, output.type) for output in outputs if output.type is not None]
     alterations = [_alter(name, type_, table.column(name)) for name, type_ in known]
@@ -116,7 +124,7 @@ def mended(table: Table, outputs: Sequence[Output], others: Mapping[str, str]) -
 
 
 def _alter(name: str, type_: str, target: TargetColumn | None) -> tuple[str, bool]:
-    """What of an ALTER TABLE lets it take an output; whether the values that are there stay as they are."""
+    """Return the ALTER TABLE action for an output, and whether existing values stay unchanged."""
     if target is None:
         return f"ADD COLUMN {column_sql(Output(name=name, type=type_))}", True
     new, kept = altered(type_, target)
@@ -127,9 +135,11 @@ def _alter(name: str, type_: str, target: TargetColumn | None) -> tuple[str, boo
 def lacking(
     query: ResolvedQuery, table: Table | None, outputs: Sequence[Output], schema: str | None
 ) -> tuple[str, ...]:
-    """The statements with which a sink that says `create: true` makes its table (in `schema`, where its name
-    does not say it), adds columns to it, or widens columns: `...` stands for a type that only Spark knows.
-    None where nothing is missing, or the columns differ in more than that."""
+    """Return the statements that a sink with `create: true` runs before it starts.
+
+    They create its table (in `schema`, if its name has none), or add or widen columns. `...` stands for a
+    type that only Spark knows. Empty if nothing is missing, or if the columns differ in other ways.
+    """
     if not query.body["create"]:
         return ()
     given, name = split_name(query.body["table"])
@@ -149,8 +159,11 @@ def lacking(
 
 
 def make(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[str, ...]:
-    """Run them, in one transaction, alone among all who do so in this database; what was run: nothing where
-    a type is not known, which a runner's Spark knows before it starts the query. Raises psycopg.Error."""
+    """Run these statements, and return them.
+
+    They run in one transaction, under a lock of the database that serializes such changes. Does nothing if
+    a type is unknown: a runner's Spark knows all types before the query starts. Raises psycopg.Error.
+    """
     if any(output.type is None for output in outputs):
         return ()
     with connection.transaction():

@@ -1,4 +1,4 @@
-"""Texts with U+0000, which PostgreSQL stores nowhere: which row and column of a batch it refused for one."""
+"""Finds texts with U+0000, which PostgreSQL can't store, in a refused batch."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from mzplan.schema.columns import POSITION
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# What the server says of a byte in a text, and of an escape in a text that is to be jsonb.
+# The server's messages for the byte in text, and for its escape in jsonb.
 _SIGNS = ('for encoding "UTF8": 0x00', "unsupported Unicode escape sequence", "\\u0000 cannot be converted")
 
 
 def is_of_nul(problem: BaseException) -> bool:
-    """Whether PostgreSQL refused rows for a U+0000."""
+    """Return whether PostgreSQL refused rows because of U+0000."""
     return any(sign in str(problem) for sign in _SIGNS)
 
 
 def nul_columns(batch: DataFrame, written: Sequence[tuple[Output, TargetColumn]]) -> tuple[list[str], str]:
-    """The columns with a U+0000 of the first such row in a batch, and where that row came from as JSON, ""
-    where the batch doesn't say."""
+    """Return the columns with U+0000 in a batch's first such row, and the row's origin as JSON.
+
+    The origin is "" if the batch doesn't record it.
+    """
     has = {}
     for output, target in written:
         if "STRING" not in (output.type or "") and "CHAR" not in (output.type or ""):

@@ -1,6 +1,6 @@
-"""The postgres sink as an OutputEndpoint, where PostgreSQL takes the rows as they are.
+"""The postgres sink as an OutputEndpoint, if PostgreSQL accepts the rows as they are.
 
-This module is sent to the executors whole (see task_code).
+This whole module is sent to the executors (see task_code).
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ log = logging.getLogger("mzplan.endpoints")
 
 
 class FencedError(Exception):
-    """Somebody else writes, or has written, or has altered the table: the step could not be claimed."""
+    """The step couldn't be claimed, because another run writes or the table was altered."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where rows go. `conninfo` has the password: never shown. `columns` are those of the table (schema,
-    name), in the order in which a batch has them; behind them it has HASH. `elsewhere`: see Session.
-    `shape`: a query, and what it must give once rows are copied; from then on, nobody can alter the table."""
+    """The table into which rows are copied.
+
+    `conninfo`: contains the password; never show it.
+    `table`: schema and name.
+    `columns`: the table's columns, in the order of a batch, which has HASH as an additional last column.
+    `elsewhere`: see Session.
+    `shape`: a query and its expected result after the COPY, whose lock keeps the table from being altered.
+    """
 
     conninfo: str
     table: tuple[str, str]
@@ -50,7 +55,7 @@ class Target:
 def copy_into(
     session: Session, target: Target, batch: RecordBatch, before: Iterable[tuple[str, Any]] = ()
 ) -> Copy:
-    """A COPY of batches like this one."""
+    """Start a COPY of batches like this one."""
     import pyarrow as pa
 
     named = zip(target.columns, batch.schema.types[:-1], strict=True)
@@ -58,18 +63,23 @@ def copy_into(
 
 
 def recorded(row: Sequence[Any] | None, step: Step, last: Step) -> Written | None:
-    """What the ledger has of a step; None for one that was not written. Raises StepError."""
+    """Return the ledger's record of a step, or None if there is none.
+
+    Raises StepError if the last step's record is missing.
+    """
     if row is None and step == last:
         raise StepError(f"the record of step {step}, the last one, is gone")
     return Written(rows=row[0], digest=row[1]) if row is not None else None
 
 
 class PostgresOutput:
-    """An OutputEndpoint: a step's rows, by one COPY straight into the table, and its note: one transaction.
+    """An OutputEndpoint that copies a step straight into the table, in the transaction of its note.
 
-    The step is claimed after its rows are copied: a task that freezes in the middle holds no lock that a
-    newer runner waits for. `sources`: of the step that comes next, the first and last step of its source.
-    Raises FencedError and, for what a server did, errors of the driver's. `warn` takes warnings.
+    The step is claimed after its rows are copied, so that a task that freezes meanwhile holds no lock for
+    which a newer runner waits. Raises FencedError, and the driver's errors for errors of the server.
+
+    `sources`: first and last step of the source that the next step covers.
+    `warn`: receives warnings.
     """
 
     def __init__(
@@ -148,14 +158,14 @@ class PostgresOutput:
             raise
 
     def expire_step(self, step: Step) -> None:
-        """A transaction of its own: a step that is under way is given up."""
+        """Expire steps in a transaction of its own. Abandons a step in progress."""
         checked_step(step)
         session = self._begin()
         session.execute(self._ledger.expire(step))
         session.connection.commit()
 
     def close(self) -> None:
-        """A step that is under way is rolled back."""
+        """Close the session, which rolls back a step in progress."""
         copy, self._copy = self._copy, None
         session, self._session = self._session, None
         self._replay = None

@@ -1,7 +1,7 @@
-"""Every privilege that a sink will need, from its first batch to its last: what is missing is found at once,
-and one script grants it.
+"""Checks every privilege that a sink will ever need, and prints one script that grants them.
 
-Each statement of Writer, Ledger and Move is behind one of these questions: who adds one, adds it here.
+Each statement of Writer, Ledger and Move is covered by one of these checks. If you add a statement there,
+add its check here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import TargetColumn, shown, split_name
 from mzplan.model.diagnostics import Diagnostic
 
-# Of mzplan's own tables. `note` of the ledger updates steps.
+# Privileges on mzplan's own tables. Ledger.note updates rows in `steps`.
 _OWN = {"writers": ("SELECT", "INSERT", "UPDATE"), "steps": ("SELECT", "INSERT", "UPDATE", "DELETE")}
 _STAGED = ("SELECT", "INSERT", "DELETE", "TRUNCATE")
 
@@ -32,7 +32,7 @@ SELECT current_database(), has_database_privilege(current_database(), 'CREATE'),
 FROM (VALUES (%(schema)s::text)) AS wanted (name) LEFT JOIN pg_namespace n ON n.nspname = wanted.name
 """
 _OWNS = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = %s"
-# By name in the catalogue: to_regclass fails without USAGE of the schema.
+# Looked up in the catalog by name, because to_regclass fails without USAGE on the schema.
 _TABLE = """
 SELECT pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner)::text,
        ARRAY(SELECT p FROM unnest(%(wanted)s::text[]) AS p WHERE NOT has_table_privilege(c.oid, p)),
@@ -41,8 +41,8 @@ SELECT pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner)::text,
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %(schema)s AND c.relname = %(name)s
 """
-# What fills in a column that the sink does not write (an identity needs nothing). A CASE, as conditions are
-# evaluated in any order, and the function fails for anything but a sequence.
+# Sequences that fill columns that the sink doesn't write (identity columns need no privilege). The CASE is
+# necessary, because the function fails for other relations and conditions have no fixed order.
 _SEQUENCES = """
 SELECT n.nspname::text, s.relname::text FROM pg_attrdef d
 JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
@@ -55,7 +55,7 @@ WHERE d.adrelid = %s AND a.attname <> ALL(%s)
 
 
 class PrivilegeCheck(Check):
-    """What the role of one sink may not do."""
+    """Finds the privileges that a sink's role lacks."""
 
     def __init__(self, connection: Connection, query: ResolvedQuery):
         super().__init__(connection, query)
@@ -71,8 +71,12 @@ class PrivilegeCheck(Check):
         made: Sequence[str] = (),
         schema: str | None = None,
     ) -> Diagnostic | None:
-        """MZ054 with all that is missing; None for nothing. `table`: where it is there. `made`: the
-        statements with which the sink makes what it lacks; `schema`: where, if its name does not say it."""
+        """Return MZ054 with everything that is missing, or None.
+
+        `table`: the sink's table, if it exists.
+        `made`: the statements with which the sink creates missing objects.
+        `schema`: where it creates the table, if the table's name has no schema.
+        """
         if made:
             self._making(table, made, schema)
         if table is not None:
@@ -103,7 +107,7 @@ class PrivilegeCheck(Check):
         granted = "coalesce(bool_and(has_column_privilege(%s, c, %s)), true) FROM unnest(%s::text[]) AS c"
         wanted = table_privileges(self._query)
         missing = [privilege for privilege in wanted if not self._may(granted, table.oid, privilege, names)]
-        # What goes from its collection is deleted here.
+        # Rows that leave the collection are deleted from the table.
         deletes = bool(self._query.keys) or (empties_target(self._query) and not self._has_begun())
         if deletes and not self._may("has_table_privilege(%s, 'DELETE')", table.oid):
             missing.append("DELETE")
@@ -115,7 +119,7 @@ class PrivilegeCheck(Check):
             self._lack(f"USAGE of sequence {name}, a default", granted)
 
     def _making(self, table: Table | None, made: Sequence[str], schema: str | None) -> None:
-        """To make a table needs the schema, to add a column the table itself."""
+        """Check the privileges for CREATE TABLE (on the schema) or for adding columns (ownership)."""
         if table is not None:
             if not self._row(_OWNS, (table.oid,))[0]:
                 sql = table_sql(table.schema, table.name)
@@ -137,7 +141,7 @@ class PrivilegeCheck(Check):
             return False
 
     def _own_schema(self) -> bool:
-        """Whether it is there, with or without the privileges that it needs."""
+        """Check the staging schema's privileges, and return whether the schema exists."""
         schema, role = shown(self._staging), self._role
         database, may_create, exists, may_use = self._row(_SCHEMA, {"schema": self._staging})
         if not exists and not may_create:
@@ -154,15 +158,17 @@ class PrivilegeCheck(Check):
     def _ledger(self, name: str, wanted: Sequence[str]) -> None:
         row = self._table(name, wanted)
         if row is None:
-            return  # it will be our own
+            return  # the role will create and own it
         _, _, missing, _ = row
         if missing:
             sql, privileges = self._sql(name), ", ".join(missing)
             self._lack(f"{privileges} of {sql}", grant(privileges, sql, self._role))
 
     def _stage(self, table: Table, outputs: Sequence[Output], keys: Sequence[str]) -> None:
-        """Where the connection has another user now, the staging table is the former one's. Only an owner can
-        make it anew, which other columns ask for."""
+        """Check an existing staging table, which may belong to the connection's previous user.
+
+        Only an owner can recreate it, which is necessary if its columns change.
+        """
         name = writer_of(self._query).stage
         targets = [table.column(output.name) for output in outputs]
         known_targets = [target for target in targets if target is not None]
@@ -194,7 +200,7 @@ class PrivilegeCheck(Check):
 def _fits(
     outputs: Sequence[Output], wanted: Sequence[tuple[str, str]], there: Sequence[tuple[str, str]]
 ) -> bool:
-    """Whether the staging table can stay, as far as types are known without Spark."""
+    """Return whether the staging table can stay, as far as types are known without Spark."""
     if len(wanted) != len(there):
         return False
     pairs = zip(outputs, wanted, there, strict=True)

@@ -1,6 +1,6 @@
-"""The task in which Spark reads a table of PostgreSQL, a range of pages at a time.
+"""The task in which Spark reads a table of PostgreSQL, one range of pages at a time.
 
-This module is sent to the executors whole (see task_code): they need pyarrow and psycopg, no mzplan.
+This whole module is sent to the executors (see task_code). They need pyarrow and psycopg, but not mzplan.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mzplan.endpoints.arrays import build
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-_ROWS, _BYTES = 10_000, 32 << 20  # of a batch; the last row may be larger
+_ROWS, _BYTES = 10_000, 32 << 20  # per batch; the last row may exceed the bytes
 
 Read = Callable[[Iterable["RecordBatch"]], Iterator["RecordBatch"]]
 
@@ -21,9 +21,13 @@ Read = Callable[[Iterable["RecordBatch"]], Iterator["RecordBatch"]]
 def reading(
     conninfo: str, session: str, queries: list[str], count: int, counter: Any, secret: str | None
 ) -> Read:
-    """A function for mapInArrow, whose input are numbers of `queries`: their results, texts of `count`
-    columns named `c0`, `c1`, …. `session`: statements that each transaction begins with. `counter`: Spark's
-    accumulator of how many rows came."""
+    """Return a function for mapInArrow that runs queries and returns their results.
+
+    Its input is indexes of `queries`. Its output is `count` text columns named `c0`, `c1`, ….
+
+    `session`: statements at the start of each transaction.
+    `counter`: Spark's accumulator for the number of rows.
+    """
 
     def read(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         for batch in batches:
@@ -50,7 +54,7 @@ def reading(
         except psycopg.Error as problem:
             text = str(problem)
             failure = " ".join((text.replace(secret, "***") if secret else text).split())
-        if failure:  # in one line of our own: a driver's message may repeat what it was given
+        if failure:  # an error of our own in one line: the driver's message may repeat its input
             raise RuntimeError(f"mzplan[COPY]: {failure}")
 
     def _batch(rows: list[Any]) -> RecordBatch:

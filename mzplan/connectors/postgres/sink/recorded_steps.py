@@ -1,4 +1,4 @@
-"""What PostgreSQL has recorded of the steps of a sink: for `mzplan verify`."""
+"""Reads a sink's recorded steps from PostgreSQL, for `mzplan verify`."""
 
 from __future__ import annotations
 

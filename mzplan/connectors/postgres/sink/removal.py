@@ -1,4 +1,4 @@
-"""Removing what a sink's generation keeps in a PostgreSQL database, once nobody can bring it back."""
+"""Removes a sink generation's data from mzplan's own tables, once nothing can restore the sink."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ _MAY_CREATE = "SELECT has_database_privilege(current_database(), 'CREATE')"
 
 
 def forget(connection: Connection, query: ResolvedQuery) -> None:
-    """Remove its rows and its staging table, those of earlier generations too; then mzplan's own tables when
-    no sink has a row in them, and their schema when nothing else is in it and the role could make it anew.
-    Raises psycopg.Error."""
+    """Remove the ledger's rows and the staging table of this and earlier generations.
+
+    Then drop mzplan's own tables if no sink has a row in them. Also drop their schema if it is empty and
+    the role could create it again. Raises psycopg.Error.
+    """
     writer = writer_of(query)
     ledger, schema = writer.ledger, quoted(writer.schema)
     with connection.transaction():
@@ -40,7 +42,7 @@ def forget(connection: Connection, query: ResolvedQuery) -> None:
 
 
 def _drop_tables(connection: Connection, writer: Writer) -> None:
-    """The ledger, if it is empty. A run that has just made it, and has no row yet, fails and begins again."""
+    """Drop the ledger if it is empty. A run that just created it, but has no row yet, fails and restarts."""
     ledger = writer.ledger
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (SETUP_LOCK,))

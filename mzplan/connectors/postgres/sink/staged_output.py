@@ -1,5 +1,7 @@
-"""The postgres sink as an OutputEndpoint, through a staging table: where values must be cast, or the latest
-row of each key found. Rows are copied into it first, then moved into the table together with the step's note.
+"""The postgres sink as an OutputEndpoint that goes through a staging table.
+
+This is necessary if values must be cast, or if the latest row of each key must be found. Rows are copied
+into the staging table, then moved into the table together with the step's note.
 """
 
 from __future__ import annotations
@@ -23,16 +25,17 @@ log = logging.getLogger("mzplan.endpoints")
 
 
 class EmptiedError(Exception):
-    """Fewer rows are in the staging table than were put there; nothing was written."""
+    """The staging table has fewer rows than were staged. Nothing was written."""
 
 
 class StagedOutput:
-    """On the driver. In place of `push_buffer`, the tasks of a batch can stage its rows in parallel: `task`
-    is what each of them runs, and `staged` takes what they report. A step that was written before has one
-    task, for its rows must come in order.
+    """An OutputEndpoint on the driver that moves staged rows.
 
-    Raises psycopg.Error and errors of the driver's for what a server did, FencedError, EmptiedError, and
-    MzplanError where the ledger says that somebody else writes.
+    Instead of `push_buffer`, a batch's tasks can stage its rows in parallel: each runs `task`, and `staged`
+    takes their reports. A step that was written before has one task, because its rows must come in order.
+
+    Raises psycopg.Error and the driver's errors for errors of the server, FencedError, EmptiedError, and
+    MzplanError if the ledger says that another run writes.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class StagedOutput:
         self._last = self._writer.lock(self._connection, for_update=False)
         row = self._connection.execute(self._writer.ledger.written(step).encode()).fetchone()
         self._before = recorded(row, step, self._last)
-        # Here, so that a step which can't be written is refused before its rows come.
+        # Created here, so that a step that can't be written is refused before its rows come.
         last = self._last if self._last >= 0 else None
         replay = StepReplay(step, written=self._before, last=last, compare=self._compare, warn=self._warn)
         self._part = Part(self._target, replay)
@@ -71,7 +74,7 @@ class StagedOutput:
 
     @property
     def repeats(self) -> bool:
-        """Whether the step was written before."""
+        """Return whether the step was written before."""
         return self._before is not None
 
     def push_buffer(self, batch: RecordBatch) -> None:
@@ -84,13 +87,16 @@ class StagedOutput:
             raise
 
     def task(self) -> Task:
-        """A function for mapInArrow that stages a partition of the step."""
+        """Return a function for mapInArrow that stages a partition of the step."""
         last = self._last if self._last >= 0 else None
         return staging_task(self._target, self._started(), self._before, last, self._compare)
 
     def staged(self, parts: Iterable[tuple[int, int, Written]]) -> None:
-        """What the tasks have staged: attempt, its rows, and count and hash of its part of the step. Then
-        `finish_step`."""
+        """Record the rows that the tasks staged. Call `finish_step` afterwards.
+
+        `parts` are tuples of the attempt, its number of staged rows, and the count and hash of its part of
+        the step.
+        """
         listed = list(parts)
         self._part = None
         self._attempts = {attempt: rows for attempt, rows, _ in listed if rows}
@@ -115,7 +121,7 @@ class StagedOutput:
         self._connection.execute(self._writer.ledger.expire(step).encode())
 
     def close(self) -> None:
-        """A step that is under way is given up: what it has staged is worth nothing."""
+        """Abandon a step in progress. Its staged rows are never used."""
         self._step = None
         self._attempts = {}
         if self._part is not None:
@@ -123,7 +129,7 @@ class StagedOutput:
             self._part = None
 
     def _move_rows(self, step: Step) -> None:
-        """Rows and note, in one transaction; our row in `writers` is locked first."""
+        """Move the rows and write the note in one transaction that locks the sink's row in `writers`."""
         ledger, connection = self._writer.ledger, self._connection
         with connection.transaction():
             self._writer.lock(connection)

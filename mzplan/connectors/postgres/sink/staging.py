@@ -1,4 +1,4 @@
-"""From the staging table into the sink's: the statements, and emptying it afterwards."""
+"""Moves rows from the staging table into the sink's table, and empties the staging table."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
 
-# Up to so many staged rows are deleted one by one; emptying the table costs as much as some thousands.
+# TRUNCATE costs as much as deleting some thousand rows, so fewer rows are deleted.
 _TRUNCATE_FROM = 5_000
-# Sorting a batch by key, for upsert.
+# To sort a batch by key, for upsert.
 _WORK_MEM = "64MB"
 _OURS = "_attempt = ANY(%(attempts)s)"
-# Unique indexes of the table (also partial ones) but for those on exactly the key.
+# The table's unique indexes, also partial indexes, except indexes on exactly the key.
 _OTHERS = """
 WITH found AS (
   SELECT i.indpred IS NULL AND i.indexprs IS NULL AS plain, ARRAY(
@@ -39,7 +39,7 @@ WITH found AS (
 SELECT count(*) FROM found
 WHERE NOT (plain AND names @> %(keys)s::text[] AND names <@ %(keys)s::text[])
 """
-# What would notice that a row is deleted and inserted instead of updated.
+# Objects that would notice if a row is deleted and inserted instead of updated.
 _NOTICED = """
 SELECT 'another table refers to it (' || conname || ')' FROM pg_constraint
   WHERE confrelid = %(table)s AND contype = 'f'
@@ -56,14 +56,17 @@ _POSITION_TYPES = {
 }
 
 Position = tuple[tuple[str, str], ...]
-"""Fields of `_position` with the staging column's type, in the order in which they order."""
+"""Fields of `_position` with their staging column types, most significant first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """How staged rows get into a table. `targets` are the table's columns in the order of the outputs, staged
-    as `c0, c1, …`; `keys` are empty for append; with keys, the position is staged as `p0, p1, …`. `there` is
-    the field of the position that says whether the row is to be in the table (1) or not (0)."""
+    """Moves staged rows into a table.
+
+    `targets`: the table's columns in the order of the outputs, staged as `c0, c1, …`.
+    `keys`: key columns; empty for append. With keys, the position is staged as `p0, p1, …`.
+    `there`: the position's field that says whether the row exists (1) or is deleted (0).
+    """
 
     stage: str
     table: Table
@@ -73,8 +76,11 @@ class Move:
     there: str | None = None
 
     def move(self, connection: Connection, attempts: Mapping[int, int]) -> bool:
-        """Move the rows that these attempts staged, and empty the staging table. False (and then the
-        transaction must be undone) when there are not as many as were staged."""
+        """Move the rows that these attempts staged, and empty the staging table.
+
+        Returns False if the number of rows differs from the number that was staged; then undo the
+        transaction.
+        """
         expected = sum(attempts.values())
         ours = {"attempts": list(attempts)}
         if self.keys:
@@ -82,7 +88,7 @@ class Move:
             counted = connection.execute(f"SELECT count(*) FROM {self.stage} WHERE {_OURS}", ours).fetchone()
             moved = int(counted[0]) if counted else 0
             if self.there is not None:
-                # First: what is unique beside the key may come back with another row.
+                # Delete first: another unique value may come back with another row.
                 connection.execute(self._delete(), ours)
             self._put(connection, ours)
         else:
@@ -93,8 +99,11 @@ class Move:
         return True
 
     def _put(self, connection: Connection, ours: Mapping[str, object]) -> None:
-        """The rows that come. Where two rows of a keyed collection have swapped what another unique index
-        holds, no order of updates would do: then all of them are taken away first, and come anew."""
+        """Upsert the rows.
+
+        In a keyed collection, two rows may have swapped a value of another unique index. Then no order of
+        updates works, so all of the batch's keys are deleted first, and their rows are inserted again.
+        """
         if self.there is None:
             connection.execute(self._upsert(), ours)
             return
@@ -117,7 +126,7 @@ class Move:
         )
 
     def _upsert(self) -> str:
-        """Into the table the latest row of each key, or of a keyed collection those that are there."""
+        """Return the statement that upserts the latest row of each key, except deleted rows."""
         keys = ", ".join(quoted(key.name) for key in self.keys)
         listed = ", ".join(quoted(target.name) for target in self.targets)
         updates = ", ".join(
@@ -134,14 +143,17 @@ class Move:
         )
 
     def _delete(self, *, all_of_them: bool = False) -> str:
-        """From the table the rows of the keys of which the latest is not there; or of all keys."""
+        """Return the statement that deletes the keys whose latest row is deleted, or all staged keys."""
         same = " AND ".join(f"t.{quoted(key.name)} = l.{quoted(key.name)}" for key in self.keys)
         gone = "" if all_of_them else f"l.{self._there} = 0 AND "
         return f"DELETE FROM {self.table.sql} AS t USING ({self._latest()}) AS l WHERE {gone}{same}"
 
     def _latest(self) -> str:
-        """The latest row of each key, by position. Keys are compared as the table's type, hence the inner
-        SELECT: two texts may be one uuid."""
+        """Return the query for the latest row of each key, by position.
+
+        The inner SELECT casts keys to the table's types before they are compared: two texts may be one
+        uuid.
+        """
         keys = ", ".join(quoted(key.name) for key in self.keys)
         columns = [quoted(target.name) for target in self.targets]
         listed = ", ".join([*columns, self._there] if self.there is not None else columns)
@@ -161,20 +173,20 @@ class Move:
 def goes_straight(
     table: Table, outputs: Sequence[Output], targets: Sequence[TargetColumn], keys: Sequence[object]
 ) -> bool:
-    """Whether rows are copied into the table itself, without staging."""
+    """Return whether rows can be copied into the table itself, without staging."""
     types = [output.type or "STRING" for output in outputs]
     return not keys and table.takes_copy and copies_straight(types, targets)
 
 
 def has_other_unique(connection: Connection, table: Table, keys: Sequence[TargetColumn]) -> bool:
-    """Whether something beside the key is unique in the table."""
+    """Return whether the table has a unique index on other columns than the key."""
     names = [key.name for key in keys]
     row = connection.execute(_OTHERS, {"table": table.oid, "keys": names}).fetchone()
     return bool(row and row[0])
 
 
 def kept_whole(connection: Connection, table: Table, written: Sequence[TargetColumn]) -> str:
-    """Why a row of the table can't be deleted and inserted anew in the place of an update; "" if it can."""
+    """Return why a row can't be deleted and inserted again instead of updated; "" if it can."""
     names = {column.name for column in written}
     if other := next((column.name for column in table.columns if column.name not in names), None):
         return f"its column {other} is not written by the sink, and would be lost"
@@ -185,7 +197,8 @@ def kept_whole(connection: Connection, table: Table, written: Sequence[TargetCol
 def staging_shape(
     outputs: Sequence[Output], targets: Sequence[TargetColumn], position: Position
 ) -> list[tuple[str, str]]:
-    """Names and types of the staging columns: `c0, c1, …` for the outputs, `p0, …` for the position."""
+    """Return names and types of the staging columns: `c0, c1, …` for the outputs, `p0, …` for the
+    position."""
     columns = [
         (f"c{i}", staged_type(output.type or "STRING", target))
         for i, (output, target) in enumerate(zip(outputs, targets, strict=True))
@@ -194,7 +207,7 @@ def staging_shape(
 
 
 def staged_columns(outputs: Sequence[Output], move: Move) -> list[Expression]:
-    """What Spark's tasks stage of a batch, named as `staging_shape` has it."""
+    """Return the columns that Spark's tasks stage, with the names of `staging_shape`."""
     from pyspark.sql import functions as f
 
     staged: list[Expression] = []
@@ -208,36 +221,36 @@ def staged_columns(outputs: Sequence[Output], move: Move) -> list[Expression]:
 
 
 def position_of(batch: DataFrame) -> Position:
-    """The fields of a batch's `_position`, and how they are staged."""
+    """Return the fields of a batch's `_position`, with their staging types."""
     struct: Any = batch.schema[POSITION].dataType
     return tuple((field.name, _POSITION_TYPES[field.dataType.simpleString()]) for field in struct.fields)
 
 
 def _casts(targets: Sequence[TargetColumn]) -> list[str]:
-    # To the type without its length: the length is left to the assignment, which fails for a text that is
-    # too long, where a cast would cut it.
+    # Cast to the type without its length, because a cast would truncate a text that is too long. The
+    # assignment then fails instead.
     return [f"c{i}::{quoted(target.type_schema)}.{quoted(target.type)}" for i, target in enumerate(targets)]
 
 
 def _descending(i: int, type_: str) -> str:
-    # Text in byte order, as Spark compares it, whatever the database's collation.
+    # Compare text in byte order, as Spark does, whatever the database's collation.
     collation = ' COLLATE "C"' if type_ == "text" else ""
     return f"{_position(i)}{collation} DESC NULLS LAST"
 
 
 def _position(i: int) -> str:
-    """A name beside the table's own."""
+    """Return a column name that can't collide with the table's own."""
     return f'"mzplan p{i}"'
 
 
 def _empty(connection: Connection, stage: str, rows: int) -> None:
-    """Empty the staging table, of what killed attempts left there, too."""
+    """Empty the staging table, including rows that killed attempts left."""
     if rows < _TRUNCATE_FROM:
         connection.execute(f"DELETE FROM {stage}")
         return
     try:
-        with connection.transaction():  # a savepoint: the rows stay moved, whatever happens here
+        with connection.transaction():  # a savepoint, so that a failure here doesn't undo the move
             connection.execute(f"LOCK TABLE {stage} IN ACCESS EXCLUSIVE MODE NOWAIT")
             connection.execute(f"TRUNCATE {stage}")
-    except psycopg.errors.LockNotAvailable:  # an attempt that nobody waits for still copies into it
+    except psycopg.errors.LockNotAvailable:  # an abandoned attempt is still copying into it
         connection.execute(f"DELETE FROM {stage}")

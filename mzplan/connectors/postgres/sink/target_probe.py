@@ -1,4 +1,4 @@
-"""Whether a PostgreSQL server lets a sink write: table, columns, privileges, unique index."""
+"""Probes whether a sink can write to a PostgreSQL server: table, columns, privileges, unique index."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WHERE a.attrelid = %s AND a.attname = ANY(%s) AND NOT a.attnotnull AND NOT t.typ
 
 
 def look_at(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-    """What stands in the way of this sink; nothing is changed. Raises psycopg.Error."""
+    """Return the problems of this sink, without changing anything. Raises psycopg.Error."""
     target = identify(connection)
     check = _TargetCheck(connection, query)
     diagnostics = [*check.problems(outputs), *_compare(connection, query, target)]
@@ -56,9 +56,12 @@ def check_table(
     *,
     made: Sequence[str] = (),
 ) -> list[Diagnostic]:
-    """Whether the table is there (MZ052) and takes the sink's columns (MZ053). `schema`: where it is to be
-    created, if its name does not say that. `made`: the statements with which the sink is about to make what
-    is missing (see `making.lacking`), which then is no error."""
+    """Return MZ052 if the table is missing, or MZ053 if it doesn't accept the sink's columns.
+
+    `schema`: where to create the table, if its name has no schema.
+    `made`: the statements with which the sink is about to make missing parts (see `making.lacking`). Such
+      parts aren't errors.
+    """
     name = query.body["table"]
     if table is None:
         if made:
@@ -87,8 +90,11 @@ def check_table(
 
 
 class _TargetCheck(Check):
-    """What stands in the way of writing to the table, and to mzplan's own. `made`: the statements with which
-    the sink would make what is missing; `lacks`: that, as errors."""
+    """Finds problems of writing to the table, and to mzplan's own tables.
+
+    `made`: the statements with which the sink would make missing parts.
+    `lacks`: these missing parts, as errors.
+    """
 
     made: Sequence[str] = ()
     lacks: Sequence[Diagnostic] = ()
@@ -121,8 +127,11 @@ class _TargetCheck(Check):
             yield from _KeyCheck(self._connection, self._query).problems(table, outputs)
 
     def _captured(self, table: Table) -> Iterator[Diagnostic]:
-        """`"$user"` in the search path is the schema that is called like the role: what a role mzplan creates
-        without a schema goes into mzplan's own, once that is there."""
+        """Warn about a table in mzplan's own schema.
+
+        `"$user"` in the search path is the schema with the role's name. If mzplan's schema has that name,
+        tables without a schema that the role creates end up in it.
+        """
         if table.schema == self._query.body["staging_schema"]:
             yield self._problem(
                 "MZ158",
@@ -150,10 +159,10 @@ class _TargetCheck(Check):
 
 
 class _KeyCheck(Check):
-    """Whether a sink's key finds the rows of its table."""
+    """Checks whether a sink's key finds the rows of its table."""
 
     def problems(self, table: Table, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
-        """MZ055: the key has a unique index and no NULL, and nothing else is unique."""
+        """Yield MZ055 for a key without a unique index, with NULL, or next to another unique index."""
         keys = key_of(self._query)
         columns = [column for key in keys if (column := table.column(key)) is not None]
         if not keys or len(columns) < len(keys):
@@ -179,7 +188,7 @@ class _KeyCheck(Check):
         yield from self._other_unique(table, columns, outputs)
 
     def _null_key(self, nullable: Sequence[str], mended: Sequence[str]) -> Diagnostic:
-        """In SQL, no NULL equals another one: not for a unique index, and not for a DELETE."""
+        """Return MZ055 for a key with NULL: in SQL no NULL equals another, in an index or a DELETE."""
         deleted = ", and a delete would do nothing." if self._query.keys else "."
         left_out = " AND ".join(f"{name} IS NOT NULL" for name in nullable)
         return self._problem(
@@ -194,7 +203,7 @@ class _KeyCheck(Check):
     def _other_unique(
         self, table: Table, keys: Sequence[TargetColumn], outputs: Sequence[Output]
     ) -> Iterator[Diagnostic]:
-        """Below a keyed collection, rows may swap what is unique beside the key (see Move)."""
+        """Warn if rows of a keyed collection may swap values of another unique index (see Move)."""
         if not self._query.keys or not has_other_unique(self._connection, table, keys):
             return
         written = [column for output in outputs if (column := table.column(output.name))]
@@ -214,17 +223,17 @@ class _KeyCheck(Check):
 def _compare(
     connection: Connection, query: ResolvedQuery, target: Mapping[str, Any] | None
 ) -> list[Diagnostic]:
-    """Whether it is the database that the checkpoint's steps are in."""
+    """Return the problems if the checkpoint's steps aren't in this database."""
     try:
         return compare_target(query, target, written(connection, query))
     except psycopg.errors.InsufficientPrivilege:
-        return []  # what is missing is among the other findings
+        return []  # the privilege check reports it
     except OSError as problem:
         return [unreadable(query, problem)]
 
 
 def failed(query: ResolvedQuery, problem: Exception) -> Diagnostic:
-    """One error of a server or a driver."""
+    """Return the diagnostic for an error of a server or a driver."""
     if is_lost(problem):
         return connect_problem(query, problem)
     fix = "try again; if it stays so, look into the server's log."

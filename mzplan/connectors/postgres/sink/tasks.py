@@ -1,7 +1,6 @@
-"""The tasks in which Spark pushes a step: straight into an output, or into the staging table of the other way
-(staged_output).
+"""The tasks in which Spark pushes a step: straight into an output, or into the staging table (staged_output).
 
-This module is sent to the executors whole (see task_code).
+This whole module is sent to the executors (see task_code).
 """
 
 from __future__ import annotations
@@ -23,16 +22,23 @@ REPORT = (
     "outcome STRING, detail STRING, attempt BIGINT, staged BIGINT, row_count BIGINT, content_hash STRING, "
     "warnings ARRAY<STRING>"
 )
-"""What a task returns: `written`; `differs` (compare: fail) or `fenced` (nothing was written), and why; of
-what it staged the attempt and how many rows; of its part of the step count and content hash; warnings."""
+"""A task's report.
+
+`outcome`: `written`, `differs` (with `compare: fail`) or `fenced`; the last two wrote nothing.
+`detail`: why the step differs or is fenced.
+`attempt`, `staged`: the attempt, and the number of rows that it staged.
+`row_count`, `content_hash`: count and hash of the task's part of the step.
+"""
 
 Task = Callable[[Iterable["RecordBatch"]], Iterator["RecordBatch"]]
 
 
 class Part:
-    """One task's part of a step on its way through a staging table. Each attempt of a task draws a number of
-    its own, and every row carries it as `_attempt`: of a task that was tried twice, or runs twice, the rows
-    of the attempt that Spark reported are known from the others."""
+    """One task's part of a step on its way through a staging table.
+
+    Each attempt of a task draws a random number, and each of its rows carries it as `_attempt`. If a task
+    is retried or runs twice, this identifies the rows of the attempt that Spark reported.
+    """
 
     def __init__(self, target: Target, replay: StepReplay):
         import secrets
@@ -53,14 +59,15 @@ class Part:
             self._session = self._target.session(autocommit=True)
             self._copy = copy_into(self._session, self._target, fresh, [("_attempt", pa.int64())])
             failpoint(Failpoint.TASK_BEGUN)
-        # Not by pa.repeat: it needs a scalar, and that imports pandas.
+        # Not with pa.repeat, whose scalar would import pandas.
         marked = pa.py_buffer(self.attempt.to_bytes(8, "little") * fresh.num_rows)
         marks = pa.Array.from_buffers(pa.int64(), fresh.num_rows, [None, marked])
         self._copy.push([marks, *fresh.columns[:-1]])
         self.staged += fresh.num_rows
 
     def finish(self) -> Written:
-        """Count and hash of the whole part, staged rows and those that were there. Raises DiffersError."""
+        """Return count and hash of the whole part, including rows that existed before. Raises
+        DiffersError."""
         if self._copy is not None:
             self._copy.finish()
             self._copy = None
@@ -77,8 +84,7 @@ class Part:
 
 
 def straight_task(output: PostgresOutput, step: Step) -> Task:
-    """A function for mapInArrow that pushes the one partition of a step (in_one_task) into an output that was
-    not used."""
+    """Return a function for mapInArrow that pushes a step into a new output. The step has one partition."""
 
     def push(batches: Iterable[RecordBatch], warnings: list[str]) -> dict[str, Any]:
         output.warn = warnings.append
@@ -97,7 +103,10 @@ def straight_task(output: PostgresOutput, step: Step) -> Task:
 def staging_task(
     target: Target, step: Step, written: Written | None, last: Step | None, compare: Compare
 ) -> Task:
-    """A function for mapInArrow that stages one partition of a step: with `written`, its only one."""
+    """Return a function for mapInArrow that stages a partition of a step.
+
+    With `written`, the partition is the step's only one.
+    """
 
     def push(batches: Iterable[RecordBatch], warnings: list[str]) -> dict[str, Any]:
         replay = StepReplay(step, written=written, last=last, compare=compare, warn=warnings.append)
@@ -120,16 +129,19 @@ def staging_task(
 
 
 def run_here(task: Task) -> dict[str, Any]:
-    """What a task without rows reports: a batch without partitions has none."""
+    """Run the task on the driver without rows, for a batch that has no partitions."""
     (batch,) = task(())
     (report,) = batch.to_pylist()
     return dict(report)
 
 
 def _forget_zips() -> None:
-    """Before each task, Spark's worker calls importlib.invalidate_caches(), which has the finder of every zip
-    on the path read its directory again, of Spark's largest jar, too: up to a fifth of a second, for files
-    that never change. Where Python has no finder it makes one, of the directory that it knows."""
+    """Drop the import system's cached readers of zip files.
+
+    Before each task, Spark's worker calls importlib.invalidate_caches(), and then each reader reads its
+    zip directory again, even of Spark's largest jar. That takes up to a fifth of a second, for files that
+    never change. A new reader uses the directory that Python has cached.
+    """
     import sys
     from zipimport import zipimporter
 
@@ -139,7 +151,7 @@ def _forget_zips() -> None:
 
 
 def _told(problem: Exception) -> str:
-    """What the server says first, and of which column: its details hold the row's values."""
+    """Return the server's primary message and the column. Its details contain the row's values."""
     told = {
         bytes(name).decode(): bytes(text).decode() for name, text in getattr(problem, "details", None) or ()
     }
@@ -164,7 +176,7 @@ def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], se
         import pyarrow as pa
 
         warnings: list[str] = []
-        # What goes wrong is reported in one line of our own: a driver's message repeats the row.
+        # Errors are reported in one line of our own, because the driver's message repeats the row.
         failure = ""
         report: dict[str, Any] = {"outcome": "written"}
         try:

@@ -1,7 +1,7 @@
-"""Who writes: mzplan's own tables in a PostgreSQL database, made and taken over by a run, on the driver.
+"""The allowed writer of a sink: a run creates and takes over mzplan's own tables in the database.
 
-Beside those of the ledger (ledger) there is, in the schema `staging_schema`, `stage_<id>_g<n>`: rows
-on their way, UNLOGGED; worthless outside a step.
+This runs on the driver. Next to the ledger's tables, the schema `staging_schema` has `stage_<id>_g<n>`, an
+UNLOGGED table for staged rows. Its content has no value outside a step.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from mzplan.connectors.postgres.types import quoted
 from mzplan.endpoints.interface import Written
 from mzplan.model.diagnostics import MzplanError, error
 
-# An advisory lock's number: who creates mzplan's own tables does so alone.
+# Number of the advisory lock that serializes the creation of mzplan's own tables.
 SETUP_LOCK = 0x6D7A706C616E
-# Steps whose rows in `steps` are kept, and how often older ones are removed, in steps.
+# Number of steps to keep in `steps`, and after how many steps older rows are removed.
 _KEPT_STEPS = 100_000
 _PRUNE_EVERY = 1_000
 
@@ -31,7 +31,7 @@ WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY at
 
 
 def writer_of(query: ResolvedQuery, epoch: int = 0) -> Writer:
-    """The writer of a sink, whose query's id is not known yet."""
+    """Return the writer of a sink. Its query id isn't known yet."""
     return Writer(
         schema=query.body["staging_schema"],
         sink=query.description.id,
@@ -44,7 +44,8 @@ def writer_of(query: ResolvedQuery, epoch: int = 0) -> Writer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Who writes: one sink's generation, at one run. Every step passes through its row in `writers`."""
+    """One run of a sink's generation, as the writer of its steps. Every step goes through its row in
+    `writers`."""
 
     schema: str
     sink: str
@@ -65,14 +66,14 @@ class Writer:
 
     @property
     def application(self) -> str:
-        """What our connections call themselves, so that a later run can end what an earlier one left."""
+        """Return the application name of our connections, by which a later run finds an earlier run's."""
         return f"mzplan {self.stage}"[:63]
 
     @property
     def stage(self) -> str:
-        """The staging table's name."""
+        """Return the staging table's name."""
         name = f"stage_{self.sink}_g{self.generation}"
-        if len(name.encode()) > 63:  # PostgreSQL would cut it
+        if len(name.encode()) > 63:  # PostgreSQL would truncate it
             name = f"stage_{hashlib.sha256(name.encode()).hexdigest()[:48]}"
         return name
 
@@ -87,14 +88,15 @@ class Writer:
         emptied: Table | None = None,
         goes_on: int | None = None,
     ) -> None:
-        """Once a run: make what is missing, take over from older runs and generations, and lay out the
-        staging table in that shape (None: it is not used). The table `emptied`, if any, is emptied by a
-        generation's first run, and only once. `goes_on`: the steps before
-        this one are taken for written, and for ours, whatever is found.
+        """Create missing tables, and take over from earlier runs and generations. Called once per run.
 
-        Raises MzplanError MZ068 when a newer runner has taken over, MZ069 when another checkpoint wrote.
+        `shape`: lay out the staging table with these columns; None if it isn't used.
+        `emptied`: a table that a generation's first run empties, once.
+        `goes_on`: treat the steps before this one as written by this query, whatever the ledger says.
+
+        Raises MzplanError MZ068 if a newer runner has taken over, MZ069 if another checkpoint wrote.
         """
-        # Any login of the database could hold this lock: it is taken only where there is something to make.
+        # Any user of the database could hold this lock, so take it only if something must be created.
         if self._lacking(connection):
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", (SETUP_LOCK,))
@@ -115,8 +117,10 @@ class Writer:
                 self._lay_out(connection, [("_attempt", "bigint"), *shape])
 
     def _end_earlier_runs(self, connection: Connection) -> None:
-        """End connections of an earlier run of this sink, frozen or cut off: their locks would keep us
-        waiting. Not those of a newer runner, which has recorded its epoch before it wrote."""
+        """End connections of an earlier run of this sink, whose locks would block us.
+
+        A newer runner's connections stay: it recorded its epoch before it wrote.
+        """
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s "
             "AND usename = current_user AND datname = current_database() AND pid <> pg_backend_pid() "
@@ -126,7 +130,7 @@ class Writer:
         )
 
     def _begin(self, connection: Connection, emptied: Table | None) -> None:
-        # Locked, so that an earlier generation's transaction is over, or sees that we have begun.
+        # Lock these rows, so that an earlier generation's transaction has ended, or sees our new row.
         connection.execute(
             f"SELECT 1 FROM {self._writers} WHERE sink = %s AND generation < %s FOR UPDATE",
             (self.sink, self.generation),
@@ -153,7 +157,7 @@ class Writer:
             connection.execute(f"CREATE UNLOGGED TABLE {self.stage_sql} ({columns})")
 
     def lock(self, connection: Connection, for_update: bool = True) -> int:
-        """The last step written (-1: none), with our row locked until the transaction ends."""
+        """Return the last written step (-1 if none), with our row locked until the transaction ends."""
         row = connection.execute(
             f"SELECT epoch, query_id, step FROM {self._writers} "
             f"WHERE sink = %s AND generation = %s{' FOR UPDATE' if for_update else ''}",
@@ -184,7 +188,8 @@ class Writer:
         return int(step)
 
     def expect(self, last: int, step: int) -> bool:
-        """Whether `step` is to be written now (False: it was). Raises MzplanError MZ069 on a gap."""
+        """Return whether `step` must be written now; False if it was already. Raises MzplanError MZ069 for
+        a gap."""
         if step <= last:
             return False
         if step > last + 1:
@@ -192,22 +197,25 @@ class Writer:
         return True
 
     def written(self, connection: Connection, step: int, last: int) -> Written | None:
-        """What is recorded of a step that is written; None of one before the `last` that was forgotten.
-        Raises MzplanError MZ069 where the last one's row is gone: what is new is what it lacks."""
+        """Return the record of a written step, or None if it is older than `last` and has expired.
+
+        Raises MzplanError MZ069 if the last step's record is missing, because `expire` never deletes it.
+        """
         row = connection.execute(self.ledger.written(step).encode()).fetchone()
         if row is None and step == last:
             raise self._lost(f"step {step} is written, and its row in steps is gone")
         return Written(rows=row[0], digest=row[1]) if row is not None else None
 
     def expire(self, connection: Connection, step: int) -> None:
-        """Forget steps long past, now and then: one a second makes thirty million a year."""
+        """Delete records of old steps once in a while: a step a second makes thirty million records a
+        year."""
         if step % _PRUNE_EVERY == _PRUNE_EVERY - 1:
             connection.execute(self.ledger.expire(step - _KEPT_STEPS).encode())
 
     def check_target(self, connection: Connection, table: Table) -> None:
-        """See that the table is the one that was written until now, and was not emptied. A rewritten table
-        (VACUUM FULL, TRUNCATE) has another file; one that lost its rows to DELETE looks like any other.
+        """Check that the table is still the one that was written, and wasn't emptied.
 
+        A rewritten table (VACUUM FULL, TRUNCATE) has another file. A DELETE of all rows can't be detected.
         Raises MzplanError MZ069.
         """
         row = connection.execute(
@@ -231,7 +239,8 @@ class Writer:
         )
 
     def _is_empty(self, connection: Connection, table: Table) -> bool:
-        """By its size, as that needs no privilege: who only adds rows need not be able to read them."""
+        """Return whether written rows are gone, by the table's size. Reading rows would need another
+        privilege."""
         written = connection.execute(
             f"SELECT 1 FROM {self._steps} WHERE sink = %s AND generation = %s AND row_count > 0 LIMIT 1",
             (self.sink, self.generation),
@@ -258,8 +267,8 @@ class Writer:
         return self.ledger.writers
 
     def _lacking(self, connection: Connection) -> list[str]:
-        """The statements that make what is missing of mzplan's own tables."""
-        # Looked up first: CREATE … IF NOT EXISTS needs the privilege to create also where nothing is to do.
+        """Return the statements that create the missing parts of mzplan's own tables."""
+        # Look first: CREATE … IF NOT EXISTS needs the privilege to create even if nothing is missing.
         schema = quoted(self.schema)
         tables = {
             "writers": "sink text, generation integer, address text NOT NULL, epoch bigint NOT NULL, "

@@ -1,1 +1,1 @@
-"""PostgreSQL as a source, by a DurableInputEndpoint: what its tables hold, then what changes in them."""
+"""PostgreSQL as a source through a DurableInputEndpoint: the tables' rows, then their changes."""

@@ -1,7 +1,7 @@
-"""What the tables of a PostgreSQL source held before their changes are read: steps of a snapshot.
+"""The rows that a source's tables hold before their changes are read: steps of a snapshot.
 
-It may be read in several sittings, each in a later snapshot, since one ends with the session that holds it.
-What was read in an earlier one is in the notes of the steps (see `snapshot`).
+The rows may be read in several sessions, each with a later snapshot, because a snapshot ends with its
+session. The notes of the steps record the progress of earlier sessions (see `snapshot`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from mzplan.connectors.postgres.source.upstream_problems import SLOT_GONE, SLOT_
 
 
 class Backlog:
-    """`check` finds out whether the slot and the tables are still what the notes say. All raise
-    MzplanError, psycopg.Error."""
+    """Plans and describes the snapshot's steps. Methods raise MzplanError and psycopg.Error.
+
+    `check` checks that slot and tables still match the notes.
+    """
 
     def __init__(
         self, query: ResolvedQuery, names: Names, leaves: Leaves, shapes: Shapes, check: Callable[[], None]
@@ -48,13 +50,13 @@ class Backlog:
         self._snapshot: DatabaseSnapshot | None = None
 
     def is_left(self, newest: Note) -> bool:
-        """Whether something is to be read of a snapshot after this step."""
+        """Return whether rows of a snapshot are still unread after this step."""
         tables = newest["tables"]
         missing = any(name not in tables for name in self._query.body["tables"])
         return missing or next_chunk(tables) is not None or bool(self._leaves.attached)
 
     def next(self, newest: Note | None) -> Note:
-        """The step after the newest; without chunks when all is read."""
+        """Return the step after the newest one. It has no chunks if everything is read."""
         snapshot = self._opened(newest)
         tables = dict(newest["tables"]) if newest is not None else {}
         begins = newest["to"] if newest is not None else lsn_text(self._begins(snapshot))
@@ -78,7 +80,7 @@ class Backlog:
             tables = after_chunk(tables, chunk)
         types = newest["types"] if newest is not None else {}
         self._shapes.look(current, types)
-        # Of a table that was read before, changes are still to come: what is new of it is theirs to record.
+        # Changes of tables that were read before still follow, and they record these tables' new types.
         types = {**self._shapes.known, **types}
         return {
             "kind": "snapshot",
@@ -93,7 +95,7 @@ class Backlog:
         }
 
     def parts(self, note: Note) -> list[ReadTask]:
-        """What the tasks are to read of a step, in another snapshot if that one has ended."""
+        """Return the tasks that read a step, in another snapshot if the step's own has ended."""
         snapshot = self._opened(note)
         with session(self._query) as (_, connection):
             tables = tables_of(connection, self._query)
@@ -112,7 +114,7 @@ class Backlog:
         ]
 
     def close(self) -> None:
-        """Let the snapshot go: it keeps the server from tidying up what is seen in it."""
+        """Release the snapshot, which keeps the server from removing old row versions."""
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None:
             snapshot.close()
@@ -123,10 +125,10 @@ class Backlog:
         with session(self._query) as (info, connection):
             tables = tables_of(connection, self._query)
             if newest is not None:
-                self._check()  # first: a table that lost its place in the publication lost changes, too
+                self._check()  # before `publish`: a table that left the publication has lost changes
             opened = list(tables.values())
             publish(connection, self._names, opened)
-            # Before the snapshot begins: what is attached later is not known by it.
+            # Look before the snapshot begins, so that partitions attached later aren't treated as known.
             recorded = newest["leaves"] if newest is not None else {}
             self._leaves.look(connection, {name: table.oid for name, table in tables.items()}, recorded)
             try:
@@ -140,7 +142,7 @@ class Backlog:
         return self._snapshot
 
     def _begins(self, snapshot: DatabaseSnapshot) -> Lsn:
-        """From where on the changes are wanted, when nothing is recorded yet."""
+        """Return the LSN from which changes are needed, if no step is recorded yet."""
         if snapshot.created:
             return snapshot.lsn
         with session(self._query) as (_, connection):

@@ -1,6 +1,7 @@
-"""The rows of pgoutput's messages, a column at a time: many messages laid end to end in one buffer. The
-values are pieces of it, which Arrow takes in bulk; where a column begins is known from where the one before
-it ended.
+"""Decodes the rows of pgoutput's messages column by column.
+
+Many messages are concatenated in one buffer. Values are slices of it, which Arrow takes in bulk. A column
+begins where the previous column ends.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 INSERT, UPDATE, DELETE = b"IUD"
-_NEW = ord("N")  # else an old row, or its key, comes first
+_NEW = ord("N")  # otherwise an old row, or its key, comes first
 _NULL, _UNCHANGED = b"nu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """A table, as the stream describes it before its first row. `types`: the oids of the columns' types;
-    `identity`: the columns that are sent of a row that is deleted; `full`: that is all of them."""
+    """A table, as the stream describes it before its first row.
+
+    `types`: oids of the columns' types.
+    `identity`: columns that are sent for a deleted row.
+    `full`: the identity is all columns.
+    """
 
     id: int
     schema: str
@@ -38,8 +43,10 @@ class Relation:
 
 @dataclass(slots=True)
 class Values:
-    """One column of some rows: pieces of a buffer. `kind` is n (NULL), u (a value that did not change and is
-    not sent), t (text)."""
+    """One column of some rows, as slices of a buffer.
+
+    `kind`: n (NULL), u (unchanged, and not sent), or t (text).
+    """
 
     kind: Bytes
     start: Ints
@@ -49,8 +56,11 @@ class Values:
         return Values(self.kind[rows], self.start[rows], self.length[rows])
 
     def unchanged_from(self, old: Values) -> Values:
-        """Where a value was not sent, the old one. That is never NULL: NULL is always sent. So an old row
-        that has NULL there is none but its key (as of a partition whose replica identity is not FULL)."""
+        """Return the values, with values that weren't sent replaced by the old ones.
+
+        A NULL in the old row is never used: NULLs are always sent, so such an old row has only the key.
+        (It comes from a partition whose replica identity isn't FULL.)
+        """
         same = (self.kind == _UNCHANGED) & (old.kind != _NULL)
         if not same.any():
             return self
@@ -61,14 +71,16 @@ class Values:
         )
 
     def lacks(self) -> bool:
-        """Whether there is a value that was not sent."""
+        """Return whether any value wasn't sent."""
         return bool((self.kind == _UNCHANGED).any())
 
 
 @dataclass(slots=True)
 class TableChanges:
-    """Changes of one table, all upserts or all deletes. `lsn` and `sequence` order them: where the commit of
-    the transaction is, and which of its changes it is. A delete has the columns of the key."""
+    """Changes of one table, all upserts or all deletes. A delete has only the key's columns.
+
+    `lsn` and `sequence` order the changes: the LSN of the transaction's commit, and the number within it.
+    """
 
     relation: Relation
     deleted: bool
@@ -78,13 +90,13 @@ class TableChanges:
     columns: dict[str, Values]
 
     def text(self, column: str) -> StringArray:
-        """A column as Arrow strings."""
+        """Return a column as Arrow strings."""
         return _strings(self.data, self.columns[column])
 
 
 @dataclass(slots=True)
 class MessageBlock:
-    """Messages of one kind and table. `at` is where the first tuple of each begins: its letter."""
+    """Messages of one kind and table. `at` is the offset of each message's first tuple: its letter."""
 
     relation: Relation
     key: tuple[str, ...]
@@ -119,14 +131,14 @@ class MessageBlock:
             now = [new.unchanged_from(was) for new, was in zip(now, before, strict=True)]
         moved = self._key_changed(before, now)
         if moved.any():
-            # Before the row comes back under its new key, which may be the same, written in another way.
+            # The delete precedes the upsert with the new key, which may be the same key in another notation.
             gone = self._picked(moved)
             gone.sequence = gone.sequence - 1
             yield gone.made([values.at(moved) for values in before], deleted=True)
         yield self.made(now, deleted=False)
 
     def _key_changed(self, before: list[Values], now: list[Values]) -> Any:
-        """Of which rows the key is another one now."""
+        """Return the mask of the rows whose key has changed."""
         from pyarrow import compute as pc
 
         changed = np.zeros(len(self.at), bool)
@@ -153,7 +165,7 @@ class MessageBlock:
         return TableChanges(self.relation, deleted, self.data, self.lsn, self.sequence, by_name)
 
     def _tuples(self, at: Ints) -> tuple[list[Values], Ints]:
-        """The columns of the tuples that begin there, and where they end."""
+        """Return the columns of the tuples that begin at these offsets, and the offsets of their ends."""
         count = len(self.relation.columns)
         assert (u16(self.buffer, at) == count).all(), "a tuple has the columns of its relation"
         at = at + 2
@@ -176,13 +188,15 @@ def u32(buffer: Bytes, at: Ints) -> Ints:
 
 
 def _strings(data: bytes, values: Values) -> StringArray:
-    """From pieces of the buffer: an array of all pieces and what lies between them, of which every other one
-    is taken."""
+    """Return slices of the buffer as an Arrow array.
+
+    It first makes an array of all slices and the gaps between them, then takes every second element.
+    """
     import pyarrow as pa
 
     count = len(values.start)
     present = (values.kind != _NULL) & (values.kind != _UNCHANGED)
-    # Pieces of NULLs are empty, and lie where the one before ended, so that offsets grow.
+    # The slice of a NULL is empty and begins at the previous slice's end, so that offsets increase.
     start = np.where(present, values.start, 0)
     end = np.where(present, values.start + values.length, 0)
     end = np.maximum.accumulate(end)

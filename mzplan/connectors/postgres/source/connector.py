@@ -30,14 +30,17 @@ _RELEASE_S = 60.0
 
 
 class PostgresSource(SourceConnector):
-    """Rows of a snapshot first, then changes; each of a keyed collection (see
-    mzplan.schema.columns.CHANGE): an EndpointSource for each query, whose endpoint is its PostgresInput."""
+    """Reads rows of a snapshot, then changes, into a keyed collection (schema.columns.CHANGE).
+
+    Each query has an EndpointSource whose endpoint is a PostgresInput.
+    """
 
     position = "STRUCT<lsn: BIGINT, sequence: BIGINT>"
-    """The LSN of the commit and a count within the transaction; of rows of a snapshot its LSN and 0."""
+    """The commit's LSN and a count within the transaction. Rows of a snapshot have the snapshot's LSN and
+    0."""
 
     guarded = True
-    """A change counts only when it is newer than the stored row: that may be of a later snapshot."""
+    """A change is applied only if it is newer than the stored row, which may be from a later snapshot."""
 
     leaves = True
 
@@ -53,8 +56,11 @@ class PostgresSource(SourceConnector):
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
     ) -> Diagnostic | None:
-        """The system identifier and the database say which one it is: wherever it is, and whatever it is
-        called. Another timeline is the same database, promoted: its slot decides (`check_position`)."""
+        """Compare system identifier and database; host and name don't matter.
+
+        Another timeline means the same database after a promotion: its slot decides (see
+        `check_position`).
+        """
         names = {"system_identifier": "the system identifier", "database_oid": "the database"}
         differing = [
             f"{label} is {found[name]} instead of {recorded[name]}"
@@ -69,7 +75,7 @@ class PostgresSource(SourceConnector):
         return self._endpoints(query).check_position(query, position)
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
-        """The changes: a new generation begins with a snapshot of what the tables hold then."""
+        """Return the loss of read changes: a new generation begins with a snapshot of the current rows."""
         log = StepLog(former.steps)
         kept = log.steps()
         notes = [log.note(step) for step in kept]
@@ -87,8 +93,10 @@ class PostgresSource(SourceConnector):
         return self._endpoints(query).stream(spark, query)
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
-        """Bytes of the server's log: written since what is committed, and kept for the slot. None where the
-        server does not say."""
+        """Return bytes of the server's log: written since the committed step, and kept for the slot.
+
+        None if the server doesn't answer, or has no slot.
+        """
         try:
             with session(query, patience(query)) as (_, connection):
                 slot = find_slot(connection, Names.of(query).slot)
@@ -97,12 +105,14 @@ class PostgresSource(SourceConnector):
         return {"lag_bytes": slot.lag, "retained_bytes": slot.retained} if slot is not None else None
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
-        """The bounds of the steps, and what they say of the tables: the slot stays, under its name."""
+        """Copy the steps' bounds and notes. The slot stays under its name."""
         copy_steps(earlier, later)
 
     def release(self, query: ResolvedQuery) -> None:
-        """Drop the slot and the publication of a generation that is given up, where they are mzplan's own.
-        Raises MzplanError."""
+        """Drop the slot and publication of an abandoned generation, if they are mzplan's own.
+
+        Raises MzplanError.
+        """
         with explaining(query), session(query, _RELEASE_S) as (_, connection):
             unpublish(connection, Names.of(query))
 

@@ -1,6 +1,7 @@
-"""Is it still what was read? A PostgreSQL source records with each step, beside its bounds, which tables they
-were (by oid: a name can come to mean another table), what their columns and their partitions were (a column
-by its number, an enum's label by its oid), and on which timeline of the server they lie.
+"""Checks that a PostgreSQL source still reads the same tables.
+
+Each step's note records the tables by oid, because a name can move to another table. It records their
+columns by number, enum labels by oid, partitions by oid, and the server's timeline.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from mzplan.connectors.postgres.types import numeric_size, quoted
 from mzplan.model.diagnostics import MzplanError
 
 NO_SLOT = "it is not there: somebody dropped it, or the server was promoted or restored without it"
-# Whether a partition, or one that it is a part of, was attached by a transaction after the one that made it;
-# else which one that was, and by which of its commands it became a part. The catalogue's rows say it: those
-# of a table's system columns are never changed.
+# Returns whether a partition or one of its parents was attached by a later transaction than the one that
+# created the partition; otherwise that transaction, and the number of its command that attached it. This is
+# known from catalog rows: the rows of a table's system columns never change.
 _LEAVES = """
 SELECT c.oid::bigint, n.nspname, c.relname, coalesce(pg_relation_size(c.oid), 0) > 0,
        coalesce(up.later, true), a.xmin::text, up.command
@@ -57,8 +58,8 @@ WHERE t.isleaf AND c.oid <> %(table)s ORDER BY 1
 _BEFORE = "WHERE ctid < '(8,0)' AND xmin = %s::xid AND cmin::text::bigint < %s"
 
 Types = Mapping[str, Mapping[str, Sequence[Any]]]
-"""By the source's name of a table, by declared column: type and typmod, as the catalogue has them, and as
-people know them; then its number, and an enum's labels by their oids."""
+"""By the source's table name and declared column: type and typmod as in the catalog, the type for people,
+the column's number, and an enum's labels by oid."""
 
 _INTEGERS = ("int2", "int4", "int8")
 _TIMES = ("timestamp", "timestamptz", "time", "timetz")
@@ -68,7 +69,7 @@ _TIMES = ("timestamp", "timestamptz", "time", "timetz")
 
 
 def check_slot(query: ResolvedQuery, names: Names, connection: Connection, needed: Lsn) -> None:
-    """Whether a slot holds the changes since an LSN. Raises MzplanError MZ223."""
+    """Raise MzplanError MZ223 unless a slot has all changes since an LSN."""
     slot = find_slot(connection, names.slot)
     if slot is None:
         raise SLOT_GONE.error(query, slot=names.slot, why=NO_SLOT)
@@ -88,13 +89,13 @@ def _moved(query: ResolvedQuery, names: Names, why: str, needed: Lsn) -> MzplanE
 
 @contextlib.contextmanager
 def streaming(query: ResolvedQuery, names: Names, after: Lsn) -> Iterator[ReplicationLink]:
-    """The slot's stream, with what comes after an LSN. Raises MzplanError MZ223, psycopg.Error."""
+    """Yield the slot's stream of the changes after an LSN. Raises MzplanError MZ223, psycopg.Error."""
     with (
         reached(query, f"mzplan {query.address}") as info,
         contextlib.closing(ReplicationLink(info)) as link,
     ):
         link.stream(names.slot, names.publication)
-        # Only now: while the slot is streamed, nobody else can advance it.
+        # Check it only now, because nothing else can advance a slot while it is streamed.
         with session(query) as (_, connection):
             check_slot(query, names, connection, after)
         yield link
@@ -109,10 +110,10 @@ def check_timeline(
     reached: Lsn,
     within_s: float = math.inf,
 ) -> None:
-    """Whether what was read up to an LSN of one timeline is in the history of the server's own: a server that
-    was promoted or restored may lack the end of it, and have written other things there since.
+    """Check that the server's history contains everything read up to an LSN of one timeline.
 
-    `within_s`: see `connect`. Raises MzplanError MZ223, psycopg.Error.
+    A server that was promoted or restored may lack the end of that timeline, and may have written other
+    transactions since. `within_s`: see `connect`. Raises MzplanError MZ223, psycopg.Error.
     """
     if recorded is None or now is None or recorded == now:
         return
@@ -128,13 +129,13 @@ def check_timeline(
 
 
 def _left(info: str, now: int, recorded: int, within_s: float) -> Lsn | None:
-    """Where the history of a timeline leaves another one; None if it does not say."""
+    """Return the LSN at which a timeline's history leaves another timeline, or None if unknown."""
     with contextlib.closing(ReplicationLink(info, within_s)) as link:
         try:
             rows = link.command(f"TIMELINE_HISTORY {now}".encode())
         except psycopg.OperationalError as problem:
             if state_of(problem) is None:
-                raise  # the question did not arrive
+                raise  # not the server's answer, but a broken connection
             return None
     for line in (rows[0][1] or "").splitlines():
         number, *rest = line.split()[:2] or [""]
@@ -153,7 +154,7 @@ def check_tables(
     read: Iterable[str],
     recorded: Mapping[str, int],
 ) -> dict[str, Table]:
-    """The tables that were read, if they are those that are there, and published. Raises MZ043."""
+    """Return the existing tables. Raises MZ043 unless they are the recorded ones, and published."""
     present: dict[str, Table] = {}
     in_publication = published(connection, names.publication)
     for name in read:
@@ -178,7 +179,7 @@ def check_tables(
 
 
 class Shapes:
-    """`known`: what the tables' columns are now."""
+    """Compares the tables' columns with the recorded ones. `known`: the current columns."""
 
     def __init__(self, query: ResolvedQuery):
         self._query = query
@@ -186,13 +187,16 @@ class Shapes:
         self.known: dict[str, dict[str, Sequence[Any]]] = {}
 
     def look(self, tables: Mapping[str, Table], recorded: Types) -> None:
-        """Compare with what a step has recorded; what it has not is as it is. Raises MzplanError MZ230."""
+        """Compare the tables with a step's record. Columns without a record count as unchanged.
+
+        Raises MzplanError MZ230.
+        """
         for name, table in tables.items():
             before = recorded.get(name, {})
             known: dict[str, Sequence[Any]] = {}
             for column in self._columns:
                 current = table.column(column.name)
-                if current is None:  # reported when a row lacks it
+                if current is None:  # reported when a row lacks the column
                     if column.name in before:
                         known[column.name] = before[column.name]
                     continue
@@ -208,7 +212,7 @@ class Shapes:
             self.known[name] = known
 
     def _ensure_same(self, table: str, column: str, was: Sequence[Any], now: Sequence[Any]) -> None:
-        """Raise MzplanError MZ230 for what changes values and sends no row."""
+        """Raise MzplanError MZ230 for a schema change that changes values but sends no rows."""
         if was[3] != now[3]:
             raise ANOTHER_COLUMN.error(self._query, table=table, column=column, was=was[3], now=now[3])
         renamed = [label for oid, label in was[4].items() if now[4].get(oid) != label]
@@ -216,7 +220,7 @@ class Shapes:
             raise RELABELLED.error(self._query, table=table, column=column, labels=", ".join(renamed))
 
     def added(self, recorded: Types) -> dict[str, list[str]]:
-        """By table, the columns that are declared only since a step: rows from before may lack them."""
+        """Return, by table, the columns declared since a step was recorded. Earlier rows may lack them."""
         added = {
             name: [column.name for column in self._columns if column.name not in before]
             for name, before in recorded.items()
@@ -225,8 +229,10 @@ class Shapes:
 
 
 def keeps_values(was: Sequence[Any], now: Sequence[Any], *, as_text: bool) -> bool:
-    """Whether a column that gets another type has the same values as before, also as text if that is what
-    is read of them."""
+    """Return whether a column's values stay the same with its new type.
+
+    With `as_text`, they must also stay the same as text, because the source reads text.
+    """
     (old, new), (old_typmod, new_typmod) = (str(was[0]), str(now[0])), (int(was[1]), int(now[1]))
     if (old, old_typmod) == (new, new_typmod):
         return True
@@ -254,8 +260,11 @@ def _keeps_digits(was: tuple[int, int] | None, now: tuple[int, int] | None, *, a
 
 
 class Leaves:
-    """`known`: by the source's name of a table, the oids of its partitions whose rows are read, or come as
-    changes. `attached`: those that came with rows of their own, perhaps, as (schema, name) by oid."""
+    """Tracks partitions (leaf tables).
+
+    `known`: by the source's table name, oids of partitions whose rows are read or arrive as changes.
+    `attached`: by table, new partitions that may have brought rows of their own, as (schema, name) by oid.
+    """
 
     def __init__(self) -> None:
         self.known: dict[str, list[int]] = {}
@@ -264,8 +273,10 @@ class Leaves:
     def look(
         self, connection: Connection, tables: Mapping[str, int], recorded: Mapping[str, list[int]]
     ) -> None:
-        """See what came, to tables by oid, since the step that `recorded` is of. Where that is nothing, all
-        that is there is known."""
+        """Find partitions that were added to tables (given by oid) since the step with `recorded`.
+
+        If nothing is recorded, all current partitions count as known.
+        """
         for name, table in tables.items():
             rows = connection.execute(_LEAVES, {"table": table}).fetchall()
             before = self.known.get(name, recorded.get(name))
@@ -281,8 +292,10 @@ class Leaves:
                 self.attached[name] = new
 
     def take(self) -> dict[str, set[tuple[str, str]]]:
-        """What was attached, by table. It is known from now on: who asks reads it in a snapshot that begins
-        after it was seen."""
+        """Return the attached partitions by table, which count as known from now on.
+
+        The caller must read them in a snapshot that begins later.
+        """
         taken, self.attached = self.attached, {}
         for name, leaves in taken.items():
             self.known[name] = sorted([*self.known[name], *leaves])
@@ -292,11 +305,13 @@ class Leaves:
 def _came_with_rows(
     connection: Connection, schema: str, leaf: str, later: bool, maker: str, command: int | None
 ) -> bool:
-    """Whether a partition that has rows now may have had some before it was one: so not the common one, that
-    is made as a partition."""
+    """Return whether a partition with rows may have had some before it was attached.
+
+    False in the usual case, a table created as a partition.
+    """
     if later or command is None:
         return True
-    # Made and attached in one transaction, with rows between, which are its first ones.
+    # Created and attached in one transaction. Rows that were inserted in between are the table's first rows.
     statement = f"SELECT EXISTS (SELECT 1 FROM ONLY {quoted(schema)}.{quoted(leaf)} {_BEFORE})"
     try:
         row = connection.execute(statement.encode(), (maker, command)).fetchone()

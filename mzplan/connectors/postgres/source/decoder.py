@@ -1,6 +1,7 @@
-"""pgoutput's messages, decoded in columns: a Python loop sees each message once, and never a value of it.
+"""Decodes pgoutput's messages by column: a Python loop visits each message once, but never a value.
 
-The messages of many rows are laid end to end; then each column of all rows is found at once (see `columns`).
+The messages of many rows are concatenated, then each column of all rows is located at once (see
+`columns`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class TruncateError(ValueError):
 
 
 class IdentityError(ValueError):
-    """A row was updated or deleted, and its key is not in the replica identity of its table."""
+    """A row was updated or deleted, but the table's replica identity lacks the source's key."""
 
     def __init__(self, table: str):
         super().__init__(f"the key is not in the replica identity of {table}")
@@ -47,16 +48,19 @@ class IdentityError(ValueError):
 
 @dataclass(slots=True)
 class _Pending:
-    """Messages that are not decoded yet, and which transaction each belongs to."""
+    """Messages that aren't decoded yet, and the transaction of each."""
 
     messages: list[memoryview | bytes] = field(default_factory=list)
     size: int = 0
-    # (index of its first message here, its commit's LSN, how many of its changes came before)
+    # (index of its first message here, LSN of its commit, number of its changes in earlier buffers)
     transactions: list[tuple[int, Lsn, int]] = field(default_factory=list)
 
     def begin(self, lsn: Lsn) -> None:
-        """Another transaction. Before PostgreSQL 15 those without changes of ours are sent, too, and there
-        may be millions of them: of these only the last one is kept."""
+        """Begin another transaction.
+
+        PostgreSQL 14 also sends transactions without changes of our tables, possibly millions. Only the
+        last of them is kept.
+        """
         first = len(self.messages)
         if self.transactions and self.transactions[-1][0] == first:
             self.transactions.pop()
@@ -64,8 +68,11 @@ class _Pending:
 
 
 class Decoder:
-    """Of one stream. `tables`: the ids of the tables that matter: the rows of others are left out, and
-    nothing is kept of them. `keys` gives the key's columns of a table, as they are called there."""
+    """Decodes one stream.
+
+    `keys`: returns the names of the key's columns in a table.
+    `tables`: ids of the tables to decode; rows of other tables are skipped.
+    """
 
     def __init__(self, keys: Callable[[Relation], Sequence[str]], tables: Container[int]):
         self._keys = keys
@@ -76,8 +83,10 @@ class Decoder:
     def changes(
         self, messages: Iterable[tuple[Lsn | None, memoryview | bytes]], after: Lsn, to: Lsn
     ) -> Iterator[TableChanges]:
-        """The rows of all transactions whose commits lie in (after, to], both of which are ends of records of
-        the log. Raises TruncateError, IdentityError."""
+        """Yield the changes of all transactions that commit in (after, to].
+
+        Both bounds are ends of log records. Raises TruncateError, IdentityError.
+        """
         pending, lsn, count, skip = _Pending(), 0, 0, False
         for end, data in messages:
             if end is not None:
@@ -105,7 +114,7 @@ class Decoder:
                 if commit_end >= to:
                     break
             elif kind == _RELATION:
-                # The same table may have other columns from here on.
+                # The table may have other columns from here on.
                 yield from self._decoded(pending)
                 pending = _Pending(transactions=[(0, lsn, count)])
                 self._learn(data)
@@ -120,8 +129,10 @@ class Decoder:
             self._key_of.pop(table, None)
 
     def _key(self, table: int) -> tuple[str, ...]:
-        """Looked up with the first row that matters: tables whose changes are skipped, because they were read
-        before, may have been of another shape then."""
+        """Return the key's columns in a table, looked up at the first row that matters.
+
+        A table may have had another shape during changes that are skipped because they were read before.
+        """
         if table not in self._key_of:
             self._key_of[table] = tuple(self._keys(self._relations[table]))
         return self._key_of[table]
@@ -135,7 +146,7 @@ class Decoder:
         if not pending.messages:
             return
         lengths = np.fromiter(map(len, pending.messages), np.int64, len(pending.messages))
-        # Behind the last one is room, for what is read without looking.
+        # Padding, because numbers are read at the end of the last message without a bounds check.
         data = b"".join([*pending.messages, b"\0" * 8])
         buffer = np.frombuffer(data, np.uint8)
         starts = np.cumsum(lengths) - lengths + HEADER
@@ -148,7 +159,7 @@ class Decoder:
             for kind in (INSERT, UPDATE, DELETE):
                 rows = np.flatnonzero((tables == table) & (kinds == kind))
                 if len(rows):
-                    # An update without the old key may have changed it: nobody would know.
+                    # Without the old key, a change of the key in an update can't be detected.
                     if kind != INSERT and not (relation.full or relation.identity.issuperset(key)):
                         raise IdentityError(f"{relation.schema}.{relation.name}")
                     block = MessageBlock(
@@ -158,7 +169,7 @@ class Decoder:
 
 
 def tables_changed(data: memoryview | bytes) -> tuple[int, ...]:
-    """The ids of the tables in which a message changes something."""
+    """Return the ids of the tables that a message changes."""
     kind = data[HEADER]
     if kind in _ROWS:
         return struct.unpack_from(">I", data, HEADER + 1)
@@ -166,7 +177,7 @@ def tables_changed(data: memoryview | bytes) -> tuple[int, ...]:
 
 
 def commit_of(data: memoryview | bytes) -> Lsn | None:
-    """Where the commit of the transaction is that a message begins."""
+    """Return the commit's LSN if the message begins a transaction, otherwise None."""
     return int(struct.unpack_from(">Q", data, HEADER + 1)[0]) if data[HEADER] == _BEGIN else None
 
 

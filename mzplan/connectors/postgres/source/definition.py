@@ -1,5 +1,4 @@
-"""What a source's role must be granted, and its publication: from the description alone. The slot it makes
-itself."""
+"""A source's privileges and publication, derived from the description. The source creates its slot itself."""
 
 from __future__ import annotations
 
@@ -22,7 +21,10 @@ _PUBLIC = "public"
 
 
 def ddl(query: ResolvedQuery) -> Ddl:
-    """The statements that let the role follow the tables, which must be there. Raises MzplanError MZ301."""
+    """Return the statements that let the role follow the tables, which must exist.
+
+    Raises MzplanError MZ301.
+    """
     body, link = query.body, query.link.body
     role = role_of(link)
     named = [split_name(table) for table in body["tables"]]

@@ -1,13 +1,13 @@
-"""A PostgreSQL database as a DurableInputEndpoint: first what its tables hold, then what changes in them.
+"""A PostgreSQL database as a DurableInputEndpoint: first the tables' rows, then their changes.
 
-A step of a snapshot is some ranges of blocks of the tables, read side by side; a step of changes is a range
-of the server's log, (from, to], with all transactions whose commit lies in it. Both are only bounds, kept in
-a StepLog: what makes a step of changes readable again is the slot, which keeps the log until `expire`.
+A snapshot step is some ranges of table blocks, read in parallel. A step of changes is a range (from, to] of
+the server's log, with all transactions that commit in it. For both, a StepLog stores only the bounds. A step
+of changes can be read again because the slot keeps the log until `expire`.
 
-Rows of a snapshot carry the LSN that they are of as their position, and changes that of their commit: so the
-changes since the slot was made may come on top of rows that have them already, and are ignored there. That is
-what lets a snapshot be read in several sittings, each with a later one: a row that moved between them to
-where it is not read any more was changed, and comes with the changes.
+A snapshot's rows have the snapshot's LSN as their position, and changes have their commit's LSN. So a
+change since the slot's creation may meet a row that already includes it; then the change is ignored. For
+the same reason, the snapshot can be read in several sessions, each with a later snapshot. If a row moves
+in between to a block that isn't read again, it was changed, and arrives with the changes.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 _IDLE_EVERY_S = 10.0
 _TABLES_EVERY_S = 10.0
-_MARKS = ("tables", "oids", "leaves", "types", "timeline")  # of a note: what is the same for the step after
+_MARKS = ("tables", "oids", "leaves", "types", "timeline")  # parts of a note that the next note inherits
 
 
 class PostgresInput:
-    """Raises MzplanError for what a server did, and StepError."""
+    """The endpoint of one source. Raises MzplanError for errors of the server, and StepError."""
 
     def __init__(self, query: ResolvedQuery, storage: str):
         self._query = query
@@ -115,18 +115,18 @@ class PostgresInput:
             raise StepError(f"can't expire steps before {step}: the newest is {steps.stop - 1}")
         if step <= steps.start:
             return
-        # Everything before the end of the last step that is not needed any more.
+        # The end of the last step that expires.
         done = lsn_of(self._log.note(step - 1)["to"])
-        # In this order: a slot that has stayed behind is harmless, one that is ahead of the steps is refused.
+        # Log first: a slot that is behind the steps is harmless, but one that is ahead is refused.
         self._log.expire(step)
         self._watch.close()
         with explaining(self._query), session(self._query) as (_, connection):
             advance(connection, self._names.slot, done)
 
-    # ── what makes it fit for much: parts, and no more in memory than a batch
+    # ── for large steps: parts, with one batch at a time in memory
 
     def offers(self, step: Step) -> bool:
-        """Whether the step just beyond would have rows. `commit` of it is then possible without `read`."""
+        """Return whether the step just beyond would have rows. If so, it can be committed without `read`."""
         self._offered = step
         if self._planned is not None and self._planned[0] == step:
             return True
@@ -135,11 +135,11 @@ class PostgresInput:
         return note is not None
 
     def parts(self, step: Step) -> list[ReadTask]:
-        """What the tasks are to read of a durable step, in another snapshot if that one has ended."""
+        """Return the tasks that read a durable step, in another snapshot if the step's own has ended."""
         return self._parts(self._log.note(step))
 
     def batches(self, part: ReadTask) -> Iterator[RecordBatch]:
-        """The rows of a part: the source's columns, `_position` and `_change`."""
+        """Yield the rows of a part: the source's columns, `_position` and `_change`."""
         with explaining(self._query):
             if part.table is None and part.after < part.to:
                 yield from self._reading.changes(
@@ -151,9 +151,11 @@ class PostgresInput:
                 )
 
     def check(self) -> None:
-        """Whether the server still has what the durable steps and those after them need. Raises MzplanError
-        MZ223, MZ043."""
-        with contextlib.suppress(TimeoutError), explaining(self._query):  # the probe reports who is silent
+        """Check that the server still has everything that durable and later steps need.
+
+        Raises MzplanError MZ223, MZ043.
+        """
+        with contextlib.suppress(TimeoutError), explaining(self._query):  # the probe reports a silent server
             seconds = patience(self._query)
             bounded(lambda: self._check_slot(seconds), seconds)
 
@@ -161,7 +163,7 @@ class PostgresInput:
         self._watch.close()
         self._backlog.close()
 
-    # ── how
+    # ── planning
 
     def _parts(self, note: Note) -> list[ReadTask]:
         if note["kind"] == "changes":
@@ -178,7 +180,7 @@ class PostgresInput:
                 consumer.push(batch)
 
     def _plan(self) -> Note | None:
-        """What the next step would be; None while there is nothing."""
+        """Return the next step's note, or None if there are no new rows."""
         with explaining(self._query):
             newest = self._log.newest()
             if newest is not None and not self._checked:
@@ -195,15 +197,17 @@ class PostgresInput:
             return self._next_changes(newest)
 
     def _nothing(self) -> Note:
-        """A step without rows."""
+        """Return the note of a step without rows."""
         newest = self._log.newest() or self._state
         at = newest["to"]
         marks: Note = {name: newest[name] for name in _MARKS}
         return {"kind": "changes", "after": at, "to": at, **marks}
 
     def _added(self, note: Note) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """By table, the columns that rows of a step may lack: those that were declared only then, or are
-        since it was recorded."""
+        """Return, by table, the columns that rows of a step may lack.
+
+        They were declared in that step, or since it was recorded.
+        """
         later, then = self._shapes.added(note["types"]), note.get("added", {})
         names = sorted({*later, *then})
         return tuple((name, (*later.get(name, ()), *then.get(name, ()))) for name in names)
@@ -214,14 +218,14 @@ class PostgresInput:
         after, recorded = self._reached(newest)
         with session(self._query) as (info, connection):
             timeline = timeline_of(connection)
-            if timeline != self._timeline:  # promoted meanwhile
+            if timeline != self._timeline:  # promoted in the meantime
                 check_timeline(self._query, self._names, info, timeline, recorded, after)
                 self._timeline = timeline
             oids = self._oids_of(connection, newest)
             to = self._end.read(connection)
             found = to > after and self._watch.finds(after, to, self._ours(oids))
-            # Before each step of changes, which may come from after a change of the table itself. And now and
-            # then while only other tables change: a table that was made anew has no changes.
+            # Check before each step of changes, because they may follow an ALTER TABLE. Also check once in a
+            # while when only other tables change: a recreated table sends no changes.
             if found or time.monotonic() - self._tables_seen_at >= _TABLES_EVERY_S:
                 self._check_tables(connection, newest)
         if to <= after:
@@ -243,7 +247,7 @@ class PostgresInput:
         return None
 
     def _oids_of(self, connection: Connection, newest: Note) -> dict[str, int]:
-        """Which tables they are: as it was recorded, else as it is now."""
+        """Return the tables' oids, as recorded, otherwise as they are now."""
         recorded = {**self._oids, **newest["oids"]}
         if not set(self._query.body["tables"]) <= set(recorded):
             tables = tables_of(connection, self._query)
@@ -262,33 +266,39 @@ class PostgresInput:
         self._tables_seen_at = time.monotonic()
 
     def _reached(self, newest: Note) -> tuple[Lsn, int | None]:
-        """Up to where all is read, and on which timeline of the server that is."""
+        """Return the LSN up to which everything is read, and its timeline."""
         idle, to = self._idle.reached(), lsn_of(newest["to"])
         return idle if idle[0] > to else (to, newest["timeline"])
 
     def _pass_idle(self, to: Lsn, timeline: int | None) -> None:
-        """Nothing of ours is in the log up to there: once all steps are committed downstream, the server need
-        not keep it."""
+        """Let the server discard its log up to `to`, in which our tables have no changes.
+
+        This waits until all steps are committed downstream.
+        """
         if time.monotonic() - self._looked_at < _IDLE_EVERY_S:
             return
         self._looked_at = time.monotonic()
         steps = self.steps()
         if self._done() < steps.stop:
             return
-        # Recorded before it is done: where the slot stands must never be a surprise.
+        # Record it first, so that the slot is never ahead of the record.
         self._idle.record(to, timeline)
         self._watch.confirm(to)
 
     def _done(self) -> Step:
-        """The steps before this one are committed downstream: Spark's source hears of it only with the next
-        micro-batch, but its log has it at once."""
+        """Return the step before which all steps are committed downstream.
+
+        The checkpoint's log has it at once; Spark's source learns of it only at the next micro-batch.
+        """
         checkpoint = self._query.checkpoint
         position = checkpoint.position() if checkpoint is not None else None
         return step_of(position or "") or 0
 
     def _check_slot(self, within_s: float = math.inf) -> None:
-        """The slot still has all that is needed, and the tables are the same. Raises MzplanError MZ223,
-        MZ223, MZ043."""
+        """Check that the slot has all needed changes, and that the tables are the same.
+
+        Raises MzplanError MZ223, MZ043.
+        """
         until = time.monotonic() + within_s
         newest = self._log.newest()
         if newest is None:
@@ -307,7 +317,7 @@ class PostgresInput:
 
 
 class PostgresInputFactory:
-    """Makes PostgresInputs of one source. Pickled into Spark's Python processes: it holds the secrets."""
+    """Creates the PostgresInputs of one source. It is pickled for Spark's Python processes, with secrets."""
 
     def __init__(self, query: ResolvedQuery):
         self._query = query

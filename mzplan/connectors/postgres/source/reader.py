@@ -1,4 +1,4 @@
-"""What one task does for a PostgreSQL source: a part of a step into Arrow batches."""
+"""Reads a part of a PostgreSQL source's step into Arrow batches, in one task."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ _DOMAINS_OF_REALS = (
 
 
 class Reading:
-    """Raises MzplanError for rows that the source can't take, psycopg.Error and those of ADBC."""
+    """Reads changes and snapshot chunks.
+
+    Raises MzplanError for rows that the source can't take, psycopg.Error, and ADBC's errors.
+    """
 
     def __init__(self, query: ResolvedQuery, names: Names):
         self._query = query
@@ -68,10 +71,13 @@ class Reading:
         passed: Lsn = 0,
         added: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> Iterator[RecordBatch]:
-        """All transactions whose commit is in (after, to], of the tables with these oids, whatever they are
-        called there; where none are known, of the tables with these names now. The slot may begin
-        after `after`, but not after `passed`: up to there was nothing. Columns that are `added`, by table,
-        are NULL in rows from before they were there."""
+        """Yield all transactions that commit in (after, to], for the tables with these oids.
+
+        The tables may have other names now. Without oids, the tables are found by name. The slot may begin
+        after
+        `after`, but not after `passed`: there are no changes up to there. Columns in `added` (by table)
+          are NULL in rows from before they existed.
+        """
         if not oids:
             with session(self._query) as (_, connection):
                 tables = tables_of(connection, self._query)
@@ -95,7 +101,7 @@ class Reading:
                 raise KEY_NOT_SENT.error(self._query, table=problem.table, key=key) from None
 
     def _check_columns(self, relation: Relation, added: Sequence[str]) -> None:
-        """Raises MzplanError MZ230 for a column that was dropped or renamed."""
+        """Raise MzplanError MZ230 for a column that was dropped or renamed."""
         table = f"{relation.schema}.{relation.name}"
         lacking = [c.name for c in self._own_columns if _there(relation.columns, c.name) is None]
         gone = [name for name in lacking if name not in added]
@@ -103,7 +109,7 @@ class Reading:
             raise COLUMN_GONE.error(self._query, table=table, columns=", ".join(gone))
 
     def _of_reals(self, relation: Relation) -> set[str]:
-        """The columns of reals, of arrays of them, and of domains over these."""
+        """Return the columns of type real, arrays of real, and domains over these."""
         types = dict(zip(relation.columns, relation.types, strict=True))
         reals = {_REAL, _REALS}
         domains = [type_ for type_ in types.values() if type_ >= _FIRST_USER_OID]
@@ -120,7 +126,7 @@ class Reading:
             if column.name == self._table_column:
                 arrays.append(_same(table, len(rows.lsn)))
                 continue
-            # Not yet there (see `_check_columns`), or of a row that is deleted, which has but its key.
+            # Added later (see `_check_columns`), or the row is deleted and has only its key.
             if name is None or name not in rows.columns:
                 arrays.append(_nulls(arrow_type(column.type), len(rows.lsn)))
                 continue
@@ -135,7 +141,7 @@ class Reading:
     def chunk(
         self, table: str, relation: tuple[str, str], first: int, end: int, snapshot: str, lsn: Lsn
     ) -> Iterator[RecordBatch]:
-        """The rows in some blocks of a relation, as a snapshot holds them."""
+        """Yield the rows in some blocks of a relation, as a snapshot holds them."""
         import numpy as np
         from adbc_driver_postgresql import dbapi
 
@@ -153,7 +159,7 @@ class Reading:
             dbapi.connect(info, autocommit=True) as connection_,
             connection_.cursor() as cursor,
         ):
-            # One command at a time: ADBC prepares each.
+            # One command at a time, because ADBC prepares each.
             for command in (SESSION, *join_snapshot(snapshot)):
                 cursor.execute(command)
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(8 << 20)})
@@ -194,7 +200,7 @@ class Reading:
     def _placed(
         self, arrays: list[Array], lsn: Any, sequence: Any, where: str, *, deleted: bool
     ) -> RecordBatch:
-        """The columns, then `_position` and `_change`."""
+        """Return a batch of the columns, `_position` and `_change`."""
         import pyarrow as pa
 
         columns = self._query.columns
@@ -218,7 +224,10 @@ class Reading:
 
 
 def _fetched(batches: RecordBatchReader) -> Iterator[RecordBatch]:
-    """What the server or the driver report amid the rows is an error of Arrow's. Raises psycopg.Error."""
+    """Yield batches, and translate Arrow's errors, by which ADBC reports errors amid the rows.
+
+    Raises psycopg.Error.
+    """
     import pyarrow as pa
 
     try:
@@ -231,7 +240,7 @@ def _fetched(batches: RecordBatchReader) -> Iterator[RecordBatch]:
 
 
 def _there(columns: Sequence[str], name: str) -> str | None:
-    """The column of that name; else the one that differs in nothing but case, if there is just one."""
+    """Return the column of that name, or the only column whose name differs just in case."""
     if name in columns:
         return name
     alike = [column for column in columns if column.lower() == name.lower()]

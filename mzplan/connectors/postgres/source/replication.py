@@ -1,9 +1,9 @@
-"""The replication protocol of PostgreSQL, as far as a logical slot needs it: commands, and a stream.
+"""PostgreSQL's replication protocol, as far as a logical slot needs it: commands, and a stream.
 
-psycopg knows no replication, but libpq does: the connection is one with `replication=database`, and
+psycopg doesn't support replication, but libpq does: the connection has `replication=database`, and
 START_REPLICATION turns it into a COPY in both directions. The SQL function that reads a slot
-(pg_logical_slot_peek_binary_changes) would make the server keep a whole step in temporary files, and could
-not be stopped after the first change.
+(pg_logical_slot_peek_binary_changes) isn't used. It makes the server keep a whole step in temporary files,
+and can't stop after the first change.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from psycopg.conninfo import make_conninfo
 from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.types import quoted
 
-# A reader that is silent for so long is dead: the server ends its stream, and its slot is free again.
+# The server ends the stream of a reader that is silent this long, which frees its slot.
 _SENDER_TIMEOUT_S = 120.0
-# A server that is silent for so long is dead. Well above the other: while it decodes a large transaction
-# of which nothing is published, it reads no question, and answers only when half of its time-out has passed.
+# A server that is silent this long is dead. This is well above the sender's timeout. While the server decodes
+# a large unpublished transaction, it reads no messages, and replies only after half of its timeout.
 _SILENCE_S = 2.5 * _SENDER_TIMEOUT_S
-# What a role or a database may have set otherwise, by changes and by snapshot alike. Text is what is read: in
-# the forms that values.py knows. A large transaction or a snapshot takes its time; where a policy
-# hides rows, that is to be an error. (transaction_timeout is there since PostgreSQL 17.)
+# Settings that a role or a database may override, for changes and snapshots. Text must have the formats that
+# values.py knows. Large transactions and snapshots need time, and hidden rows (row_security) must be an
+# error. transaction_timeout exists since PostgreSQL 17.
 SESSION = """
 SELECT set_config(s.name, wanted.value, false) FROM pg_settings AS s JOIN (VALUES
   ('client_encoding', 'UTF8'), ('datestyle', 'ISO'), ('timezone', 'UTC'), ('intervalstyle', 'postgres'),
@@ -37,18 +37,18 @@ SELECT set_config(s.name, wanted.value, false) FROM pg_settings AS s JOIN (VALUE
   ('transaction_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('row_security', 'off')
 ) AS wanted (name, value) ON lower(s.name) = wanted.name
 """
-_SLOT_WAIT_S = 20.0  # for the walsender of a reader that has just gone
-_PING_S = 0.05  # after so long without a message, the server's place is requested
+_SLOT_WAIT_S = 20.0  # wait for the walsender of a reader that has just ended
+_PING_S = 0.05  # after this time without a message, the server's position is requested
 _XLOG, _KEEPALIVE = ord("w"), ord("k")
 LOCK_NOT_AVAILABLE = "55P03"
 HEADER = 25
-"""Bytes before pgoutput's message in each piece of the stream: w, two LSNs, a time."""
+"""Bytes before pgoutput's message in each piece of the stream: `w`, two LSNs, a time."""
 
 Lsn = int
 
 
 def lsn_of(text: str) -> Lsn:
-    """`"16/B374D848"` → a number that orders like it."""
+    """Convert `"16/B374D848"` to a number with the same order."""
     high, _, low = text.partition("/")
     return int(high, 16) << 32 | int(low, 16)
 
@@ -58,7 +58,7 @@ def lsn_text(lsn: Lsn) -> str:
 
 
 class SlotError(psycopg.OperationalError):
-    """What a server answered to a command of the replication protocol. `state` is the SQLSTATE."""
+    """The server's error for a command of the replication protocol. `state` is the SQLSTATE."""
 
     def __init__(self, message: str, state: str | None):
         super().__init__(message)
@@ -66,12 +66,14 @@ class SlotError(psycopg.OperationalError):
 
 
 class ReplicationLink:
-    """A connection that speaks the replication protocol. `within_s`: see `connect`. Raises psycopg.Error for
-    what a server did."""
+    """A connection that speaks the replication protocol. `within_s`: see `connect`.
+
+    Raises psycopg.Error for errors of the server.
+    """
 
     def __init__(self, conninfo: str, within_s: float = math.inf):
-        # Never by a call that waits inside libpq: it keeps the interpreter to itself, and where the server is
-        # behind a tunnel, the other end of the connection is a thread of this process.
+        # Never use a call that waits inside libpq, because it holds the interpreter lock. With a tunnel, a
+        # thread of this process is the other end of the connection.
         self._owner = connect(make_conninfo(conninfo, replication="database"), within_s=within_s)
         self._connection = self._owner.pgconn
         try:
@@ -82,7 +84,7 @@ class ReplicationLink:
             raise
 
     def command(self, text: bytes, most_s: float = _SILENCE_S) -> list[list[str | None]]:
-        """Run a command, and give the rows that it brings, within so many seconds."""
+        """Run a command within `most_s` seconds, and return its rows."""
         self._owner.most_s = most_s
         result = self._run(text)
         if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
@@ -93,7 +95,7 @@ class ReplicationLink:
         ]
 
     def stream(self, slot: str, publication: str) -> None:
-        """Begin to stream a slot, from what it has confirmed on. Waits a moment for one that is in use."""
+        """Start streaming a slot from its confirmed position. Waits briefly if the slot is in use."""
         options = f"proto_version '1', publication_names {_literal(quoted(publication))}"
         command = f"START_REPLICATION SLOT {quoted(slot)} LOGICAL 0/0 ({options})".encode()
         deadline = time.monotonic() + _SLOT_WAIT_S
@@ -108,8 +110,11 @@ class ReplicationLink:
             time.sleep(0.05)
 
     def messages(self) -> Iterator[tuple[Lsn | None, memoryview | bytes]]:
-        """What the slot brings: a message (with `HEADER` bytes before it), or how far the server has read its
-        log without finding more (then the message is empty). Nothing is confirmed but by `confirm`."""
+        """Yield messages of the slot, and the server's progress.
+
+        A message is (None, data) with `HEADER` bytes before it. Progress is (lsn, b""): the server has
+        read its log up to that LSN without finding more. Only `confirm` confirms anything.
+        """
         connection, heard = self._connection, time.monotonic()
         waits = 0
         while True:
@@ -136,7 +141,7 @@ class ReplicationLink:
                 raise psycopg.OperationalError(f"the server was silent for {_SILENCE_S:.0f} s")
 
     def confirm(self, lsn: Lsn) -> None:
-        """What is before that is not needed again: the server may discard it."""
+        """Confirm a position. The server may discard the log before it."""
         self._connection.put_copy_data(struct.pack(">cQQQQB", b"r", lsn, lsn, lsn, 0, 0))
         self._connection.flush()
 
@@ -144,7 +149,7 @@ class ReplicationLink:
         self._owner.close()
 
     def _run(self, text: bytes) -> pq.abc.PGresult:
-        """Run a command: its result, of several statements the last one's or the first that failed."""
+        """Run a command. For several statements, return the first failed result, or the last one."""
         self._connection.send_query(text)
         results: list[pq.abc.PGresult] = self._owner.wait(generators.execute(self._connection))
         if not results:
@@ -153,7 +158,7 @@ class ReplicationLink:
         return next(failed, results[-1])
 
     def _wait(self) -> bool:
-        """Whether anything came within a moment."""
+        """Return whether anything arrived within a moment."""
         socket = self._connection.socket
         ready, _, _ = select.select([socket], [], [], _PING_S)
         if ready:
@@ -161,7 +166,7 @@ class ReplicationLink:
         return bool(ready)
 
     def _answer(self, *, ask: bool) -> None:
-        """A standby's status update that confirms nothing."""
+        """Send a standby status update that confirms nothing."""
         self._connection.put_copy_data(struct.pack(">cQQQQB", b"r", 0, 0, 0, 0, ask))
         self._connection.flush()
 
@@ -180,11 +185,14 @@ class ReplicationLink:
 
 
 def create_slot(link: ReplicationLink, slot: str, *, temporary: bool = False) -> tuple[Lsn, str]:
-    """Make a slot. Its consistent point, and a snapshot of exactly what was committed before that: it can be
-    taken over until the link is closed or given another command."""
+    """Create a slot, and return its consistent point and the name of an exported snapshot.
+
+    The snapshot has exactly the transactions committed before that point. Other sessions can import it
+    until the link is closed or runs another command.
+    """
     kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
     making = f"CREATE_REPLICATION_SLOT {quoted(slot)} {kind} pgoutput EXPORT_SNAPSHOT"
-    rows = link.command(making.encode(), math.inf)  # it waits for the end of each transaction under way
+    rows = link.command(making.encode(), math.inf)  # it waits for all open transactions
     _, point, snapshot, _ = rows[0]
     assert point is not None
     return lsn_of(point), snapshot or ""

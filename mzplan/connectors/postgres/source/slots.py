@@ -1,7 +1,7 @@
-"""What a PostgreSQL source has on its server: a publication and a slot.
+"""A PostgreSQL source's publication and replication slot on its server.
 
-The slot keeps the server's log (WAL) from the end of what is committed downstream, so it is what makes steps
-of changes durable.
+The slot keeps the server's log (WAL) from the end of the steps that are committed downstream, so it makes
+steps of changes durable.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SELECT slot_type, plugin, database, active_pid, wal_status, confirmed_flush_lsn:
        pg_wal_lsn_diff(pg_current_wal_insert_lsn(), confirmed_flush_lsn)::bigint
 FROM pg_replication_slots WHERE slot_name = %s
 """
-# From the locks: these everybody may see, and each transaction that writes holds one of its own number.
+# Found through locks, because every role can see them and each writing transaction locks its own id.
 _OLDEST_WRITER = """
 SELECT l.pid, a.application_name, coalesce(a.datname, p.database),
        to_char(coalesce(a.xact_start, p.prepared) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"'), p.gid
@@ -59,13 +59,13 @@ NO_TABLE = Problem(
 
 
 Limits = dict[tuple[str, str], tuple[list[str] | None, str | None]]
-"""By schema and name of a table: its columns that are published (None: all), and the condition of its rows
-that are (None: all)."""
+"""By schema and name of a table: its published columns (None: all), and the condition of its published
+rows (None: all)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """The publication and the slot of a source, and which of them are mzplan's own."""
+    """The publication and slot of a source, and whether they are mzplan's own."""
 
     publication: str
     slot: str
@@ -74,8 +74,10 @@ class Names:
 
     @classmethod
     def of(cls, query: ResolvedQuery) -> Names:
-        """Adopted, or named after the source's id, which it keeps for life, and the generation that has made
-        them. Raises MzplanError."""
+        """Return the configured names, or names after the source's id and its original generation.
+
+        Raises MzplanError.
+        """
         id_ = re.sub("[^a-z0-9_]", "_", query.description.id)
         derived = f"mzplan_{id_}_g{origin_of(query)}"
         publication, slot = query.body.get("publication"), query.body.get("slot")
@@ -89,8 +91,11 @@ class Names:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A logical slot as the server describes it. `retained`: bytes of log that it keeps; `lag`: bytes that
-    were written since what it has confirmed."""
+    """A logical slot as the server describes it.
+
+    `retained`: bytes of log that the slot keeps.
+    `lag`: bytes of log written since the confirmed position.
+    """
 
     plugin: str
     database: str
@@ -102,7 +107,6 @@ class Slot:
 
 
 def find_slot(connection: Connection, name: str) -> Slot | None:
-    """The logical slot of that name; None if there is none."""
     row = connection.execute(_SLOT, (name,)).fetchone()
     if row is None:
         return None
@@ -119,10 +123,10 @@ def find_slot(connection: Connection, name: str) -> Slot | None:
 
 
 def insert_lsn(connection: Connection) -> tuple[Lsn, Lsn]:
-    """The end of the log as it was written last, which is the end of a record, and how much is on disk.
+    """Return the log's insert position, which is the end of a record, and its flush position.
 
-    The latter alone may lie within a record: a slot that is advanced to there loses the transaction whose
-    commit that record is.
+    The flush position may be inside a record. Advancing a slot to it would lose the transaction whose
+    commit is that record.
     """
     row = connection.execute(
         "SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text"
@@ -132,10 +136,12 @@ def insert_lsn(connection: Connection) -> tuple[Lsn, Lsn]:
 
 
 def flush_log(connection: Connection) -> None:
-    """Have what is written of the log put on disk, by a commit of our own, of a message that nobody reads.
-    A server does so only for commits: what else is written (hint bits by a SELECT, if pages have checksums)
-    waits for its WAL writer, which sleeps for seconds where little is to do. Nothing where the role or the
-    server does not allow it."""
+    """Flush the server's log with a commit of our own, of a message that nothing reads.
+
+    A server flushes at once only for commits. Other records, such as hint bits of a SELECT, wait for the
+    WAL writer, which sleeps for seconds on an idle server. Does nothing if the role or server doesn't
+    allow it.
+    """
     try:
         connection.execute("SELECT pg_logical_emit_message(true, 'mzplan', '')")
     except psycopg.DatabaseError as problem:
@@ -145,18 +151,18 @@ def flush_log(connection: Connection) -> None:
 
 
 class LogEnd:
-    """Up to where the server's log can be read."""
+    """The position up to which the server's log can be read."""
 
     def __init__(self) -> None:
         self._candidate: Lsn = 0
 
     def read(self, connection: Connection) -> Lsn:
-        """The end of a record of the log that is on disk, as new as can be had without waiting for long."""
+        """Return the newest end of a log record that is on disk, without waiting for long."""
         end, flushed = insert_lsn(connection)
         if flushed >= end:
             return end
-        # There is more written than is on disk, under load always. Soon it is, unless nobody commits: then we
-        # do. Where we may not, it is what was the end at the last look.
+        # Some records aren't on disk yet, as always under load. Wait briefly for other commits, then commit
+        # ourselves. If that isn't allowed, use the end from the previous call.
         before, self._candidate = self._candidate, end
         deadline = time.monotonic() + _FLUSH_WAIT_S
         while flushed < end and time.monotonic() < deadline:
@@ -171,7 +177,7 @@ class LogEnd:
 
 
 def advance(connection: Connection, name: str, to: Lsn) -> None:
-    """Let the server forget what is before. It may come later, so a slot that is busy is left alone."""
+    """Let the server discard the log before a position. Does nothing while the slot stays busy."""
     slot = find_slot(connection, name)
     if slot is None or slot.confirmed >= to:
         return
@@ -184,7 +190,7 @@ def advance(connection: Connection, name: str, to: Lsn) -> None:
 
 
 def publish(connection: Connection, names: Names, tables: Sequence[Table]) -> None:
-    """See that mzplan's own publication is there and has these tables."""
+    """Create mzplan's own publication if it is missing, and add missing tables."""
     if not names.own_publication:
         return
     present = published(connection, names.publication)
@@ -203,14 +209,14 @@ def publish(connection: Connection, names: Names, tables: Sequence[Table]) -> No
 
 
 def published(connection: Connection, publication: str) -> Limits:
-    """The tables of a publication, and what of them it has."""
+    """Return the tables of a publication, with their published columns and row conditions."""
     limits = "attnames::text[], rowfilter" if connection.info.server_version >= 150000 else "NULL, NULL"
     rows = connection.execute(_PUBLISHED.format(limits=limits).encode(), (publication,)).fetchall()
     return {(schema, table): (columns, where) for schema, table, columns, where in rows}
 
 
 def oldest_writer(connection: Connection) -> str | None:
-    """Which transaction that has written something is open for longest, in words; never what it runs."""
+    """Describe the oldest open transaction that has written, but not its statement; None if none."""
     row = connection.execute(_OLDEST_WRITER).fetchone()
     if row is None:
         return None
@@ -220,12 +226,12 @@ def oldest_writer(connection: Connection) -> str | None:
     which = [f"process {pid}"]
     which += [f"application {application}"] if application else []
     which += [f"database {database}"] if database else []
-    which += [f"since {since}"] if since else []  # hidden from a role that may not see it
+    which += [f"since {since}"] if since else []  # hidden from some roles
     return ", ".join(which)
 
 
 def unpublish(connection: Connection, names: Names) -> None:
-    """Drop what mzplan made for a generation that is given up. Raises psycopg.Error."""
+    """Drop the objects that mzplan created for an abandoned generation. Raises psycopg.Error."""
     if names.own_slot:
         connection.execute(
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
@@ -249,7 +255,7 @@ def unpublish(connection: Connection, names: Names) -> None:
 
 
 def tables_of(connection: Connection, query: ResolvedQuery) -> dict[str, Table]:
-    """The source's tables, by the names it gives them. Raises MzplanError MZ052 where one is missing."""
+    """Return the source's tables by their configured names. Raises MzplanError MZ052 for a missing one."""
     tables = {name: find_table(connection, name) for name in query.body["tables"]}
     missing = [NO_TABLE.diagnostic(query, table=name) for name, table in tables.items() if table is None]
     if missing:
@@ -258,25 +264,27 @@ def tables_of(connection: Connection, query: ResolvedQuery) -> dict[str, Table]:
 
 
 def table_column(query: ResolvedQuery) -> str | None:
-    """The column that says which table a row is of, where one is included."""
+    """Return the column that names a row's table, or None if it isn't included."""
     included = included_columns(query.description.type, query.body)
     return included["table"].name if "table" in included else None
 
 
 def own_columns(query: ResolvedQuery) -> list[Column]:
-    """The columns that the tables have."""
+    """Return the columns that come from the tables."""
     return [column for column in query.columns if column.name != table_column(query)]
 
 
 def own_key(query: ResolvedQuery) -> list[str]:
-    """The key within one table."""
+    """Return the key within one table."""
     return [name for name in query.body["key"] if name != table_column(query)]
 
 
 @contextlib.contextmanager
 def session(query: ResolvedQuery, within_s: float = math.inf) -> Iterator[tuple[str, Connection]]:
-    """How to connect while this lasts, and a connection, see `connect`. Raises MzplanError for its tunnel,
-    psycopg.Error."""
+    """Yield a connection string and a connection (see `connect`), valid inside the `with` block.
+
+    Raises MzplanError for the tunnel, psycopg.Error.
+    """
     application = f"mzplan {query.address}"
     with reached(query, application) as info, connect(info, within_s=within_s) as connection:
         yield info, connection

@@ -1,6 +1,7 @@
-"""The snapshot of a PostgreSQL source: what its tables held at one LSN, and how far that is read. A snapshot
-is gone with the session that made it, and the rest is then read in another one; which blocks of which files
-are read is in the note of a step.
+"""The snapshot of a PostgreSQL source: the tables' rows at one LSN, and the reading progress.
+
+A snapshot ends with its session, and the remaining rows are then read in another one. The note of each
+step records which blocks of which files have been read.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from mzplan.connectors.postgres.tables import Table
 
 Note = dict[str, Any]
 File = tuple[str, str, int, int]
-"""A relation that holds rows of a table (a partitioned table has several): its schema and name, which file it
-is in, and of how many blocks."""
+"""A relation that holds rows of a table: its schema, name, file number, and number of blocks. A
+partitioned table has several."""
 
-_CHUNK_BLOCKS = 8192  # of 8 KiB: what one task reads
+_CHUNK_BLOCKS = 8192  # blocks of 8 KiB per task
 _FILES = """
 SELECT n.nspname, c.relname, coalesce(pg_relation_filenode(c.oid), 0)::bigint,
        (pg_relation_size(c.oid) / current_setting('block_size')::bigint)::bigint
@@ -36,10 +37,10 @@ ORDER BY 1, 2
 
 
 class DatabaseSnapshot:
-    """What the database held at one LSN, for as long as this is open: other sessions can join it."""
+    """The content of a database at one LSN. Other sessions can join it while this object is open."""
 
     def __init__(self, conninfo: str, names: Names, tables: Sequence[Table]):
-        """Makes the slot, where there is none: then the snapshot is of exactly where it begins.
+        """Open a snapshot. If the slot is missing, create it at exactly the snapshot's LSN.
 
         Raises psycopg.Error.
         """
@@ -51,7 +52,7 @@ class DatabaseSnapshot:
             if self.created:
                 self.lsn, exported = create_slot(link, names.slot)
             else:
-                # A name for this session alone; the slot ends with it, and only its snapshot is wanted.
+                # Only this slot's snapshot is needed. The slot is temporary and ends with the session.
                 self.lsn, exported = create_slot(link, f"mzplan_{os.urandom(8).hex()}", temporary=True)
             self._session = connect(make_conninfo(conninfo, application_name="mzplan snapshot"))
             try:
@@ -66,18 +67,18 @@ class DatabaseSnapshot:
         for command in join_snapshot(exported):
             execute(command.encode())
         for table in tables:
-            # Nobody may write the table's files anew while they are read by place.
+            # Keep the table's files from being rewritten while they are read by block.
             execute(f"LOCK TABLE {table.sql} IN ACCESS SHARE MODE".encode())
         row = execute("SELECT pg_export_snapshot()").fetchone()
         assert row is not None
         self.name: str = row[0]
 
     def files(self, table: Table) -> list[File]:
-        """Where a table's rows lie now."""
+        """Return the relations that hold the table's rows now."""
         return self._session.execute(_FILES.encode(), {"oid": table.oid}).fetchall()
 
     def is_alive(self) -> bool:
-        """Whether it is still held."""
+        """Return whether the snapshot's session is still open."""
         try:
             self._session.execute("SELECT 1")
         except psycopg.Error:
@@ -90,18 +91,21 @@ class DatabaseSnapshot:
 
 
 def join_snapshot(name: str) -> tuple[str, str]:
-    """Statements that begin a transaction which sees what a snapshot holds."""
+    """Return the statements that begin a transaction in a snapshot."""
     return "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", f"SET TRANSACTION SNAPSHOT '{name}'"
 
 
-# ── how far it is read
+# ── the reading progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """What one task reads of a step. `table` is the source's name of it, None for changes of all: then it is
-    the log in (after, to], of the tables `oids`, where rows may lack the columns `added`; else blocks `first`
-    to `end` (excluded) of a relation, in a snapshot of `to`."""
+    """One task's part of a step.
+
+    With a `table` (the source's name), it reads blocks `first` to `end` (excluded) of `relation`, in a
+    snapshot whose LSN is `to`. Without one, it reads the log in (after, to], for the tables in `oids`.
+    There, rows may lack the columns in `added`.
+    """
 
     after: Lsn
     to: Lsn
@@ -115,7 +119,7 @@ class ReadTask:
 
 
 def unread(files: Sequence[File]) -> list[Note]:
-    """A table of which nothing is read."""
+    """Return the progress of a table of which nothing is read yet."""
     return [
         {"relation": [schema, name], "file": file, "blocks": blocks, "next": 0}
         for schema, name, file, blocks in files
@@ -123,7 +127,7 @@ def unread(files: Sequence[File]) -> list[Note]:
 
 
 def next_chunk(tables: Mapping[str, Any]) -> Note | None:
-    """The next blocks that are not read."""
+    """Return the next unread blocks, or None if all are read."""
     for name in sorted(tables):
         for file in tables[name]:
             if file["next"] < file["blocks"]:
@@ -134,7 +138,7 @@ def next_chunk(tables: Mapping[str, Any]) -> Note | None:
 
 
 def after_chunk(tables: Mapping[str, Any], chunk: Note) -> dict[str, Any]:
-    """The progress once a chunk is read."""
+    """Return the progress after a chunk is read."""
     return {
         name: [
             {**file, "next": chunk["end"]}
@@ -147,14 +151,17 @@ def after_chunk(tables: Mapping[str, Any], chunk: Note) -> dict[str, Any]:
 
 
 def carried_on(before: list[Note], there: list[Note]) -> list[Note]:
-    """The progress of a table in a later snapshot. A file that was written anew (VACUUM FULL) has its rows in
-    other places, so it is read from its start; blocks that were added hold rows that come as changes."""
+    """Return a table's progress in a later snapshot.
+
+    A rewritten file (VACUUM FULL) has its rows in other blocks, so it is read from its start. Blocks that
+    were added contain only rows that also arrive as changes.
+    """
     known = {tuple(file["relation"]): file for file in before}
     carried = []
     for file in there:
         was = known.get(tuple(file["relation"]))
         if was is None:
-            carried.append(file)  # a partition that was attached, perhaps with rows that come as no change
+            carried.append(file)  # an attached partition; its rows may not arrive as changes
         elif was["file"] != file["file"] and was["next"] < was["blocks"]:
             carried.append(file)
         else:
@@ -164,14 +171,13 @@ def carried_on(before: list[Note], there: list[Note]) -> list[Note]:
 
 
 def in_files(chunks: list[Note], there: Mapping[str, Sequence[File]]) -> list[Note]:
-    """Chunks that were planned in another snapshot, perhaps. Where the file was written anew since, all of it
-    is to be read."""
+    """Adapt chunks that may have been planned in another snapshot. A rewritten file is read as a whole."""
     planned: list[Note] = []
     for chunk in chunks:
         schema, name = chunk["relation"]
         now = [(file, blocks) for s, n, file, blocks in there[chunk["table"]] if (s, n) == (schema, name)]
         if not now:
-            continue  # it was dropped, with its rows
+            continue  # dropped together with its rows
         file, blocks = now[0]
         whole = {**chunk, "file": file, "first": 0, "end": blocks}
         if file == chunk["file"]:

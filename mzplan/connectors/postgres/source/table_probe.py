@@ -1,5 +1,4 @@
-"""Whether a source could read a PostgreSQL table: its kind, who may read it, its columns, and what of its
-rows the server's log has."""
+"""Probes whether a source can read a table: its kind, privileges, columns, and replica identity."""
 
 from __future__ import annotations
 
@@ -45,14 +44,14 @@ WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped AND attlen = -1 AND
 
 
 class TableCheck(Check):
-    """What stands in the way of reading one table of a source."""
+    """Finds the problems of reading one table of a source."""
 
     def __init__(self, connection: Connection, query: ResolvedQuery):
         super().__init__(connection, query)
         self._columns, self._key = own_columns(query), own_key(query)
 
     def problems(self, name: str, table: Table) -> Iterator[Diagnostic]:
-        """All problems of a table. Raises psycopg.Error."""
+        """Yield all problems of a table. Raises psycopg.Error."""
         kind, persistence, identity, toasted, usable, hidden = self._row(_TABLE, (table.oid,))
         if kind not in ("r", "p") or persistence != "p":
             kind_text = {"v": "a view", "m": "a materialised view", "f": "a foreign table"}.get(
@@ -87,8 +86,11 @@ class TableCheck(Check):
             )
 
     def _leaves(self, table: Table) -> Sequence[_Leaf]:
-        """The partitions that hold the rows: PostgreSQL writes of each what that one's own replica identity
-        says, and a snapshot reads each by itself."""
+        """Return the partitions that hold the table's rows.
+
+        PostgreSQL logs each partition's rows with that partition's own replica identity. A snapshot reads
+        each partition by itself.
+        """
         return [_Leaf(*row) for row in self._rows(_LEAVES, {"oid": table.oid})]
 
     def _readable(
@@ -173,7 +175,7 @@ class TableCheck(Check):
             column.name for c in self._columns if (column := table.column(c.name)) and column.name in large
         ]
         lacking = [f"{shown(table.schema)}.{shown(table.name)}"] if identity != "f" else []
-        # ALTER TABLE of a partitioned table does not reach its partitions.
+        # ALTER TABLE on a partitioned table doesn't change its partitions.
         lacking += [leaf.sql for leaf in leaves if leaf.identity != "f"]
         if own and lacking:
             which = f" ({len(leaves)} partitions; each has a replica identity of its own)" if leaves else ""
@@ -188,7 +190,7 @@ class TableCheck(Check):
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A partition that holds rows. `sql`, `schema`: as a statement names it; `identity`: as in `_TABLE`."""
+    """A partition that holds rows. `sql` and `schema` are quoted. `identity`: as in `_TABLE`."""
 
     oid: int
     sql: str
@@ -199,7 +201,7 @@ class _Leaf:
 
 
 def _sends(identity: str, indexes: Sequence[Any], key: set[str]) -> bool:
-    """Whether the log has a key of a row that was."""
+    """Return whether the log contains the source's key for updated and deleted rows."""
     return identity == "f" or any(
         key <= set(columns)
         for columns, primary, chosen in indexes

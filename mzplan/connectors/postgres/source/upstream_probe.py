@@ -1,4 +1,4 @@
-"""Whether a PostgreSQL server lets a source read: all that stands in the way, at once."""
+"""Probes whether a PostgreSQL server lets a source read, and reports all problems at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mzplan.connectors.postgres.types import quoted, split_name
 from mzplan.model.diagnostics import Diagnostic
 
 _OLDEST = 140000
-_NAME_BYTES = 63  # of an application's name: the server cuts off more
+_NAME_BYTES = 63  # the server truncates longer application names
 _SERVER = """
 SELECT current_setting('server_version_num')::int, current_setting('server_version'),
        current_setting('wal_level'), current_setting('max_replication_slots')::int,
@@ -42,23 +42,23 @@ _OWNED = "pg_has_role(current_user, relowner, 'MEMBER') FROM pg_class WHERE oid 
 
 
 def look_at(connection: Connection, query: ResolvedQuery) -> Probe:
-    """What stands in the way of this source; nothing is changed. Raises psycopg.Error."""
+    """Return the problems of this source, without changing anything. Raises psycopg.Error."""
     diagnostics = tuple(_ServerCheck(connection, query).problems())
     identity = identify(connection)
-    # Without the timeline: a server that was promoted is the same upstream, if it has the slot.
+    # Leave out the timeline: a promoted server is the same upstream if it has the slot.
     upstream = {k: v for k, v in identity.items() if k != "timeline"} if identity else None
     return Probe(diagnostics=diagnostics, upstream=upstream)
 
 
 class _ServerCheck(Check):
-    """What stands in the way of a source, on the server and of each of its tables."""
+    """Finds the problems of a source on its server and with each of its tables."""
 
     def __init__(self, connection: Connection, query: ResolvedQuery):
         super().__init__(connection, query)
         self._names = Names.of(query)
 
     def problems(self) -> Iterator[Diagnostic]:
-        """All problems of the server and the tables. Raises psycopg.Error."""
+        """Yield all problems of the server and the tables. Raises psycopg.Error."""
         version, called, level, most, taken, senders, sending, replicates, creates = self._row(_SERVER)
         if version < _OLDEST:
             yield self._problem(
@@ -102,7 +102,7 @@ class _ServerCheck(Check):
                 )
             return
         database = self._query.link.body["database"]
-        # One of mzplan's own in another database: `compare` decides whether that is another upstream.
+        # For mzplan's own slot in another database, `compare` decides whether this is another upstream.
         if not self._names.own_slot and (slot.plugin != "pgoutput" or slot.database != database):
             misfit = (
                 f"is of plug-in {slot.plugin or '(none: a physical one)'} and database {slot.database or '-'}"
@@ -123,7 +123,7 @@ class _ServerCheck(Check):
 
     def _walsender(self, free: int, most: int) -> Iterator[Diagnostic]:
         slot = find_slot(self._connection, self._names.slot)
-        # The source that runs has one.
+        # A running source already has a walsender.
         if free < 1 and (slot is None or slot.active_pid is None):
             yield NO_WALSENDER.diagnostic(self._query, what=f"all {most} (max_wal_senders) are taken")
 
@@ -134,11 +134,14 @@ class _ServerCheck(Check):
 
 
 class _PublicationCheck(Check):
-    """What stands in the way of following the tables of a source."""
+    """Finds the problems of following the tables of a source."""
 
     def problems(self, named: Mapping[str, Table | None], creates: bool) -> Iterator[Diagnostic]:
-        """All problems of the publication. `named`: the tables by name, None for one that is missing;
-        `creates`: whether the role may make a publication. Raises psycopg.Error."""
+        """Yield all problems of the publication. Raises psycopg.Error.
+
+        `named`: the tables by name; None for a missing table.
+        `creates`: the role may create a publication.
+        """
         names = Names.of(self._query)
         name, tables = names.publication, [table for table in named.values() if table is not None]
         listed = [
@@ -191,11 +194,11 @@ class _PublicationCheck(Check):
             )
 
     def _is_published_in_parts(self, name: str, table: Table) -> bool:
-        """Whether changes of a partitioned table come as those of its partitions."""
+        """Return whether the changes of a partitioned table arrive as changes of its partitions."""
         return bool(self._row(_PUBLISHED_PARTS, {"oid": table.oid, "name": name})[0])
 
     def _filtered(self, name: str, tables: Sequence[Table], limits: Limits) -> Iterator[Diagnostic]:
-        """Row filters and column lists, which there are since PostgreSQL 15: a snapshot knows none."""
+        """Report row filters and column lists (since PostgreSQL 15), which a snapshot doesn't apply."""
         wrong, mended = [], []
         for table in tables:
             columns, rows = limits[table.schema, table.name]

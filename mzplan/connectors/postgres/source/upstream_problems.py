@@ -1,4 +1,4 @@
-"""What can go wrong with a PostgreSQL source, for people: what it is, and the statement that mends it."""
+"""Problems of a PostgreSQL source, for people, each with a statement that fixes it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NO_SLOT_LEFT = Problem(
     "raise max_replication_slots and max_wal_senders and restart the server, or drop an unused slot: "
     "SELECT slot_name, active FROM pg_replication_slots;",
 )
-# A policy would let the snapshot have some of the rows, while the changes are those of all.
+# A row policy would hide rows from the snapshot, but replication would deliver them.
 HIDDEN_ROWS = Problem(
     "MZ054",
     "Not all rows that {address} reads may be read",
@@ -167,7 +167,7 @@ _BY_STATE = {
 
 @contextlib.contextmanager
 def explaining(query: ResolvedQuery) -> Iterator[None]:
-    """What a server or a driver raises in here, as MzplanError."""
+    """Raise errors of the server or driver inside the `with` block as MzplanError."""
     try:
         yield
     except Exception as problem:
@@ -177,7 +177,7 @@ def explaining(query: ResolvedQuery) -> Iterator[None]:
 
 
 def explained(query: ResolvedQuery, problem: Exception) -> Diagnostic:
-    """One error of a server or a driver."""
+    """Return the diagnostic for an error of a server or a driver."""
     state, text = state_of(problem), reason(query, problem)
     if is_lost(problem) or isinstance(problem, OSError):
         if "max_wal_senders" in text:

@@ -1,7 +1,7 @@
-"""PostgreSQL's values, as text, into Arrow arrays of Spark's types: whole columns at a time.
+"""Converts columns of PostgreSQL's text values to Arrow arrays of Spark's types.
 
-What can't be had exactly is an error, never a rounded value or a NULL: a numeric with more digits,
-`infinity`, a year beyond 9999, a timestamp without the time zone that a TIMESTAMP needs.
+A value that can't be converted exactly is an error, never a rounded value or a NULL. Examples are a
+numeric with more digits, `infinity`, a year beyond 9999, or a TIMESTAMP without a time zone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class UnfitValueError(ValueError):
         self.row = row
 
 
-# By Spark type, what PostgreSQL's types can be read as it; STRING takes everything, as PostgreSQL writes it.
+# Spark types to PostgreSQL types that can be read as them. STRING takes every value as PostgreSQL's text.
 _READABLE = {
     "BOOLEAN": {"bool"},
     "TINYINT": {"int2"},
@@ -43,29 +43,30 @@ _READABLE = {
     "TIMESTAMP_NTZ": {"timestamp", "date"},
 }
 _DECIMAL = {"numeric", "int2", "int4", "int8"}
-# What one and the same COPY in binary gives both sides: the rest is selected as text.
+# Types with the same binary COPY format on both sides. Other types are selected as text.
 _NATIVE = {"int2", "int4", "int8", "float4", "float8", "bool", "bytea", "text", "varchar"}
 _CAST_AS_WRITTEN = _NATIVE - {"bool"} | {
     *("numeric", "uuid", "json", "jsonb", "timestamptz", "timestamp", "date", "time", "timetz", "interval")
 }
 _NATIVE_AS = {"timestamptz": "TIMESTAMP", "timestamp": "TIMESTAMP_NTZ", "date": "DATE"}
-# From the first day of year 1 to the last of 9999: microseconds and days since 1970.
+# The years 1 to 9999, in microseconds and in days since 1970.
 _TIMES = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _DAYS = (-719_162, 2_932_896)
-# The element of an array's literal: in quotes, or as it is up to the next comma or brace.
+# A token of an array literal: a brace, a comma, or an element with or without quotes.
 _PART = re.compile(r'\{|\}|,|"((?:[^"\\]|\\.)*)"|([^{},"]+)', re.S)
 _BOUNDS = re.compile(r"(?:\[[+-]?\d+:[+-]?\d+\])+=")
 
 
 def is_readable(spark_type: str, column: TargetColumn) -> bool:
-    """Whether a column's values are of this type; single ones may still not fit (`convert`)."""
+    """Return whether the column can be read as this type. A single value may still not fit (see
+    `convert`)."""
     if is_text(spark_type):
         return True
     if spark_type.startswith("ARRAY<"):
         element = spark_type[6:-1]
         while element.startswith("ARRAY<"):  # PostgreSQL does not say how many dimensions an array has
             element = element[6:-1]
-        # Those of box, and of some types of extensions, have another sign between their elements.
+        # Arrays of box, and of some extension types, have another delimiter.
         return (
             column.is_array
             and column.delimiter == ","
@@ -83,7 +84,7 @@ def _is_readable(spark_type: str, type_: str) -> bool:
 
 
 def wanted_types(column: TargetColumn) -> str:
-    """The Spark type to declare a column with, for people."""
+    """Return the Spark type to declare a column with, for people."""
     if column.is_array and column.delimiter != ",":
         return "STRING"
     if column.is_array:
@@ -93,7 +94,7 @@ def wanted_types(column: TargetColumn) -> str:
         size = numeric_size(column.typmod)
         if size is None:
             return "DECIMAL(38,18)"
-        precision, scale = size  # numeric(5,-2) has 7 digits, and numeric(2,5) 5 behind the point
+        precision, scale = size  # numeric(5,-2) has 7 digits; numeric(2,5) has 5 after the point
         whole, rest = max(precision - scale, 0), max(scale, 0)
         return f"DECIMAL({whole + rest},{rest})" if whole + rest <= 38 else "STRING"
     for spark_type, types in _READABLE.items():
@@ -103,8 +104,10 @@ def wanted_types(column: TargetColumn) -> str:
 
 
 def selected(sql_name: str, spark_type: str, column: TargetColumn) -> str:
-    """What to select, for a result that `convert` takes: the value itself where both sides have the same
-    bytes for it, else its text."""
+    """Return the SQL expression whose result `convert` takes.
+
+    It is the value itself if both sides share its binary format, otherwise its text.
+    """
     same = column.type in _NATIVE and not spark_type.startswith("DECIMAL(")
     if is_text(spark_type):
         same = column.type in ("text", "varchar")
@@ -112,24 +115,27 @@ def selected(sql_name: str, spark_type: str, column: TargetColumn) -> str:
         return sql_name
     if column.type in _CAST_AS_WRITTEN or column.category in ("A", "E", "R"):
         return f"{sql_name}::text"
-    # As the type itself writes it, and so do changes: a cast of inet, bpchar or boolean gives another text.
-    # Not IS NOT NULL: that is false for a composite value of which one field is NULL.
+    # Use the type's own output, as changes do, because a cast of inet, bpchar or boolean gives other text.
+    # IS NOT NULL doesn't work: it is false for a composite value with a NULL field.
     return f"CASE WHEN {sql_name} IS DISTINCT FROM NULL THEN format('%s', {sql_name}) END"
 
 
 def is_text(spark_type: str) -> bool:
-    """Whether it takes values as PostgreSQL writes them."""
+    """Return whether the type takes values as PostgreSQL's text."""
     return spark_type == "STRING" or spark_type.startswith(("CHAR(", "VARCHAR("))
 
 
 def is_single(column: TargetColumn) -> bool:
-    """Whether its values, or their elements, are of type real: see `convert`."""
+    """Return whether the values, or an array's elements, are of type real (see `convert`)."""
     return column.type in ("float4", "_float4")
 
 
 def convert(spark_type: str, values: Array, *, single: bool = False) -> Array:
-    """Text (or what Arrow can cast) as the Spark type. `single`: text of a real, whose digits distinguish no
-    more than reals; as a DOUBLE it is that real. Raises UnfitError for a value that does not fit."""
+    """Convert text, or another type that Arrow can cast, to the Spark type.
+
+    `single`: the text is from a real, whose digits identify only a real; as a DOUBLE it becomes exactly
+      that real. Raises UnfitValueError for a value that doesn't fit.
+    """
     import pyarrow as pa
     from pyarrow import compute as pc
 
@@ -159,7 +165,7 @@ def convert(spark_type: str, values: Array, *, single: bool = False) -> Array:
 
 
 def _check_range(values: Array, spark_type: str) -> None:
-    """`infinity` comes as a number beyond all others."""
+    """Raise UnfitValueError for values outside the years 1 to 9999. `infinity` is a very large number."""
     import pyarrow as pa
     from pyarrow import compute as pc
 
@@ -181,7 +187,7 @@ def _cast(values: Array, wanted: Any, spark_type: str) -> Array:
 
 
 def _first_unfit(values: Array, wanted: Any) -> int:
-    """Found by halves."""
+    """Return the index of the first value that can't be cast, found by bisection."""
     import pyarrow as pa
 
     first, count = 0, len(values)
@@ -214,7 +220,7 @@ def _bytes(values: StringArray) -> Array:
 
 
 def _arrays(values: StringArray, spark_type: str, *, single: bool) -> Array:
-    """All elements of all arrays are converted as one column."""
+    """Convert arrays. The elements of all arrays are converted as one column."""
     import pyarrow as pa
 
     element = spark_type[6:-1]
@@ -261,8 +267,8 @@ def _arrays(values: StringArray, spark_type: str, *, single: bool) -> Array:
 
 
 def parse_array(text: str) -> Nested:
-    """`{1,NULL,{"a b"}}` → nested lists of texts. Raises ValueError for anything else."""
-    bounds = _BOUNDS.match(text)  # [0:1]={…}: its indexes begin elsewhere
+    """Parse `{1,NULL,{"a b"}}` into nested lists of texts. Raises ValueError for any other text."""
+    bounds = _BOUNDS.match(text)  # [0:1]={…}: an array with explicit index bounds
     at = bounds.end() if bounds else 0
     if text[at : at + 1] != "{":
         raise ValueError("no array")

@@ -1,5 +1,7 @@
-"""Whether a slot has changes, without decoding them twice: a stream that stays open while there are none.
-And up to where there were none, kept beside the steps."""
+"""Detects whether a slot has changes, without decoding them twice.
+
+The stream stays open while there are no changes. The idle position is stored next to the steps.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,11 @@ _IDLE = "idle.json"
 
 
 class Watch:
-    """Looks into the log up to a place, and stops at the first change; the tasks read it then. One
-    reader at a time can have a slot: whoever else needs it calls `close` first. Raises psycopg.Error."""
+    """Reads the log up to a position, and stops at the first change. Tasks then read the changes.
+
+    A slot has only one reader at a time, so call `close` before anything else reads it. Raises
+    psycopg.Error.
+    """
 
     def __init__(self, query: ResolvedQuery, names: Names):
         self._query = query
@@ -33,7 +38,7 @@ class Watch:
         self._commit: Lsn = 0
 
     def finds(self, after: Lsn, to: Lsn, oids: Mapping[str, int]) -> bool:
-        """Whether a transaction that changed the source's tables has its commit in (after, to]."""
+        """Return whether a transaction that changed the source's tables commits in (after, to]."""
         has_change = self._found is not None or self._looks(after, to, set(oids.values()))
         if not has_change or self._found is None or self._found >= to:
             return False
@@ -41,7 +46,7 @@ class Watch:
         return True
 
     def confirm(self, lsn: Lsn) -> None:
-        """The log before is not needed any more."""
+        """Let the server discard the log before a position."""
         if self._link is not None and self._found is None:
             self._link.confirm(lsn)
 
@@ -51,8 +56,10 @@ class Watch:
             stack.close()
 
     def _looks(self, after: Lsn, to: Lsn, ours: set[int]) -> bool:
-        """A stream that was left open may have ended meanwhile, by the server's time-out where a trigger
-        comes seldom: then another one looks again from the slot's place on."""
+        """Read an open stream, or open one. If an open stream has ended, read again from the slot's position.
+
+        The server's timeout may end a stream between rare triggers.
+        """
         for left_open in (self._link is not None, False):
             try:
                 if self._link is None:
@@ -80,7 +87,7 @@ class Watch:
             if commit is not None:
                 self._commit = commit
                 continue
-            # A message names its table by its oid, whatever it is called.
+            # A message has its table's oid, which doesn't change with the name.
             if self._commit >= after and ours.intersection(tables_changed(data)):
                 self._found = self._commit
                 return True
@@ -88,18 +95,21 @@ class Watch:
 
 
 class Idle:
-    """Up to where all is read without a step: there was nothing, and the slot may have been advanced."""
+    """The position up to which everything is read without a step, because there were no changes.
+
+    The slot may have been advanced to it.
+    """
 
     def __init__(self, storage: str):
         self._folder, self._place = open_folder(storage), f"{storage}/{_IDLE}"
 
     def reached(self) -> tuple[Lsn, int | None]:
-        """That place, 0 for none, and on which timeline of the server it is. Raises OSError."""
+        """Return the idle position (0 for none) and its timeline. Raises OSError."""
         data = self._folder.read(_IDLE)
         with decoding(self._place):
             idle: dict[str, Any] = json.loads(data) if data is not None else {"to": "0/0", "timeline": None}
             return lsn_of(idle["to"]), idle["timeline"]
 
     def record(self, to: Lsn, timeline: int | None) -> None:
-        """Durable when this returns."""
+        """Store the idle position. It is durable when this returns."""
         self._folder.write(_IDLE, json.dumps({"to": lsn_text(to), "timeline": timeline}).encode())
