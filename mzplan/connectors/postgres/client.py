@@ -25,7 +25,7 @@ from mzplan.secrets.files import read_pem
 
 # Seconds per address of the host name. libpq's minimum is 2.
 _CONNECT_TIMEOUT_S = 4
-# Milliseconds after which a silent server ends the connection. The system's default is hours.
+# Milliseconds until the connection to a silent server breaks. The system's default is hours.
 _SILENCE_MS = 20_000
 # Seconds that a server may take to end a statement after its timeout.
 _GRACE_S = 5.0
