@@ -1,5 +1,5 @@
-"""The store: State, Status, leases and proposals of a project, their formats, and backends that keep them.
+"""The store: State, Status, leases and proposals of a project, their file formats and backends.
 
-Shared by the planning and the running side: they meet only here. docs/internals/protocol.md is its contract.
-May import model, schema, secrets and host.
+The planning side and the running side share it and meet only here. docs/internals/protocol.md is its
+contract. It may import model, schema, secrets and host.
 """

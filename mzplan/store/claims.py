@@ -1,4 +1,4 @@
-"""Which storage a state and its runners claim: the one rule by which both sides know what is garbage."""
+"""Which storage a state and its runners claim. Both sides use this rule to find garbage."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ _RECORDED = re.compile(
 
 
 def places_of(state: State) -> set[Place]:
-    """All storage that a state claims, on whatever instance, or keeps on purpose."""
+    """Return the storage that a state claims on any instance, or keeps on purpose."""
     claimed = {r.place for r in state.resources.values()}
     return claimed | {(id_, generation) for id_, (_, generation) in state.forgotten.items()}
 
 
 def recorded_places(store: Store) -> set[Place]:
-    """All storage that runners, also former ones, have recorded: what ran last and can be gone back to, and
-    what waits for its removal. Raises MzplanError for what can't be read."""
+    """Return the storage that current and former runners have recorded.
+
+    It is the storage of the queries that ran last, for a rollback, and the storage that waits for removal.
+    Raises MzplanError if a record can't be read."""
     places: set[Place] = set()
     for instance in recorded_instances(store):
         places |= {d.place for d in store.read_accepted(instance).values()}
@@ -31,11 +33,11 @@ def recorded_places(store: Store) -> set[Place]:
 
 
 def recorded_instances(store: Store) -> list[str]:
-    """The instances whose runners have recorded anything, also those that are no more."""
+    """Return the instances whose runners have recorded anything, including removed instances."""
     keys = [key for prefix in ("journal/", "status/") for key in store.backend.list(prefix)]
     return sorted({match[1] for match in map(_RECORDED.fullmatch, keys) if match is not None})
 
 
 def unclaimed(listed: Iterable[Place], claimed: set[Place], recorded: set[Place]) -> list[Place]:
-    """What of the storage that is there nothing claims."""
+    """Return the listed storage that nothing claims."""
     return sorted(set(listed) - claimed - recorded)

@@ -1,7 +1,7 @@
-"""The fencing tokens of a project: each is handed out once, and each is higher than all before it.
+"""The fencing tokens (epochs) of a project. Each is handed out once and is higher than all earlier ones.
 
-One sequence for all instances: a query that moves from one to another goes on under a higher epoch, and its
-targets refuse the runner that had it. If the newest number is lost, the sequence continues from the highest
+All instances share one sequence. A query that moves to another instance resumes under a higher epoch, and its
+targets refuse the previous runner. If the newest number is lost, the sequence continues from the highest
 epoch of all leases and statuses.
 """
 
@@ -28,26 +28,26 @@ class Newest:
 
 
 def next_epoch(backend: Backend) -> int:
-    """A new epoch. Raises MzplanError for what the backend did."""
+    """Return a new epoch. Raises MzplanError if the backend fails."""
     return _put(backend, lambda newest: newest + 1)
 
 
 def raise_epoch(backend: Backend, least: int) -> None:
-    """Have the next epoch be greater than `least`, which was handed out elsewhere. Raises MzplanError."""
+    """Make the next epoch greater than `least`, which was handed out elsewhere. Raises MzplanError."""
     _put(backend, lambda newest: max(newest, least))
 
 
 def newest_epoch(backend: Backend) -> int:
-    """The epoch handed out last, 0 when there was none. Raises MzplanError."""
+    """Return the epoch handed out last, or 0 if there is none. Raises MzplanError."""
     return _newest(backend, backend.read(EPOCH_KEY))
 
 
 def _put(backend: Backend, choose: Callable[[int], int]) -> int:
-    """Write what is chosen in view of the newest."""
+    """Write the epoch that `choose` returns for the newest epoch."""
     while True:
         blob = backend.read(EPOCH_KEY)
         chosen = choose(_newest(backend, blob))
-        if chosen > MOST:  # it would not be read again, and no target takes one that begins anew
+        if chosen > MOST:  # no reader would accept it, and no target accepts a sequence that starts again
             raise error(
                 "MZ030",
                 f"{EPOCH_KEY} has no epoch left",
@@ -59,7 +59,7 @@ def _put(backend: Backend, choose: Callable[[int], int]) -> int:
         content = canonical({"format_version": FORMAT_VERSION, **encode(Newest(epoch=chosen))}) + "\n"
         try:
             backend.write(EPOCH_KEY, content.encode(), expected=blob.version if blob else None)
-        except ConflictError:  # somebody else has taken it
+        except ConflictError:  # another process has written an epoch
             continue
         return chosen
 
@@ -71,7 +71,7 @@ def _newest(backend: Backend, blob: Blob | None) -> int:
 
 
 def _highest(backend: Backend) -> int:
-    """The highest epoch that any lease or status has."""
+    """Return the highest epoch in any lease or status, or 0."""
     epochs = [0]
     for key in (*backend.list("leases/"), *backend.list("status/")):
         if key == EPOCH_KEY or key.count(".") != 1:
@@ -81,6 +81,6 @@ def _highest(backend: Backend) -> int:
             if blob is not None:
                 lease = key.startswith("leases/")
                 epochs.append((decode_lease if lease else decode_status)(blob.data, key).epoch)
-        except MzplanError:  # one that is damaged is for the runner of its instance to report
+        except MzplanError:  # the runner of that instance reports its damaged file
             continue
     return max(epochs)

@@ -1,11 +1,11 @@
-"""The event log of an instance: what has happened to its queries, across runners, for people.
+"""The event log of an instance: what happened to its queries, across runners, for people to read.
 
-It lies in segments, each a key of its own (`events/<instance>.<when it began>-<epoch>.jsonl`), a line of JSON
-for an event. Only the leading runner appends, to segments of its own epoch: one that was cut off from the
-store can't harm what its successor writes. A small segment that another runner has left is taken over, so
-that many short runs make few keys.
+The log consists of segments. Each segment is a key (`events/<instance>.<begin in ms>-<epoch>.jsonl`) with one
+line of JSON per event. Only the leading runner appends, to segments of its own epoch, so a runner that was
+cut off from the store can't damage its successor's segments. A runner merges a small segment of its
+predecessor into its own, so many short runs create few keys.
 
-A line that is no event is left out.
+Readers skip invalid lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FOLDER = "events/"
 KEPT_SECONDS = 90 * 86_400.0
 KEPT_BYTES = 50 << 20
 SEGMENT_BYTES = 256 << 10
-MAX_WAITING = 5000  # events that could not be written yet: the oldest go
+MAX_WAITING = 5000  # unwritten events; beyond this the oldest are discarded
 MAX_DETAIL = 1000  # characters
 _SKEW = 86_400_000  # milliseconds by which a clock may be ahead
 _KEY = re.compile(rf"{FOLDER}(?P<instance>[^./]+)\.(?P<began>\d{{13}})-(?P<epoch>\d{{1,15}})\.jsonl")
@@ -38,7 +38,7 @@ _KEY = re.compile(rf"{FOLDER}(?P<instance>[^./]+)\.(?P<began>\d{{13}})-(?P<epoch
 
 @dataclass(frozen=True, slots=True, order=True)
 class Segment:
-    """A key of the log: when it was begun (milliseconds since the epoch), and under which epoch."""
+    """A key of the log. `began` is in milliseconds since the epoch."""
 
     began: int
     epoch: int
@@ -50,7 +50,7 @@ class Segment:
 
 
 def segments(backend: Backend, instance: str | None = None) -> list[Segment]:
-    """The segments of an instance, or of all instances; the oldest first."""
+    """Return the segments of an instance, or of all instances, the oldest first."""
     matches = (_KEY.fullmatch(key) for key in backend.list(FOLDER))
     every = (Segment(int(m["began"]), int(m["epoch"]), m["instance"]) for m in matches if m is not None)
     return sorted(
@@ -61,31 +61,31 @@ def segments(backend: Backend, instance: str | None = None) -> list[Segment]:
 
 
 class EventLog:
-    """Appends to the log of an instance, which its process leads. `clock` gives seconds since the epoch."""
+    """Appends to the log of an instance that this process leads. `clock`: seconds since the epoch."""
 
     def __init__(self, backend: Backend, instance: str, epoch: int, clock: Callable[[], float] = time.time):
         self._backend = backend
         self._instance, self._epoch = instance, epoch
         self._clock = clock
         self._waiting: list[bytes] = []
-        self._since: float | None = None  # when the oldest of these came
+        self._since: float | None = None  # when the oldest waiting event was added
         self._segment: Segment | None = None
-        self._written = b""  # what it holds
-        self._former: Segment | None = None  # whose lines it has taken over
+        self._written = b""  # the content of the current segment
+        self._former: Segment | None = None  # the segment that this one has merged
 
     def add(self, events: Iterable[Event], serial: int) -> None:
-        """To be written by the next `flush`. `serial`: the newest that was taken in."""
+        """Queue events for the next `flush`. `serial`: the newest serial that the runner has taken in."""
         lines = [_line(replace(event, serial=max(0, serial), epoch=self._epoch)) for event in events]
         if lines:
             self._since = self._clock() if self._since is None else self._since
             self._waiting = [*self._waiting, *lines][-MAX_WAITING:]
 
     def waits(self) -> float:
-        """For how many seconds the oldest event has waited to be written; -1 where none waits."""
+        """Return the seconds that the oldest queued event has waited; -1 if none is queued."""
         return self._clock() - self._since if self._since is not None else -1.0
 
     def flush(self) -> None:
-        """Write all that waits, with one write. Raises MzplanError: then it waits on."""
+        """Write all queued events at once. Raises MzplanError; the events then stay queued."""
         if not self._waiting:
             return
         data = b"".join(self._waiting)
@@ -100,7 +100,7 @@ class EventLog:
             self._former = None
 
     def _begin(self, size: int) -> None:
-        """A segment, for so many bytes at once: at first with what a small one before it holds."""
+        """Start a segment for `size` more bytes; the first one merges a small previous segment."""
         known = segments(self._backend, self._instance)
         last, self._former, self._written = known[-1] if known else None, None, b""
         if self._segment is None and last is not None:
@@ -109,23 +109,23 @@ class EventLog:
                 self._former, self._written = last, whole
         now = self._clock()
         began = int(now * 1000)
-        if last is not None and 0 <= last.began - began < _SKEW:  # behind one of a clock that was ahead
+        if last is not None and 0 <= last.began - began < _SKEW:  # its clock was ahead
             began = last.began + 1
         self._segment = Segment(began, self._epoch, self._instance)
         for segment in _too_many(known, now):
             self._backend.delete(segment.key)
 
     def _whole_lines(self, segment: Segment) -> bytes | None:
-        """Without the last one, where a crash has cut it off; None where it can't be read."""
+        """Return the segment without a last line that a crash cut off; None if it can't be read."""
         try:
             blob = self._backend.read(segment.key)
-        except MzplanError:  # what lies there is none of ours
+        except MzplanError:  # mzplan didn't write it
             return None
         return blob.data[: blob.data.rfind(b"\n") + 1] if blob is not None else b""
 
 
 def _too_many(known: list[Segment], now: float) -> Iterator[Segment]:
-    """The segments beyond what is kept: a segment ends where the next one begins."""
+    """Yield the segments beyond the retention; a segment ends where the next one begins."""
     oldest = (now - KEPT_SECONDS) * 1000
     for number, segment in enumerate(known[:-1]):
         if known[number + 1].began < oldest or len(known) - number >= KEPT_BYTES // SEGMENT_BYTES:
@@ -140,21 +140,23 @@ def _line(event: Event) -> bytes:
 
 
 def seconds_of(event: Event) -> float:
-    """When it was, in seconds since the epoch."""
+    """Return the event's time in seconds since the epoch."""
     return (instant(event.at) or 0) / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedEvent:
-    """An event as it is read: from the log of which instance."""
+    """An event and the instance whose log holds it."""
 
     instance: str
     event: Event
 
 
 class EventReader:
-    """Reads the logs of a store. `unreadable`: how many lines were no events; a segment that can't be read
-    counts as one, and is in `left_out`. One thread."""
+    """Reads the logs of a store. For one thread.
+
+    `unreadable`: the number of lines that aren't events, plus one for each unreadable segment.
+    `left_out`: the keys of unreadable segments."""
 
     def __init__(self, backend: Backend):
         self._backend = backend
@@ -166,18 +168,18 @@ class EventReader:
     def newest_first(
         self, wanted: Callable[[bytes], bool], since: float = 0.0, until: float = math.inf
     ) -> Iterator[LoggedEvent]:
-        """The events whose line is wanted, of all instances by their own times, the newest first. `since`,
-        `until`: of what ended before, or began after that (seconds since the epoch) nothing need be read.
+        """Yield the events whose line is wanted, of all instances, the newest first by their own times.
 
-        A segment is read when the events may be in it that come next, and not before."""
+        `since`, `until` (seconds since the epoch): segments that end before or begin after needn't be read.
+        A segment is read only when it may contain the next event."""
         instances: dict[str, list[Segment]] = {}
         for segment in segments(self._backend):
             instances.setdefault(segment.instance, []).append(segment)
-        unread: list[tuple[float, float, Segment]] = []  # the end first
+        unread: list[tuple[float, float, Segment]] = []  # by end, the latest first
         for own in instances.values():
             for number, segment in enumerate(own):
                 end = own[number + 1].began / 1000 if number + 1 < len(own) else math.inf
-                # What it has taken over came after the beginning of the one before.
+                # A segment may hold merged lines that are as old as the beginning of the previous segment.
                 begin = own[number - 1].began / 1000 if number else 0.0
                 if end >= since and begin <= until:
                     heapq.heappush(unread, (-end, -segment.began, segment))
@@ -187,7 +189,7 @@ class EventReader:
             if unread and (not waiting or unread[0][0] <= waiting[0][0]):
                 segment = heapq.heappop(unread)[2]
                 for line in reversed(self._lines(segment)):
-                    if wanted(line) and line not in seen:  # what was taken over may stand twice
+                    if wanted(line) and line not in seen:  # a merged line may appear in both segments
                         seen.add(line)
                         for logged in self._event(segment.instance, line):
                             heapq.heappush(waiting, (-seconds_of(logged.event), len(seen), logged))
@@ -195,8 +197,9 @@ class EventReader:
                 yield heapq.heappop(waiting)[2]
 
     def fresh(self) -> Iterator[LoggedEvent]:
-        """What has come since the last call, of each instance in its order; all of the newest segments at
-        the first one."""
+        """Yield the events since the last call, each instance in its own order.
+
+        The first call yields all events of the newest segments."""
         newest: dict[str, list[Segment]] = {}
         for segment in segments(self._backend):
             newest[segment.instance] = [*newest.get(segment.instance, [])[-1:], segment]
@@ -224,14 +227,14 @@ class EventReader:
             self.unreadable += 1
             self.left_out.append(segment.key)
             return []
-        if blob is None:  # taken over, or dropped meanwhile
+        if blob is None:  # merged or removed meanwhile
             return []
         return [line for line in blob.data.split(b"\n") if line.strip()]
 
     def _event(self, instance: str, line: bytes) -> Iterator[LoggedEvent]:
         try:
             event = decode(Event, parse_json(line))
-        except (ValueError, RecursionError):  # cut off by a crash, or of a newer mzplan
+        except (ValueError, RecursionError):  # cut off by a crash, or from a newer mzplan
             self.unreadable += 1
         else:
             yield LoggedEvent(instance=instance, event=event)

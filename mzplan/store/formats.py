@@ -1,8 +1,8 @@
-"""The files of the store: State, Status, leases, accepted descriptions, as deterministic, readable JSON.
+"""The file formats of the store: State, Status, leases and accepted descriptions as deterministic JSON.
 
-What is in them is a matter of the types (see mzplan.model.codec); here is how it lies in a file. A state file
-has one line per resource, so that a commit of it reads well in version control, and a checksum over the rest
-of its bytes, so that a truncated or edited one is noticed.
+The types define the content (see mzplan.model.codec); this module defines the layout. A state file has one
+line per resource, so its diffs read well in version control. A checksum over its other bytes detects
+truncation and edits.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from mzplan.secrets.resolved import scrub
 
 T = TypeVar("T")
 _NO_SUM = b'"checksum": ""'
-_RESOURCES = b'\n  "resources": {'  # as `_lines` writes them, last
-# Never a file put over it by hand: one of an earlier serial is not the state.
+_RESOURCES = b'\n  "resources": {'  # written last by `_lines`
+# Don't suggest copying an earlier serial's file over it: an earlier serial isn't the current state.
 _TAKE_BACK = (
     "take FILE, the latest, from version control or a backup; or mzplan state pull --serial N --out FILE, N "
     "the last below history/; then mzplan state push FILE --force."
 )
-# Of an earlier serial: what pushes a state would commit, and leave the file as it is.
+# For an earlier serial: pushing a state would commit a new serial and leave this file as it is.
 FORGO = "put it back from a backup, or delete it: then only this serial is missing from the history."
-_SERIAL = re.compile(rb'^  "serial": (\d+),$', re.MULTILINE)  # as `_lines` writes it
+_SERIAL = re.compile(rb'^  "serial": (\d+),$', re.MULTILINE)  # as written by `_lines`
 
 
 def canonical(value: Any) -> str:
-    """One line of JSON, keys sorted: equal values give equal text."""
+    """Return one line of JSON with sorted keys: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def load(build: Callable[[Any], T], data: bytes, place: str, hint: str = "") -> T:
-    """What `build` makes of a JSON text. Any defect of it is MZ030, never a traceback."""
+    """Return `build` of a JSON text. Raises MZ030 for any defect of the text."""
     try:
         return build(parse_json(data))
     except ValueError as problem:
@@ -66,12 +66,12 @@ def load(build: Callable[[Any], T], data: bytes, place: str, hint: str = "") -> 
 
 
 def load_as(type_: type[T], data: bytes, place: str, hint: str) -> T:
-    """What a JSON text holds, as that type. Raises MzplanError MZ030 for anything else."""
+    """Decode a JSON text as a type. Raises MzplanError MZ030 for invalid text."""
     return load(lambda document: decode(type_, document), data, place, hint)
 
 
 def encode_state(state: State) -> bytes:
-    """The bytes of `mzplan.state.json`."""
+    """Return the bytes of `mzplan.state.json`."""
     content = {"format_version": state.format_version, "checksum": "", **encode(state)}
     content["resources"] = {text: _brief(text, fields) for text, fields in content["resources"].items()}
     data = _lines(content, "resources").encode()
@@ -79,7 +79,7 @@ def encode_state(state: State) -> bytes:
 
 
 def _brief(address: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """A resource without what goes without saying."""
+    """Remove a resource's fields that hold default values."""
     for name in ("references", "override", "restart_token"):
         if not fields[name]:
             del fields[name]
@@ -89,8 +89,9 @@ def _brief(address: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _TAKE_BACK) -> State:
-    """The inverse of encode_state. Raises MZ031 (a newer format), MZ030 (wrong checksum, unless `checked` is
-    False), MZ030 (anything unreadable), with what `hint` says to do about it."""
+    """Decode the output of encode_state; `hint` is the errors' fix.
+
+    Raises MZ031 for a newer format, and MZ030 for a wrong checksum (if `checked`) or unreadable content."""
 
     def build(content: Any) -> State:
         head = decode(_Head, content)
@@ -118,7 +119,7 @@ def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
-    """What is looked at before anything else of a state is."""
+    """The part of a state that is checked first."""
 
     format_version: Positive
     checksum: str
@@ -126,7 +127,7 @@ class _Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateHead:
-    """What a state file says of itself, before its resources."""
+    """The part of a state file before its resources."""
 
     lineage: str
     serial: int
@@ -134,7 +135,7 @@ class StateHead:
 
 
 def decode_head(data: bytes, place: str, hint: str = _TAKE_BACK) -> StateHead:
-    """What a state file says of itself, without its resources, which may be 100,000. Raises MZ030."""
+    """Decode a state file without its resources, of which it may have 100,000. Raises MZ030."""
     above, resources, _ = data.partition(_RESOURCES)
     return load_as(StateHead, above.rstrip(b",") + b"}" if resources else data, place, hint)
 
@@ -144,14 +145,14 @@ def encode_outcome(outcome: CommitOutcome) -> bytes:
 
 
 def decode_outcome(data: bytes, place: str) -> CommitOutcome:
-    """The inverse of encode_outcome."""
+    """Decode the output of encode_outcome."""
     return load_as(CommitOutcome, data, place, "delete it: then nothing is known of how that serial ended.")
 
 
 def _check_whole(
     instances: Mapping[str, Instance], resources: Mapping[Address, ResourceState], place: str
 ) -> None:
-    """What holds of every state that mzplan writes, and what it would stumble over later."""
+    """Raise an error if the state breaks a rule that every state written by mzplan follows."""
     for kind, type_ in {(address.kind, resource.type) for address, resource in resources.items()}:
         if not is_type(kind, type_):
             raise _newer(
@@ -187,11 +188,11 @@ def encode_status(status: Status) -> bytes:
         address: {name: _finite(value) for name, value in fields.items() if value is not None}
         for address, fields in content["observations"].items()
     }
-    return _lines(content, "observations").encode(errors="replace")  # an error may quote anything
+    return _lines(content, "observations").encode(errors="replace")  # an error may quote any text
 
 
 def _scrubbed(status: Status) -> Status:
-    """Without secrets in what servers and libraries have said."""
+    """Remove secrets from the messages of servers and libraries."""
     observations = {
         address: replace(
             observation,
@@ -211,23 +212,24 @@ def _scrubbed(status: Status) -> Status:
 
 
 def scrubbed_cause(cause: Cause) -> Cause:
-    """Without secrets in what servers and libraries have said."""
+    """Remove secrets from the cause's detail."""
     return replace(cause, detail=scrub(cause.detail))
 
 
 def _finite(value: Any) -> Any:
-    """The value; 0.0 for a rate that Spark does not know (NaN), which is not JSON."""
+    """Return the value, or 0.0 for a rate unknown to Spark: NaN isn't valid JSON."""
     return 0.0 if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def decode_status(data: bytes, place: str) -> Status:
-    """The inverse of encode_status."""
+    """Decode the output of encode_status."""
     return load_as(Status, data, place, "delete it: the runner writes it anew.")
 
 
 def serial_in_status(data: bytes) -> int:
-    """The serial that a status says its runner has taken in; 0 where it says none that can be read. Without
-    decoding its queries, which may be 100,000."""
+    """Return the serial that a status reports as taken in; 0 if it is unreadable.
+
+    Doesn't decode the queries, of which there may be 100,000."""
     match = _SERIAL.search(data[:1000])
     return int(match[1]) if match is not None else 0
 
@@ -237,7 +239,7 @@ def encode_lease(lease: Lease) -> bytes:
 
 
 def decode_lease(data: bytes, place: str) -> Lease:
-    """The inverse of encode_lease."""
+    """Decode the output of encode_lease."""
     return load_as(Lease, data, place, "delete it once no runner is alive.")
 
 
@@ -247,7 +249,7 @@ def encode_accepted(accepted: Mapping[Address, Description]) -> bytes:
 
 
 def decode_accepted(data: bytes, place: str) -> dict[Address, Description]:
-    """The inverse of encode_accepted."""
+    """Decode the output of encode_accepted."""
     hint = "delete it: the runner starts what is committed."
     return load(
         lambda document: dict(decode(Mapping[Address, Description], document, "it")), data, place, hint
@@ -263,13 +265,13 @@ def encode_recent(recent: Recent) -> bytes:
 
 
 def decode_recent(data: bytes, place: str) -> Recent:
-    """The inverse of encode_recent."""
+    """Decode the output of encode_recent."""
     hint = "delete it: the runner writes it anew."
     return load(lambda document: dict(decode(Recent, document, "it")), data, place, hint)
 
 
 def _lines(content: Mapping[str, Any], last: str) -> str:
-    """An object with a line for each property, and for each entry of the last one."""
+    """Return a JSON object with a line per property, and a line per entry of the property `last`."""
     head = [f"  {json.dumps(name)}: {_one_line(value)},\n" for name, value in content.items() if name != last]
     entries = [f"    {json.dumps(name)}: {canonical(value)}" for name, value in content[last].items()]
     body = "\n" + ",\n".join(entries) + "\n  " if entries else ""

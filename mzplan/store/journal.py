@@ -1,9 +1,11 @@
-"""The journal of an instance: what a committed serial can't carry, and a crash must not forget.
+"""The journal of an instance: facts that a committed serial can't carry and a crash must not lose.
 
-Three files, one line of JSON per entry. `<instance>.jsonl`: storage that no resource claims any more, written
-down before the runner forgets what it ran, and removed once `retain_dropped` has passed and the storage is
-gone. `<instance>.prepared.jsonl`: exports that are prepared and not created yet, with what they hold.
-`<instance>.former.jsonl`: storage that has left the first one, whose query has run: it never begins anew.
+It has three files, with one line of JSON per entry:
+- `<instance>.jsonl`: storage that no resource claims any more. The runner writes it before it forgets the
+  query, and removes the entry once `retain_dropped` has passed and the storage is gone.
+- `<instance>.prepared.jsonl`: exports that are prepared but not yet created, with their holds.
+- `<instance>.former.jsonl`: storage that has left the first file and whose query has run. Such a query never
+  starts from the beginning again.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from mzplan.store.formats import canonical, load_as
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Dropped:
-    """Storage of one generation of a query. `dropped_at` in seconds since the epoch; `kind` and `name` are
-    what it was called."""
+    """Dropped storage of one generation of a query.
+
+    `kind` and `name` are those of its former address; `dropped_at` is in seconds since the epoch."""
 
     id: Id
     generation: Positive
@@ -40,7 +43,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Prepared:
-    """An export that is prepared: its id, the collection that it will read, and from which step on."""
+    """A prepared export: its id, the collection it will read, and the first step."""
 
     id: Id
     from_id: str
@@ -49,7 +52,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class PastRun:
-    """Storage of one generation of a query that has run and was dropped."""
+    """The storage of a generation that has run and was dropped."""
 
     id: Id
     generation: Positive
@@ -63,12 +66,12 @@ Entry = TypeVar("Entry", Dropped, Prepared, PastRun)
 
 
 def encode_journal(entries: Iterable[Entry]) -> bytes:
-    """A line per entry, sorted."""
+    """Return a line per entry, sorted."""
     return "".join(f"{canonical(encode(entry))}\n" for entry in sorted(entries)).encode()
 
 
 def decode_journal(type_: type[Entry], data: bytes, place: str) -> list[Entry]:
-    """The inverse of encode_journal. Raises MZ030 for a line that is no such entry."""
+    """Decode the output of encode_journal. Raises MZ030 for an invalid line."""
     return [
         load_as(type_, line, f"{place}:{number}", "remove that line.")
         for number, line in enumerate(data.splitlines(), 1)

@@ -1,5 +1,4 @@
-"""The leases of runners: which one leads, and whether the runner that holds one may still be running
-queries."""
+"""The leases of runners: which runner leads an instance, and whether it may still be running queries."""
 
 from __future__ import annotations
 
@@ -22,15 +21,16 @@ HEARTBEAT = 1.0  # seconds
 
 
 class Sightings:
-    """How long files have been seen without a change, by the clock of this process alone (`clock` gives
-    seconds, monotonic): whoever leads changes its lease each second, and ends its queries where it can't."""
+    """Measures how long files stay unchanged, by this process's clock alone (`clock`: monotonic seconds).
+
+    A leader changes its lease every second, and stops its queries if it can't."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._seen: dict[str, tuple[str, float]] = {}
 
     def unchanged(self, key: str, version: str) -> float:
-        """Seconds since this version of the file was seen first; 0.0 for a new one."""
+        """Return the seconds since this version of the file was first seen; 0.0 for a new version."""
         now = self._clock()
         seen = self._seen.get(key)
         if seen is None or seen[0] != version:
@@ -39,21 +39,23 @@ class Sightings:
 
 
 def is_live(lease: Lease, unchanged: float = 0.0) -> bool:
-    """Whether the runner that holds the lease may still be running queries. `unchanged`: seconds for which
-    it was seen as it is, which unmasks one whose host has a clock that is ahead."""
+    """Whether the runner that holds the lease may still be running queries.
+
+    `unchanged`: seconds for which the lease was seen unchanged. It exposes a host whose clock is ahead."""
     if lease.released or time.time() > lease.heartbeat + lease.ttl or unchanged > lease.ttl:
         return False
     return not is_of_here(lease) or is_alive(lease.pid, lease.pid_started)
 
 
 def is_of_here(lease: Lease) -> bool:
-    """Whether the lease's pid is that of the same process here. Hosts have equal names where containers, pods
-    on other nodes and cloned machines do: then only its time to live decides."""
+    """Whether the lease's pid belongs to this machine and pid namespace.
+
+    Containers, pods on other nodes and cloned machines can share a host name. For them only `ttl` decides."""
     return lease.host == socket.gethostname() and lease.pid_space == pid_space()
 
 
 def new_lease(instance: str, owner: str, epoch: int) -> Lease:
-    """One of this process, from now on."""
+    """Return a lease of this process that starts now."""
     return Lease(
         instance=instance,
         epoch=epoch,
@@ -68,14 +70,16 @@ def new_lease(instance: str, owner: str, epoch: int) -> Lease:
 
 
 def is_blank(data: bytes) -> bool:
-    """Whether a file has lost its content: leases and statuses are not synced, so a power failure may leave
-    them empty, or full of zeros."""
+    """Whether a file has lost its content.
+
+    Leases and statuses aren't synced, so a power failure may leave them empty or full of zeros."""
     return not data.strip(b"\0 \r\n")
 
 
 class Leases:
-    """The leases of a project's runners, one for each instance. Safe for several processes at once. `former`:
-    the lease before the one that was acquired here last, None where there was none."""
+    """The leases of a project's runners, one for each instance. Safe for several processes.
+
+    `former`: the lease that the last `acquire` here replaced, or None."""
 
     def __init__(self, backend: Backend, sightings: Sightings):
         self.former: Lease | None = None
@@ -83,7 +87,7 @@ class Leases:
         self._sightings = sightings
 
     def read(self, instance: str) -> Lease | None:
-        """None where there is none, or a power failure has emptied it."""
+        """Return the lease, or None if there is none or a power failure has emptied it."""
         key = _key(instance)
         blob = self._backend.read(key)
         lease = decode_lease(blob.data, key) if blob and not is_blank(blob.data) else None
@@ -92,13 +96,14 @@ class Leases:
         return lease
 
     def leader(self, instance: str) -> Lease | None:
-        """The lease of the runner that leads this instance, None when nobody is known to."""
+        """Return the lease of the instance's leader, or None if no live leader is known."""
         lease = self.read(instance)
         return lease if lease is not None and is_live(lease) else None
 
     def may_be_led(self, instance: str) -> bool:
-        """Whether a runner of this instance may still be running queries: also one whose lease has become
-        empty, for as long as it would take it to find out."""
+        """Whether a runner of this instance may still be running queries.
+
+        An empty lease counts as held until its former holder must have noticed and stopped."""
         key = _key(instance)
         blob = self._backend.read(key)
         return blob is not None and self._may_be_led(key, blob)
@@ -106,16 +111,16 @@ class Leases:
     def _may_be_led(self, key: str, blob: Blob) -> bool:
         unchanged = self._sightings.unchanged(key, blob.version)
         if is_blank(blob.data):
-            return unchanged <= LEASE_TTL  # whoever had it has ended its queries by then
+            return unchanged <= LEASE_TTL  # its holder has stopped its queries by then
         return is_live(decode_lease(blob.data, key), unchanged)
 
     def instances(self) -> list[str]:
-        """The instances that have, or have had, a runner."""
+        """Return the instances that have or had a runner."""
         names = (k.removeprefix("leases/").removesuffix(".json") for k in self._backend.list("leases/"))
         return [name for name in names if is_valid_name(name)]
 
     def acquire(self, instance: str, owner: str) -> Lease | None:
-        """Become the leader with the next epoch; None while somebody else leads, or may do so."""
+        """Become the leader with the next epoch; None while another runner leads or may lead."""
         key = _key(instance)
         blob = self._backend.read(key)
         if blob is not None and self._may_be_led(key, blob):
@@ -129,8 +134,10 @@ class Leases:
         return lease
 
     def take(self, instance: str, owner: str) -> Lease:
-        """Become the leader with the next epoch, whoever leads now: they find out when they renew, and are
-        fenced by the epoch before. A live lease of this very owner is kept."""
+        """Become the leader with the next epoch, even if another runner leads now.
+
+        That runner notices when it renews its lease; until then the new epoch fences it. A live lease of the
+        same owner is returned unchanged."""
         key = _key(instance)
         while True:
             blob = self._backend.read(key)
@@ -138,13 +145,13 @@ class Leases:
             if old is not None and old.owner == owner and is_live(old):
                 return old
             lease = new_lease(instance, owner, self.next_epoch())
-            # Another one who takes it at the same moment comes after this one, or before.
+            # A process that writes at the same moment comes entirely before or after this one.
             with contextlib.suppress(ConflictError):
                 self._backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
                 return lease
 
     def renew(self, lease: Lease, *, released: bool = False) -> Lease | None:
-        """The lease with a new heartbeat; None when it is no longer ours (another epoch or owner)."""
+        """Return the lease with a new heartbeat; None if it has another epoch or owner now."""
         key = _key(lease.instance)
         blob = self._backend.read(key)
         current = decode_lease(blob.data, key) if blob else None
@@ -159,7 +166,7 @@ class Leases:
         return renewed
 
     def next_epoch(self) -> int:
-        """A fencing token that is higher than every one before it, of any instance."""
+        """Return a fencing token that is higher than every earlier one of any instance."""
         return next_epoch(self._backend)
 
 

@@ -1,7 +1,7 @@
-"""How many queries the runners stop and start at once for one serial: `apply --parallelism`.
+"""How many queries the runners stop and start at once for one serial (`apply --parallelism`).
 
-It is how a change is carried out, and nothing of what is wanted: so it is beside the State, written before
-the serial that it is for is committed, and of no other.
+The limit says how to carry out a change and isn't part of the desired state. So it lies beside the State, is
+written before its serial is committed, and applies to that serial only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LIMIT_KEY = "parallelism.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """So many queries at once, for the change to this serial."""
+    """The number of queries at once for the change to one serial."""
 
     serial: int
     parallelism: Positive
@@ -30,7 +30,7 @@ class Limit:
 
 @contextlib.contextmanager
 def limiting(store: Store, serial: int, parallelism: int | None) -> Iterator[None]:
-    """Write it before the commit of a serial, which is to be done in here. The caller has the lock."""
+    """Write the limit, then commit the serial within this context. The caller holds the lock."""
     if parallelism is not None:
         limit = Limit(serial=serial, parallelism=parallelism)
         content = {"format_version": FORMAT_VERSION, **encode(limit)}
@@ -39,7 +39,7 @@ def limiting(store: Store, serial: int, parallelism: int | None) -> Iterator[Non
 
 
 def limited(store: Store, serial: int) -> int | None:
-    """The limit of this serial. Raises MzplanError for what can't be read."""
+    """Return the limit of this serial, if any. Raises MzplanError if the file can't be read."""
     blob = store.backend.read(LIMIT_KEY)
     if blob is None:
         return None

@@ -1,4 +1,4 @@
-"""The status of an instance for those who look at it again and again."""
+"""The status of an instance, for callers that poll it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from mzplan.store.store import Store
 
 
 class NewestStatus:
-    """Reads a status where there is a new one: to decode that of hundreds of queries takes what their runner
-    needs. `status` and its `version` are those of the last look, None where there is none. One thread."""
+    """Reads an instance's status only if it has changed. For one thread.
+
+    Decoding the status of hundreds of queries takes processor time that their runner needs. `status` and
+    `version` are from the last read, and None if there was no status."""
 
     def __init__(self, store: Store, instance: str):
         self._store = store
@@ -18,7 +20,7 @@ class NewestStatus:
         self.status: Status | None = None
 
     def read(self) -> Status | None:
-        """The status now. Raises MzplanError where it can't be read."""
+        """Return the current status. Raises MzplanError if it can't be read."""
         version = self._store.status_version(self._instance)
         if not self._looked or version != self.version:
             self.status = self._store.read_status(self._instance)

@@ -1,4 +1,4 @@
-"""Proposals: a change that a runner is to validate where it will run, before anything is committed."""
+"""Proposals: changes that a runner validates where they will run, before anything is committed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ LIFETIME = 120.0  # seconds; a proposal without an answer by then is removed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """Descriptions, as they would be committed, for one instance: they are only looked at. `created` in
-    seconds since the epoch."""
+    """Descriptions for one instance, as they would be committed. A runner only validates them.
+
+    `created` is in seconds since the epoch."""
 
     id: Id
     instance: InstanceName
@@ -36,13 +37,13 @@ class Proposal:
 
     @classmethod
     def decode(cls, data: bytes, place: str) -> Proposal:
-        """The inverse of encode. Raises MzplanError."""
+        """Decode the output of encode. Raises MzplanError."""
         return load_as(cls, data, place, "delete it: it is only a question.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the validation found; `upstreams` are the identities of what the sources would read."""
+    """The result of a validation. `upstreams`: the identities of the sources' upstreams."""
 
     id: Id
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -54,19 +55,19 @@ class Answer:
 
     @classmethod
     def decode(cls, data: bytes, place: str) -> Answer:
-        """The inverse of encode. Raises MzplanError."""
+        """Decode the output of encode. Raises MzplanError."""
         return load_as(cls, data, place, "delete it: it is only an answer.")
 
 
 class Proposals:
-    """What a project's runners are to validate, and their answers. Safe for several processes at once."""
+    """The proposals of a project and the runners' answers. Safe for several processes."""
 
     def __init__(self, backend: Backend):
         self._backend = backend
-        self._seen: dict[str, float] = {}  # since when, monotonic; whatever a proposal says of its time
+        self._seen: dict[str, float] = {}  # when first seen (monotonic), as `created` may be wrong
 
     def make(self, instance: str, descriptions: tuple[Description, ...], id_: str = "") -> Proposal:
-        """`id_`: from new_proposal_id, where it had to be known before."""
+        """Write a proposal. `id_`: from new_proposal_id, if the caller needed it beforehand."""
         proposal = Proposal(
             id=id_ or new_proposal_id(),
             instance=instance,
@@ -77,13 +78,15 @@ class Proposals:
         return proposal
 
     def open(self, instance: str) -> list[Proposal]:
-        """The proposals of an instance that have no answer yet. On the way, proposals that have expired are
-        removed, and whatever is no proposal: what can't be read must not keep the runner from its work."""
+        """Return the instance's proposals without an answer.
+
+        Also removes expired proposals and anything unreadable, which must not keep the runner from its
+        work."""
         keys = set(self._backend.list("proposals/"))
         proposals = []
         for key in sorted(keys):
             if key.endswith(".answer.json"):
-                if key.replace(".answer.json", ".json") not in keys:  # it came too late
+                if key.replace(".answer.json", ".json") not in keys:  # the answer came too late
                     self._backend.delete(key)
                 continue
             if time.monotonic() - self._seen.setdefault(key, time.monotonic()) > LIFETIME:
@@ -102,9 +105,9 @@ class Proposals:
         return proposals
 
     def _read(self, key: str) -> Proposal | None:
-        """Decode a proposal; None for anything else."""
+        """Return the proposal, or None if it can't be read or decoded."""
         try:
-            blob = self._backend.read(key)  # a link or a folder of that name can't be read
+            blob = self._backend.read(key)  # a link or a folder under this name can't be read
             if blob is None:
                 return None
             proposal = Proposal.decode(blob.data, key)

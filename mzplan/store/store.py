@@ -1,6 +1,6 @@
-"""The store: State, Status, leases and proposals of one project, above any backend.
+"""The store of one project, on any backend: State, Status, leases and proposals.
 
-docs/internals/protocol.md has who writes and reads what, and what a crash leaves.
+docs/internals/protocol.md says who reads and writes each file, and what a crash leaves behind.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ APPEND_WAIT = 60.0  # seconds
 
 
 def open_store(settings: ProjectSettings) -> Store:
-    """The store that mzplan.yaml names. Nothing is opened or imported before it is needed."""
+    """Return the store that mzplan.yaml names. It is opened, and its library imported, on first use."""
     return Store(
         _backend(settings),
         settings.project,
@@ -84,7 +84,7 @@ def _backend(settings: ProjectSettings) -> Backend:
 
 
 def misplaced_state(settings: ProjectSettings) -> MzplanError | None:
-    """MZ030 where the state is to be in a folder of this machine, and none can be there."""
+    """Return MZ030 if the state's local folder can't exist; otherwise None."""
     local = settings.state.get("backend") not in ("postgres", "object-store")
     return LocalBackend(_folder(settings)).misplaced() if local else None
 
@@ -94,8 +94,9 @@ def _folder(settings: ProjectSettings) -> Path:
 
 
 class Store:
-    """What everybody reads and writes of one project. Safe for several processes at once. `environment`:
-    whose store it is, of all `environments` of the project."""
+    """The shared files of one project. Safe for several processes.
+
+    `environment`: the environment that the store belongs to, of the project's `environments`."""
 
     def __init__(
         self,
@@ -115,17 +116,18 @@ class Store:
     # --- State
 
     def read_state(self) -> State:
-        """The committed state; serial 0 with no lineage when there is none yet. Raises MZ030 where it
-        can't be read, is gone, or is older than what the history keeps of it; MZ034 (exit 7) where it is
-        another environment's."""
-        # A lost file is not a new project, nor an older one the state: whoever took them so would write
-        # serials anew that are in the history, and drop what runs.
-        newest = max(self.serials(), default=0)  # looked at before: others may commit meanwhile
+        """Return the committed state; without any commit, serial 0 with no lineage.
+
+        Raises MZ030 if the state can't be read, is gone, or is older than the history.
+        Raises MZ034 (exit 7) if it belongs to another environment."""
+        # Don't take a lost file for a new project, or an older file for the state: the next commit would
+        # reuse serials of the history and drop running queries.
+        newest = max(self.serials(), default=0)  # read first, because others may commit meanwhile
         seen = max((serial_in_status(data) for data in self._status_files()), default=0)
         blob = self.backend.read(STATE_KEY)
         if blob is None:
             if newest or seen > 0:
-                if self.backend.read(STATE_KEY) is not None:  # the first commit, just now
+                if self.backend.read(STATE_KEY) is not None:  # the first commit happened just now
                     return self.read_state()
                 raise self._lost("is gone", newest, seen)
             return State(project=self.project)
@@ -138,8 +140,9 @@ class Store:
         return state
 
     def ensure_own(self, state: State, place: str) -> None:
-        """Raise MZ034 (exit 7) for the state of another environment. One of a name that is declared no longer
-        has been renamed."""
+        """Raise MZ034 (exit 7) if the state belongs to another environment.
+
+        A state whose environment is no longer declared was renamed, and is accepted."""
         theirs = state.environment
         if theirs != self.environment and theirs in self.environments:
             raise refusal(
@@ -156,19 +159,19 @@ class Store:
                 yield blob.data
 
     def read_edited(self) -> State:
-        """The state as somebody has edited it: only to show what they changed, never to act on."""
+        """Return the state with manual edits, only to show them. Never act on it."""
         blob = self.backend.read(STATE_KEY)
         if blob is None:
             return State(project=self.project)
         return decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}", checked=False)
 
     def serials(self) -> list[int]:
-        """The earlier serials that the history has, in order."""
+        """Return the earlier serials in the history, in order."""
         names = (key.removeprefix("history/").removesuffix(".json") for key in self.backend.list("history/"))
         return sorted(int(name) for name in names if name.isdecimal())
 
     def read_serial(self, serial: int) -> State | None:
-        """An earlier serial, from the history; None when it is not there (any more)."""
+        """Return an earlier serial from the history, or None if it isn't there."""
         key = serial_key(serial)
         blob = self.backend.read(key)
         return decode_state(blob.data, f"{self.backend.describe()}/{key}", hint=FORGO) if blob else None
@@ -176,7 +179,7 @@ class Store:
     # --- History
 
     def read_history(self, most: int | None = None) -> list[HistoryEntry]:
-        """The committed serials, the newest first, at most so many. Raises MZ030 for one that is damaged."""
+        """Return at most `most` committed serials, the newest first. Raises MZ030 for a damaged one."""
         entries: list[HistoryEntry] = []
         current = self.backend.read(STATE_KEY)
         if current is not None:
@@ -185,7 +188,7 @@ class Store:
             if most is not None and len(entries) >= most:
                 break
             blob = self.backend.read(serial_key(serial))
-            # A crash may have kept the current one already.
+            # After a crash, the history may already have the current serial.
             if blob is not None and not (entries and entries[-1].serial <= serial):
                 entries.append(self._entry(blob.data, serial_key(serial), current=False))
         return entries[:most]
@@ -201,21 +204,21 @@ class Store:
         )
 
     def read_outcome(self, lineage: str, serial: int) -> CommitOutcome | None:
-        """How a serial has ended; None where nobody has recorded that."""
+        """Return how a serial ended, or None if that isn't recorded."""
         key = outcome_key(serial)
         blob = self.backend.read(key)
         outcome = decode_outcome(blob.data, key) if blob else None
         return outcome if outcome is not None and outcome.lineage == lineage else None
 
     def write_outcome(self, outcome: CommitOutcome) -> None:
-        """Record how a serial has ended: once, what is recorded stays."""
+        """Record how a serial ended, unless that is already recorded."""
         with contextlib.suppress(ConflictError):
             self.backend.write(outcome_key(outcome.serial), encode_outcome(outcome), expected=None)
 
     # ---
 
     def serial_digest(self, serial: int) -> str | None:
-        """The SHA-256 of a serial as it was written, current or earlier; None when it is not there."""
+        """Return the SHA-256 of a current or earlier serial's file; None if it isn't there."""
         current = self.backend.read(STATE_KEY)
         if current is not None and decode_state(current.data, STATE_KEY).serial == serial:
             return hashlib.sha256(current.data).hexdigest()
@@ -223,12 +226,14 @@ class Store:
         return hashlib.sha256(earlier.data).hexdigest() if earlier is not None else None
 
     def state_version(self) -> str | None:
-        """Differs after every commit: to see cheaply whether there is a new serial."""
+        """Return a version that changes with every commit: a cheap check for a new serial."""
         return self.backend.version(STATE_KEY)
 
     def commit(self, new: State, planned_on: State) -> None:
-        """Replace the state by its successor. The one it was planned on, as `read_state` gave it under the
-        lock, must still be there: otherwise MZ036 (exit 5), and nothing is written."""
+        """Replace the state by its successor.
+
+        `planned_on` is the state that `read_state` returned under the lock. If the stored state differs,
+        raises MZ036 (exit 5) and writes nothing."""
         current = self.backend.read(STATE_KEY)
         stored = decode_state(current.data, STATE_KEY) if current else State(project=self.project)
         if (stored.lineage, stored.serial) != (planned_on.lineage, planned_on.serial):
@@ -240,23 +245,27 @@ class Store:
             raise _stale(planned_on, self.read_state())
 
     def replace_damaged(self, new: State) -> None:
-        """Put a whole state in the place of one that can't be read, and keep that in the history. The caller
-        holds the lock, and somebody wants it so."""
+        """Replace an unreadable state by `new`, and keep the unreadable file in the history.
+
+        The caller holds the lock, and the user has asked for it."""
         current = self.backend.read(STATE_KEY)
         if current is not None:
             self.backend.write(f"history/damaged-before-{new.serial:08d}.json", current.data)
         self._put(new, ANY)
 
     def _put(self, new: State, expected: Expected) -> bool:
-        """Write the state; False where another one is in its place. Raises MZ175 (exit 8) where that can't be
-        known: neither that it is committed may be said then, nor that nothing was changed."""
+        """Write the state; return False if another state is in its place.
+
+        Raises MZ175 (exit 8) if that can't be known: then mzplan must report neither success nor "no
+        change"."""
         data = encode_state(new)
         try:
             self.backend.write(STATE_KEY, data, expected=expected)
         except UnknownWriteError as problem:
             raise _unknown(new.serial, problem) from None
         except ConflictError:
-            # Perhaps it was written, its answer lost, and somebody has committed upon it since.
+            # Perhaps the write succeeded, its answer was lost, and somebody has committed a later serial
+            # since.
             try:
                 return self.serial_digest(new.serial) == hashlib.sha256(data).hexdigest()
             except MzplanError as problem:
@@ -264,7 +273,7 @@ class Store:
         return True
 
     def _keep(self, state: State, data: bytes) -> None:
-        """Put the state, whose file holds `data`, into the history: once, a crash may have done it."""
+        """Put the state with its file content `data` into the history, if it isn't there yet."""
         try:
             self.backend.write(serial_key(state.serial), data, expected=None)
         except ConflictError:
@@ -276,7 +285,7 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self, command: str, wait: float = 0.0) -> Iterator[LockInfo]:
-        """Hold the lock while a command works; MZ033 (exit 6) with the owner when somebody else does."""
+        """Hold the lock while a command works. Raises MZ033 (exit 6), naming the owner, if it is held."""
         info = LockInfo(
             id=secrets.token_hex(6),
             command=command,
@@ -292,22 +301,24 @@ class Store:
             yield info
 
     def lock_for_append(self) -> contextlib.AbstractContextManager[LockInfo]:
-        """The lock, where steps lie in an object store, which has none of its own: another append or apply is
-        waited for."""
+        """Hold the lock for an append to steps in an object store, which has no lock of its own.
+
+        Waits for another append or apply to finish."""
         return self.lock("append", wait=APPEND_WAIT)
 
     def hold(self, info: LockInfo) -> None:
-        """Keep everybody from the lock until `release`, also when this process has ended. The caller has
-        the lock."""
+        """Keep everybody from the lock until `release`, even after this process ends.
+
+        The caller holds the lock."""
         self.backend.write(HOLD_KEY, info.encode())
 
     def holder(self) -> LockInfo | None:
-        """Who holds the lock for as long as they like (`state lock`), or as the backend knows."""
+        """Return the holder of the lock: of a hold (`state lock`), or as the backend reports it."""
         blob = self.backend.read(HOLD_KEY)
         return LockInfo.decode_or_somebody(blob.data) if blob is not None else self.backend.holder()
 
     def release(self, id_: str) -> LockInfo | None:
-        """End the lock with this id, whoever holds it; None when no lock has it."""
+        """Release the lock with this id, whoever holds it. Returns None if no lock has this id."""
         blob = self.backend.read(HOLD_KEY)
         if blob is not None:
             held = LockInfo.decode_or_somebody(blob.data)
@@ -324,7 +335,9 @@ class Store:
     # --- Status
 
     def read_status(self, instance: str) -> Status | None:
-        """None where there is none, or a power failure has emptied it: its runner writes it anew."""
+        """Return the status, or None if there is none or a power failure emptied it.
+
+        The runner then writes it again. Raises MZ030 if the file is another instance's."""
         key = f"status/{instance}.json"
         blob = self.backend.read(key)
         status = decode_status(blob.data, key) if blob and not is_blank(blob.data) else None
@@ -333,21 +346,21 @@ class Store:
         return status
 
     def status_version(self, instance: str) -> str | None:
-        """Differs after every report: to see cheaply whether there is a new one."""
+        """Return a version that changes with every report: a cheap check for a new status."""
         return self.backend.version(f"status/{instance}.json")
 
     def read_statuses(self) -> dict[str, Status]:
-        """The status of every instance that has one."""
+        """Return the status of every instance that has one."""
         keys = [k for k in self.backend.list("status/") if k.count(".") == 1]
         statuses = (self.read_status(key.removeprefix("status/").removesuffix(".json")) for key in keys)
         return {status.instance: status for status in statuses if status is not None}
 
     def write_status(self, status: Status, *, durable: bool = False) -> None:
-        """`durable`: it holds a decision that is about to be acted on."""
+        """Write a status. `durable`: it holds a decision that is about to be acted on."""
         self.backend.write(f"status/{status.instance}.json", encode_status(status), durable=durable)
 
     def read_recent(self, instance: str) -> Recent:
-        """The samples of the last hour that the instance's runner has recorded."""
+        """Return the samples that the instance's runner recorded in the last hour."""
         key = f"status/{instance}.recent.json"
         blob = self.backend.read(key)
         return decode_recent(blob.data, key) if blob else {}
@@ -372,15 +385,16 @@ class Store:
         self.backend.write(f"journal/{instance}.jsonl", encode_journal(entries))
 
     def read_prepared(self, instance: str) -> list[Prepared]:
-        """The exports that are prepared, and not created yet."""
+        """Return the exports that are prepared but not yet created."""
         key = f"journal/{instance}.prepared.jsonl"
         blob = self.backend.read(key)
         return decode_journal(Prepared, blob.data, key) if blob else []
 
     def read_past_runs(self, instance: str) -> frozenset[Place]:
-        """Storage of what has run on an instance and is written down nowhere else any more: it was
-        removed, or is claimed again. A rollback may bring it back long after: it goes on from its checkpoint,
-        or not at all."""
+        """Return the storage of past queries of an instance that no other file records any more.
+
+        It was removed, or is claimed again. A rollback may bring such a query back much later: it then
+        resumes from its checkpoint, or doesn't start."""
         key = f"journal/{instance}.former.jsonl"
         blob = self.backend.read(key)
         return (
@@ -388,7 +402,7 @@ class Store:
         )
 
     def write_past_runs(self, instance: str, places: Iterable[Place]) -> None:
-        """Durably, all of them. Only the runner that leads the instance does."""
+        """Durably replace the past runs. Only the instance's leading runner calls this."""
         runs = [PastRun(id=id_, generation=generation) for id_, generation in places]
         self.backend.write(f"journal/{instance}.former.jsonl", encode_journal(runs))
 
@@ -397,17 +411,17 @@ class Store:
 
 
 def serial_key(serial: int) -> str:
-    """Where an earlier serial is kept."""
+    """Return the key of an earlier serial."""
     return f"history/{serial:08d}.json"
 
 
 def outcome_key(serial: int) -> str:
-    """Where it is recorded how a serial has ended."""
+    """Return the key that records how a serial ended."""
     return f"history/{serial:08d}.outcome.json"
 
 
 def digest_of_state(state: State) -> str:
-    """The SHA-256 of a state as `commit` writes it (see `Store.serial_digest`)."""
+    """Return the SHA-256 of a state as `commit` writes it (see `Store.serial_digest`)."""
     return hashlib.sha256(encode_state(state)).hexdigest()
 
 

@@ -1,4 +1,4 @@
 """Backends of the store: named blobs with compare-and-swap, and one lock.
 
-A backend knows no State: it may not import the rest of mzplan.store.
+A backend doesn't know State: it may not import the rest of mzplan.store.
 """

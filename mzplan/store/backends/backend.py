@@ -1,6 +1,6 @@
 """The backend of a store: named blobs with compare-and-swap, and one lock.
 
-Every file format stands above this interface (see mzplan.store.store), so a new backend is only these
+Every file format is built on this interface (see mzplan.store.store), so a new backend needs only these
 few methods.
 """
 
@@ -26,38 +26,41 @@ from mzplan.secrets.references import Secrets
 
 
 class Blob(NamedTuple):
-    """The bytes of a key, and their version: an opaque text that differs after every write."""
+    """The bytes of a key and their version, an opaque text that changes with every write."""
 
     data: bytes
     version: str
 
 
 class ConflictError(Exception):
-    """A compare-and-swap found another version than it expected: somebody else has written."""
+    """A compare-and-swap found another version than it expected: another process has written."""
 
 
 class CommittedError(MzplanError):
-    """The state is replaced, and whoever reads sees it; but something has failed after that (exit 8)."""
+    """The state is replaced and visible to readers, but a later step failed (exit 8)."""
 
 
 class UnknownWriteError(MzplanError):
-    """A write, or the removal of a key, whose answer was lost: it may have been done, or be done yet.
-    `undone`: what it is where a look shows that it was not done, and will not be."""
+    """A write or removal whose answer was lost: it may have happened, or may still happen.
+
+    `undone`: the error to raise if a read shows that it didn't happen and won't."""
 
     undone: MzplanError | None = None
 
 
 class _Any:
-    """Stands for 'whatever version is there'."""
+    """The type of ANY, which stands for any current version."""
 
 
 ANY = _Any()
-Expected = str | None | _Any  # a version, None for 'the key must not exist', or ANY
+Expected = str | None | _Any  # a version, None for "the key must not exist", or ANY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockInfo:
-    """Who holds the lock. `time` is ISO 8601, UTC; `pid_started` and `pid_space` as of a Lease."""
+    """The holder of the lock.
+
+    `time` is ISO 8601 in UTC; `pid_started` and `pid_space` are as in a Lease."""
 
     id: str
     command: str
@@ -73,12 +76,12 @@ class LockInfo:
 
     @classmethod
     def decode(cls, data: bytes) -> LockInfo:
-        """The inverse of encode. Raises ValueError for what was cut, or written by hand."""
+        """Decode the output of encode. Raises ValueError for truncated or hand-written data."""
         return decode(cls, parse_json(data))
 
     @classmethod
     def decode_or_somebody(cls, data: bytes) -> LockInfo:
-        """The inverse; somebody, where that is to be read by nobody."""
+        """Decode the output of encode; return an unknown holder for unreadable data."""
         try:
             return cls.decode(data)
         except ValueError:
@@ -86,64 +89,71 @@ class LockInfo:
 
     @property
     def is_alive(self) -> bool | None:
-        """Whether its process lives; None where that can't be seen from here: another machine or container
-        (of whatever name), or a boot before this one."""
+        """Whether its process lives; None if that can't be checked from here.
+
+        It can't for another machine, another container (even with this host name), or an earlier boot."""
         if self.host != socket.gethostname() or self.pid_space != pid_space():
             return None
         return is_alive(self.pid, self.pid_started)
 
 
 class Backend(Protocol):
-    """Blobs by key. Keys are relative paths with `/`. Every method raises MzplanError (MZ030 for reads,
-    MZ035 for writes, MZ095 where it can't be reached) when the backend itself fails; the old content is then
-    intact, unless it is an UnknownWriteError."""
+    """Blobs by key. Keys are relative paths with `/`.
+
+    Every method raises MzplanError if the backend fails: MZ030 for reads, MZ035 for writes, MZ095 if it can't
+    be reached. The old content is then intact, except after an UnknownWriteError."""
 
     @property
     def look(self) -> float:
-        """Seconds that a command which waits for something leaves between two looks."""
+        """Seconds between two polls of a command that waits for something."""
 
     @property
     def idle(self) -> float:
-        """Seconds that a runner with nothing to do leaves between two looks."""
+        """Seconds between two polls of an idle runner."""
 
     def read(self, key: str) -> Blob | None:
-        """The blob, or None when there is none."""
+        """Return the blob, or None if there is none."""
 
     def version(self, key: str) -> str | None:
-        """The version alone, cheaply: to see whether anything changed."""
+        """Return only the version: a cheap check for changes."""
 
     def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
-        """Replace a blob, whole or not at all; returns the new version. Raises ConflictError when the version
-        there is not `expected`: never because of this very write, whose answer was lost and which was tried
-        again. `durable=False` may skip waiting for the disk (heartbeats)."""
+        """Replace a blob atomically and return the new version.
+
+        Raises ConflictError if the current version isn't `expected`, but not if a retry of this same write
+        finds the write already done. `durable=False` may skip waiting for the disk (heartbeats)."""
 
     def delete(self, key: str) -> None:
-        """Remove a blob; no error when there is none."""
+        """Remove a blob if it exists."""
 
     def list(self, prefix: str) -> list[str]:
-        """The keys below a prefix (`"proposals/"`), sorted."""
+        """Return the keys below a prefix (`"proposals/"`), sorted."""
 
     def lock(self, info: LockInfo, wait: float) -> AbstractContextManager[None]:
-        """Hold the store's one lock, waiting at most so many seconds; raises MZ033 (exit 6), with the
-        owner, when somebody else holds it."""
+        """Hold the store's one lock, waiting at most `wait` seconds.
+
+        Raises MZ033 (exit 6), naming the owner, if another process holds it."""
 
     def holder(self) -> LockInfo | None:
-        """Who holds the lock now; None when nobody does."""
+        """Return the holder of the lock, or None."""
 
     def unlock(self, id_: str) -> LockInfo | None:
-        """Take the lock with this id from its holder. Returns the holder; None when no lock has this id.
-        Raises MZ033 when it can't be taken: its process lives on this machine."""
+        """Take the lock with this id from its holder.
+
+        Returns the holder, or None if no lock has this id. Raises MZ033 if the holder's process lives on this
+        machine."""
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Have `wake` called when somebody commits or proposes, where the backend can; returns how to end
-        that. Nothing may depend on it."""
+        """Call `wake` on every commit or proposal, if the backend can; return a function that stops this.
+
+        Nothing may depend on these calls."""
 
     def describe(self) -> str:
-        """Where it is, for people."""
+        """Return the location, for people."""
 
 
 def unreachable(place: str, why: str, hint: str) -> MzplanError:
-    """MZ095: the backend does not answer, or does not let us in."""
+    """Return MZ095: the backend doesn't answer or refuses access."""
     return error(
         "MZ095",
         f"The state in {place} can't be reached",
@@ -156,7 +166,7 @@ def unreachable(place: str, why: str, hint: str) -> MzplanError:
 def unknown_write(
     place: str, key: str, why: str, hint: str, undone: MzplanError | None = None
 ) -> UnknownWriteError:
-    """MZ095: the backend has not answered a write, or not well."""
+    """Return MZ095: the backend's answer to a write is missing or unclear."""
     failure = UnknownWriteError(
         Diagnostic(
             code="MZ095",
@@ -171,8 +181,9 @@ def unknown_write(
 
 
 def locked_error(holder: LockInfo | None, place: str, *, by_hand: bool = False) -> MzplanError:
-    """MZ033: the state is locked, by whom and since when, and whether that process still lives. `by_hand`:
-    with `state lock`, so no process needs to live."""
+    """Return MZ033: who holds the state's lock, since when, and whether that process still lives.
+
+    `by_hand`: held by `state lock`, which needs no live process."""
     alive = holder.is_alive if holder is not None and not by_hand else None
     if holder is None:
         detail = f"Another mzplan command holds the lock of {place}."
@@ -195,7 +206,7 @@ def locked_error(holder: LockInfo | None, place: str, *, by_hand: bool = False) 
 
 
 def _age(holder: LockInfo) -> str:
-    """` (3 min ago)`; "" where the time can't be read."""
+    """Return text like ` (3 min ago)`; "" if the time can't be read."""
     try:
         seconds = (datetime.now(UTC) - datetime.fromisoformat(holder.time)).total_seconds()
     except (ValueError, TypeError):
@@ -207,8 +218,9 @@ def _age(holder: LockInfo) -> str:
 
 
 def lost_error(place: str, what: str, newest: int, seen: int) -> MzplanError:
-    """MZ030: the state at a place `is gone`, or is not the latest. `newest`: the last serial of the history,
-    `seen`: the last that a runner has taken in; 0: none."""
+    """Return MZ030: the state at a place `is gone` or isn't the latest.
+
+    `newest`: the last serial of the history; `seen`: the last that a runner has taken in; 0 if none."""
     if newest >= seen:
         detail = f"Its history goes to serial {newest}: this is neither a new project nor its latest state."
     else:
@@ -233,7 +245,7 @@ def misplaced_error(key: str, what: str, instance: str) -> MzplanError:
 
 
 def resolved_settings(settings: Mapping[str, Any], directory: str) -> dict[str, Any]:
-    """`state` of mzplan.yaml, with the values of its secrets. Raises MzplanError where one has none."""
+    """Return `state` of mzplan.yaml with its secret values. Raises MzplanError for a missing secret."""
     schema = load_schema("project")["properties"]["state"]
     takes = partial(takes_secret, schema)
     return dict(Secrets(directory).fill(settings, takes, "mzplan.yaml, state"))

@@ -25,15 +25,17 @@ from mzplan.store.backends.backend import (
 )
 
 STATE_KEY = "mzplan.state.json"
-_IN_ROOT = (STATE_KEY, "hold.json", "parallelism.json")  # somebody else's files may lie beside them
+_IN_ROOT = (STATE_KEY, "hold.json", "parallelism.json")  # the folder may also hold files of others
 _FOLDERS = ("history", "leases", "status", "proposals", "journal", "events")
 _OWN_FILES = "lock\nhold.json\nparallelism.json\n.mutex\n.*.tmp\n"
 IGNORED = f"status/\nleases/\nproposals/\njournal/\nevents/\n{_OWN_FILES}"
 
 
 class LocalBackend:
-    """A folder, below which no link is followed. Writes are whole; compare-and-swap is guarded by a lock of
-    the kernel on `.mutex`, held for microseconds; the store's lock is one on `lock`."""
+    """A folder of files. No link below it is followed, and each write is atomic.
+
+    A kernel lock on `.mutex`, held for microseconds, guards compare-and-swap. The store's lock is a kernel
+    lock on `lock`."""
 
     look = 0.05
     idle = 0.5
@@ -43,14 +45,14 @@ class LocalBackend:
         self._files = GuardedFolder(folder)
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Runners of this machine are woken over a socket instead."""
+        """Do nothing: runners on this machine are woken over a socket instead."""
         return lambda: None
 
     def describe(self) -> str:
         return str(self.folder)
 
     def misplaced(self) -> MzplanError | None:
-        """MZ030 where there can be no such folder; None where there is one, or it can be made."""
+        """Return MZ030 if the folder can't exist; None if it exists or can be created."""
         why = ""
         try:
             if not self.folder.is_dir() and self.folder.lstat():
@@ -118,7 +120,7 @@ class LocalBackend:
         try:
             try:
                 self._take(handle, wait)
-                with self._mutex():  # which every writer holds
+                with self._mutex():  # every writer holds it
                     for key in _IN_ROOT:
                         self._files.sweep("", left_of(key))
                     for folder in _FOLDERS:
@@ -128,7 +130,7 @@ class LocalBackend:
                 raise _unwritable(path, problem) from None
             yield
         finally:
-            os.close(handle)  # and with it, or with the process, the kernel's lock
+            os.close(handle)  # this, or the end of the process, releases the kernel's lock
 
     def holder(self) -> LockInfo | None:
         path = self.folder / "lock"
@@ -153,7 +155,7 @@ class LocalBackend:
             return None
         if holder.is_alive:
             raise locked_error(holder, self.describe())
-        # The kernel of another machine holds it, or a child of the process: a new file has a new lock.
+        # A kernel on another machine, or a child process, holds it. A new file has a new lock.
         self.delete("lock")
         return holder
 
@@ -192,8 +194,7 @@ class LocalBackend:
     def _replace(self, key: str, data: bytes, durable: bool) -> str:
         is_state = key == STATE_KEY
         version = ""
-        # What runners write has digests of secrets in it, and what servers have said; the state can be
-        # committed to git.
+        # Runners' files contain digests of secrets and servers' messages. The state may be committed to git.
         mode = 0o600 if key.startswith(("status/", "events/")) else 0o644
         try:
             with self._files.replacing(key, mode=mode, durable=durable) as file:
@@ -203,7 +204,7 @@ class LocalBackend:
                 if is_state:
                     failpoint(Failpoint.COMMIT_BEFORE_RENAME)
         except OSError as problem:
-            if is_state and self.version(key) == version:  # renamed, and the folder not synced
+            if is_state and self.version(key) == version:  # renamed, but the folder isn't synced
                 raise _unsynced(self.folder / key, problem) from None
             raise
         if is_state:
@@ -212,7 +213,7 @@ class LocalBackend:
 
 
 def _version(info: os.stat_result) -> str:
-    # A rename brings a new inode, so even two writes within one tick of the clock differ.
+    # A rename creates a new inode, so two writes within one clock tick differ.
     return f"{info.st_mtime_ns:x}-{info.st_ino:x}-{info.st_size:x}"
 
 
@@ -225,7 +226,7 @@ def _holder(handle: int) -> LockInfo | None:
     try:
         return LockInfo.decode(os.pread(handle, 1 << 16, 0))
     except (ValueError, OSError):
-        return None  # between taking the lock and writing its name, or written by hand
+        return None  # just taken and not yet written, or edited by hand
 
 
 def _unreadable(path: Path, problem: OSError) -> MzplanError:

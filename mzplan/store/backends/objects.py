@@ -1,8 +1,8 @@
-"""The object-store backend: an object for each key, and conditional writes. S3, Google Cloud Storage, Azure.
+"""The object-store backend: an object per key, with conditional writes. S3, Google Cloud Storage, Azure.
 
-The lock is an object that only one can create. It does not end with its process: the refusal says
-who holds it, and `state unlock` takes it from one that is gone. Commits are safe without it: a state is only
-ever replaced by whoever has read it.
+The lock is an object that only one process can create. It outlives its process: the error names the holder,
+and `state unlock` removes the lock of a process that is gone. Commits are safe without the lock, because a
+write replaces a state only if it is still the one that was read.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Access = Literal["read", "write"]
 _LOCK = "lock"
-_MARK = "mzplanwrite"  # metadata of an object: the write that it is of
+_MARK = "mzplanwrite"  # object metadata: identifies the write that made the object
 _ENDPOINT = "AWS_ENDPOINT_URL_S3"
-_OPENING = threading.Lock()  # while the environment lacks it
+_OPENING = threading.Lock()  # held while the environment variable is removed
 _TIMEOUTS = {"timeout": "20s", "connect_timeout": "5s"}
 _RETRIES = {"max_retries": 3, "retry_timeout": timedelta(seconds=15)}
-# What mzplan.yaml calls it → what the library calls it, for S3.
+# The settings' names in mzplan.yaml → the library's names, for S3.
 _S3 = {
     "endpoint": "aws_endpoint",
     "region": "aws_region",
@@ -58,7 +58,7 @@ class ObjectStoreBackend:
     idle = 2.0
 
     def __init__(self, settings: Mapping[str, Any], directory: str):
-        """`settings` are those of mzplan.yaml, with secret references."""
+        """`settings`: `state` of mzplan.yaml, with secret references."""
         self.settings = settings
         self.directory = directory
         self.url = str(settings.get("url", "")).rstrip("/")
@@ -89,7 +89,7 @@ class ObjectStoreBackend:
         return version
 
     def _put(self, key: str, data: bytes, mode: Any, mark: str, *, again: bool = True) -> str | None:
-        """The new version; None where the condition of the mode does not hold."""
+        """Write an object and return its version; None if the condition of `mode` doesn't hold."""
         import obstore
 
         def put(store: ObjectStore) -> str | None:
@@ -101,7 +101,7 @@ class ObjectStoreBackend:
             return _version(done)
 
         def look(store: ObjectStore) -> str | None:
-            answer = obstore.get(store, key, options={"head": True})  # whatever is there now
+            answer = obstore.get(store, key, options={"head": True})  # the current object, whoever wrote it
             return _version(answer.meta) if answer.attributes.get(_MARK) == mark else None
 
         problem = None
@@ -110,8 +110,8 @@ class ObjectStoreBackend:
         except UnknownWriteError as unknown:
             version, problem = None, unknown
         try:
-            # A conflict may be with this very write: the library asks again what a server has failed. Others
-            # may write the same bytes, but not with its mark.
+            # The conflict may be with this same write, because the library retries after server errors. Only
+            # the mark tells: others may write the same bytes.
             version = version or self._run(look, "read", key, None)
         except MzplanError as unseen:
             raise problem or unseen from None
@@ -120,7 +120,7 @@ class ObjectStoreBackend:
                 raise problem.undone
             if not again:
                 raise problem
-            # Under the same condition: so it is there once, whatever comes of the first.
+            # Retry under the same condition, so the write happens once whatever became of the first try.
             return self._put(key, data, mode, mark, again=False)
         return version
 
@@ -143,7 +143,7 @@ class ObjectStoreBackend:
     def lock(self, info: LockInfo, wait: float) -> Iterator[None]:
         try:
             self._take(info, wait)
-        except (KeyboardInterrupt, UnknownWriteError):  # perhaps it was just written
+        except (KeyboardInterrupt, UnknownWriteError):  # the lock may just have been written
             with contextlib.suppress(MzplanError):
                 self._give_back(info)
             raise
@@ -168,16 +168,16 @@ class ObjectStoreBackend:
         return holder
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """An object store notifies nobody: runners look by themselves."""
+        """Do nothing: an object store sends no notifications, so runners poll."""
         return lambda: None
 
     # --- inside
 
     def _end(self, info: LockInfo, failed: BaseException | None) -> None:
-        """Give the lock back. Raises MZ033 where it stays, after what has failed before it."""
+        """Give the lock back. Raises MZ033 if that fails, together with the earlier error `failed`."""
         try:
             self._give_back(info)
-        except KeyboardInterrupt:  # else it would outlive this process
+        except KeyboardInterrupt:  # otherwise the lock would outlive this process
             self._give_back(info)
             raise
         except MzplanError as problem:
@@ -186,7 +186,7 @@ class ObjectStoreBackend:
             if isinstance(failed, MzplanError):
                 diagnostics = (*failed.diagnostics, _left(info, self.describe(), problem))
                 raise MzplanError(diagnostics, failed.exit_code) from None
-            # An interruption: whoever it refuses next is shown how to end it.
+            # After an interruption, the next command that is refused shows how to remove the lock.
 
     def _give_back(self, info: LockInfo) -> None:
         if (holder := self.holder()) is not None and holder.id == info.id:
@@ -205,14 +205,14 @@ class ObjectStoreBackend:
             time.sleep(min(0.3, max(0.0, until - time.monotonic())))
 
     def _run(self, work: Callable[[ObjectStore], T], access: Access, key: str, missing: T) -> T:
-        """Ask the store. What is not there is `missing`."""
+        """Run `work` on the store. Returns `missing` if the key doesn't exist."""
         import obstore
 
         wrong = obstore.exceptions
         try:
             return work(self._store())
         except FileNotFoundError:
-            if access == "write":  # a write does not find its bucket
+            if access == "write":  # for a write, the bucket itself is missing
                 raise self._failed(access, key, "there is no such bucket or container") from None
             return missing
         except (wrong.PermissionDeniedError, wrong.UnauthenticatedError, PermissionError) as problem:
@@ -221,7 +221,7 @@ class ObjectStoreBackend:
             text = _said(problem)
             hint = "check url, endpoint and region in mzplan.yaml (state), and the network."
             answered = self._failed(access, key, text) if "status" in text else None
-            if access == "write":  # a server may have failed after it was done
+            if access == "write":  # a server may have failed after it wrote
                 raise unknown_write(self.describe(), key, text, hint, answered) from None
             raise answered or unreachable(self.describe(), text, hint) from None
 
@@ -238,7 +238,7 @@ class ObjectStoreBackend:
         config |= {theirs: str(settings[ours]) for ours, theirs in _S3.items() if ours in settings}
         plain = str(settings.get("endpoint", "")).startswith("http://")
         options = {"client_options": {**_TIMEOUTS, "allow_http": plain}, "retry_config": _RETRIES}
-        connect: Any = from_url  # its types are one overload for each cloud
+        connect: Any = from_url  # the library's type has one overload per cloud
         try:
             with _without_endpoint_of_environment(config):
                 opened: ObjectStore = connect(self.url, config=config or None, **options)
@@ -264,8 +264,9 @@ class ObjectStoreBackend:
 
 @contextlib.contextmanager
 def _without_endpoint_of_environment(config: Mapping[str, str]) -> Iterator[None]:
-    """Where an endpoint is declared, it is the one: the library lets this variable win over it, and has no
-    setting against that."""
+    """Hide the endpoint variable of the environment while a declared endpoint is used.
+
+    The library prefers the variable and has no setting to ignore it."""
     if not any("endpoint" in name.lower() for name in config):
         yield
         return
@@ -292,7 +293,7 @@ def _version(meta: Any) -> str:
 
 
 def _expected(version: Expected) -> dict[str, str]:
-    """The condition of a write. A tag is quoted; what stands before it is the store's own version."""
+    """Return the condition of a write. The quoted part is an ETag; before it is the store's version."""
     text = str(version)
     at = text.find('"')
     own, tag = (text[:at], text[at:]) if at >= 0 else ("", text)
@@ -300,6 +301,6 @@ def _expected(version: Expected) -> dict[str, str]:
 
 
 def _said(problem: BaseException) -> str:
-    """The first line of the library's message, in one sentence of bearable length."""
+    """Return the first line of the library's message, at most 300 characters."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     return (lines[0] if lines else type(problem).__name__)[:300].rstrip(".")

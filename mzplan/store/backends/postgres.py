@@ -1,7 +1,7 @@
-"""The PostgreSQL backend: a row for each key, compare-and-swap on its version, one lock (postgres_lock).
+"""The PostgreSQL backend: a row per key, compare-and-swap on its version, and one lock (postgres_lock).
 
-The lock ends with the connection, and so with the process that held it. Commits and proposals notify, so that
-runners elsewhere look at once.
+The lock ends with its connection, and so with its process. Commits and proposals send notifications, so
+runners on other machines look at once.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ log = logging.getLogger("mzplan.store")
 
 CONNECT_S = 5
 STATEMENT_MS = 20_000
-SILENCE_S = 25.0  # without an answer; the server itself ends a statement before that
+SILENCE_S = 25.0  # without an answer; the server ends a statement earlier
 MOST_ANSWER = (2 << 30) + (1 << 20)  # bytes; a state of 100,000 resources has about 100 MB
 UNACKNOWLEDGED_MS = 10_000
 NOTIFIED = ("mzplan.state.json", "proposals/")
 _LOCK_ROW = "lock"
-_LONGEST_NAME = 63  # of an application, in bytes: PostgreSQL cuts it off
+_LONGEST_NAME = 63  # bytes of an application name; PostgreSQL truncates longer ones
 _KINDS: dict[str, ProblemKind] = {"MZ030": "damaged", "MZ095": "unreachable"}
 _GONE = (psycopg.OperationalError, psycopg.InterfaceError)
 _REFUSED = (
@@ -69,14 +69,14 @@ _SWAP = (
     "UPDATE {t} SET data = %s, version = nextval({s}) "
     "WHERE project = %s AND key = %s AND version = %s RETURNING version"
 )
-# What two that make the schema at once see of each other: IF NOT EXISTS does not wait.
+# Two processes that create the schema at once see these errors: IF NOT EXISTS doesn't wait.
 _MADE_ALREADY = (
     psycopg.errors.UniqueViolation,
     psycopg.errors.DuplicateSchema,
     psycopg.errors.DuplicateTable,
 )
 _LOOK = "look at the server, and at the network to it."
-# Since `state.tls.mode` has this default, a server that was reached may not be any more.
+# `state.tls.mode` has gained this default, so a server that worked before may become unreachable.
 _ASSUMED = (
     " Its certificate is checked (verify-full), as state.tls.mode is not written: write it, and as "
     "state.tls.ca the certificate to trust; or prefer, and whoever answers there is taken for the server."
@@ -84,13 +84,13 @@ _ASSUMED = (
 
 
 class PostgresBackend:
-    """The store of one project in a schema of a database. Safe for threads: each has its own connection."""
+    """The store of one project in a database schema. Thread-safe: each thread has its own connection."""
 
     look = 0.05
     idle = 0.5
 
     def __init__(self, settings: Mapping[str, Any], directory: str, project: str):
-        """`settings` are those of mzplan.yaml, with secret references."""
+        """`settings`: `state` of mzplan.yaml, with secret references."""
         self.settings = settings
         self.directory = directory
         self.project = project
@@ -114,7 +114,7 @@ class PostgresBackend:
         return str(row[0]) if row else None
 
     def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
-        ours: list[str] = []  # the versions whose COMMIT was sent: before it, nothing is kept
+        ours: list[str] = []  # the versions whose COMMIT was sent; without a COMMIT nothing is stored
 
         def attempt(connection: psycopg.Connection[Any]) -> str:
             with connection.transaction():
@@ -129,12 +129,13 @@ class PostgresBackend:
             return ours[-1]
 
         def own_version() -> str | None:
-            """The key's version, if this write has made it; else None."""
+            """Return the key's version if this write made it; otherwise None."""
             return version if ours and (version := self.version(key)) in ours else None
 
         def again() -> str:
-            """Look, then try again: under its condition, so that it is there once. An attempt that the server
-            still carries out holds the row, and is waited for."""
+            """Look, then try again under the same condition, so the write happens once.
+
+            An attempt that the server still executes locks the row, so this one waits for it."""
             try:
                 return own_version() or attempt(self._connection())
             except ConflictError:
@@ -180,7 +181,7 @@ class PostgresBackend:
             rows = self._run(lambda c: c.execute(query, (self.project, prefix)).fetchall(), "MZ030")
         except psycopg.errors.UndefinedTable:
             return []
-        # By code points, as every backend does; a database may sort otherwise. No deeper folders.
+        # Sort by code points, as every backend does; a database may sort differently. Omit deeper folders.
         return sorted(str(row[0]) for row in rows if "/" not in str(row[0])[len(prefix) :])
 
     @contextlib.contextmanager
@@ -198,7 +199,7 @@ class PostgresBackend:
             self.write(_LOCK_ROW, info.encode())
             yield
         finally:
-            connection.close()  # and with it the lock
+            connection.close()  # this releases the lock
 
     def holder(self) -> LockInfo | None:
         session = self._holding()
@@ -213,13 +214,14 @@ class PostgresBackend:
             return None
         if holder.is_alive:
             raise locked_error(holder, self.describe())
-        # Its machine has gone without a word, and the server keeps the session: end that.
+        # The holder's machine disappeared and the server keeps its session: terminate it.
         self._run(lambda c: c.execute("SELECT pg_terminate_backend(%s)", (session.pid,)), "MZ035")
         return holder
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` whenever somebody commits or proposes; returns how to stop that. Best effort: a runner
-        that is not woken looks by itself."""
+        """Call `wake` on every commit or proposal; return a function that stops this.
+
+        This is best effort: a runner that isn't woken polls."""
         stopping = threading.Event()
 
         def listen() -> None:
@@ -227,7 +229,7 @@ class PostgresBackend:
                 try:
                     with self._open() as connection:
                         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
-                        wake()  # of what came before this, nobody was notified
+                        wake()  # no notification arrived for earlier events
                         while not stopping.is_set():
                             for _ in connection.notifies(timeout=1.0, stop_after=1):
                                 wake()
@@ -247,12 +249,12 @@ class PostgresBackend:
             query = _PUT if expected is ANY else _CREATE
             return connection.execute(self._sql(query), (*self._id(key), data)).fetchone()
         if not str(expected).isdecimal():
-            return None  # no version of ours
+            return None  # not a version from this backend
         values = (data, *self._id(key), int(str(expected)))
         return connection.execute(self._sql(_SWAP), values).fetchone()
 
     def _take(self, connection: psycopg.Connection[Any], info: LockInfo, wait: float) -> LockSession | None:
-        """Take the lock; who holds it, where that is somebody else. Raises psycopg.Error."""
+        """Take the lock; return the holder if it is another session. Raises psycopg.Error."""
         try:
             return self._lock.take(connection, _application(info), wait)
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
@@ -266,7 +268,7 @@ class PostgresBackend:
             return None  # nothing was ever written
 
     def _named(self, session: LockSession) -> LockInfo | None:
-        """Return what the holder has written down; None if an earlier holder wrote it, or it isn't mzplan."""
+        """Return the holder's lock info; None if the row is a previous holder's or not mzplan's."""
         blob = self.read(_LOCK_ROW)
         try:
             info = LockInfo.decode(blob.data) if blob else None
@@ -295,11 +297,11 @@ class PostgresBackend:
             return None  # nothing was ever written
 
     def _run(self, work: Callable[[psycopg.Connection[Any]], T], code: str) -> T:
-        """Work that may be done twice, on this thread's connection; once more when that is gone."""
+        """Run idempotent work on this thread's connection, and again if the connection was lost."""
         try:
             try:
                 return work(self._connection())
-            except UnendingError:  # nor will it say more when it is asked again
+            except UnendingError:  # a retry would get the same endless answer
                 self._drop()
                 raise
             except _GONE:
@@ -320,7 +322,7 @@ class PostgresBackend:
         return query.replace("{t}", table).replace("{s}", sequence).encode()
 
     def _create(self) -> None:
-        """The schema and its table. Several processes may come here at once: who is late looks again."""
+        """Create the schema and its table. If another process does the same at once, look again."""
         try:
             self._create_missing()
         except _MADE_ALREADY:
@@ -380,7 +382,7 @@ class PostgresBackend:
             )
             connection.most_s, connection.most_bytes = SILENCE_S, MOST_ANSWER
             return connection
-        except UnicodeError:  # psycopg leaves what Python makes of the name to itself
+        except UnicodeError:  # psycopg passes on Python's error about the host name
             raise unreachable(
                 self.describe(),
                 "no server can have that name: a part of it is empty, or longer than 63 characters",
@@ -416,12 +418,12 @@ class PostgresBackend:
 
 
 def _application(info: LockInfo) -> str:
-    """What the session that holds the lock calls itself, so that it is known whose it is."""
+    """Return the application name of the lock's session, which identifies its holder."""
     return f"mzplan lock {info.id}"
 
 
 def _stranger(session: LockSession) -> LockInfo:
-    """A session that says of no command."""
+    """Return lock info for a session that hasn't recorded its command."""
     return LockInfo(
         id=f"session-{session.pid}", command="?", user=session.login, host="?", pid=session.pid, time="?"
     )
@@ -435,6 +437,6 @@ def _why(problem: psycopg.Error | MzplanError) -> str:
 
 
 def _said(problem: BaseException, secret: str = "") -> str:
-    """The first line of the server's message, without a password."""
+    """Return the first line of the server's message, without the password."""
     text = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
     return text.replace(secret, "***") if secret else text
