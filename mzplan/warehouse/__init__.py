@@ -1,6 +1,6 @@
-"""Bytes on storage: checkpoints and collections below the warehouse, and what their files say of each step.
+"""Bytes on storage: checkpoints and collections below the warehouse, and the steps that their files record.
 
-Spark's checkpoint log, Delta's log, the index of steps, replays, snapshots and content hashes, on this
-machine or in an object store. Shared by both sides: the runner writes, commands read. Nothing here imports
-pyspark or knows a server. May import model and schema.
+It covers Spark's checkpoint log, Delta's log, the index of steps, replays, snapshots and content hashes, on
+this machine or in an object store. Both sides share it: the runner writes, commands read. Nothing here
+imports pyspark or knows a server. It may import model and schema.
 """

@@ -1,4 +1,4 @@
-"""Spark's own log in a checkpoint: what each step reads, and which steps are done.
+"""Spark's own log in a checkpoint: the offsets of each step, and which steps are done.
 
 Spark keeps the offsets of the last hundred steps.
 """
@@ -14,13 +14,13 @@ from typing import Any
 from mzplan.warehouse.folder import Folder, decoded, decoding, delete_checksum, open_folder, read_text
 from mzplan.warehouse.step_record import StepRecord
 
-_MOVED = "mzplanMoved"  # in the settings of a step that only moved the checkpoint
-_READ_AGAIN = 3  # steps: the last one that is done, the one before, and one that was interrupted
+_MOVED = "mzplanMoved"  # marks, in its settings, a step that only moved the checkpoint
+_READ_AGAIN = 3  # steps: the last done step, the one before it, and an interrupted one
 _NO_WATERMARK = b'v1\n{"nextBatchWatermarkMs":0}'
 
 
 class CheckpointLog:
-    """What Spark has logged in its checkpoint location. Raises OSError."""
+    """Spark's log in a checkpoint location. Raises OSError."""
 
     def __init__(self, spark: str):
         self.spark = spark
@@ -28,60 +28,64 @@ class CheckpointLog:
         self._commits: Folder = open_folder(f"{spark}/commits")
 
     def has_begun(self) -> bool:
-        """Whether there are offsets, or what a source keeps beside them: they mean something from now on."""
+        """Whether the checkpoint has offsets or a source's own log, so its position matters."""
         return bool(open_folder(f"{self.spark}/sources").names() or self._offsets.names())
 
     def query_id(self) -> str | None:
-        """The id of the streaming query; None before its first start."""
+        """Return the id of the streaming query; None before its first start."""
         text = read_text(f"{self.spark}/metadata")
         with decoding(f"{self.spark}/metadata"):
             return str(json.loads(text)["id"]) if text else None
 
     def planned(self) -> list[int]:
-        """The steps whose offsets are there, in order."""
+        """Return the steps whose offsets are kept, in order."""
         return sorted(int(name) for name in self._offsets.names() if name.isdecimal())
 
     def newest(self) -> int:
-        """The last step that is planned; -1: none."""
+        """Return the last planned step; -1 if there is none."""
         return max(self.planned(), default=-1)
 
     def committed(self) -> int:
-        """The last step that Spark has seen through; -1: none."""
+        """Return the last step that Spark has finished; -1 if there is none."""
         return max((int(name) for name in self._commits.names() if name.isdecimal()), default=-1)
 
     def unfinished(self) -> int | None:
-        """The step that is planned and not done, so that it is run again: its rows may be in the target. None
-        if there is none."""
+        """Return the step that is planned but not done, if any.
+
+        Spark runs it again, so its rows may already be in the target."""
         newest = self.newest()
         return newest if newest > self.committed() else None
 
     def last_written(self) -> int:
-        """The last step that is done and has been written, as far as its offsets are kept; -1: none."""
+        """Return the last done step that wrote rows, as far as offsets are kept; -1 if there is none."""
         done = self.committed()
         steps = (step for step in reversed(self.planned()) if step <= done and self.is_written(step))
         return next(steps, -1)
 
     def is_written(self, step: int) -> bool:
-        """Whether Spark has run a step that is done. One that only moved the checkpoint has left nothing
-        anywhere but here; a step whose offsets are not kept any more may be such a one."""
+        """Whether Spark has run this done step, rather than mzplan having moved the checkpoint past it.
+
+        A move leaves no trace elsewhere. Returns False for a step whose offsets aren't kept any more."""
         lines = self.lines(step)
         with decoding(f"{self.spark}/offsets/{step}"):
             return len(lines) > 1 and _MOVED not in json.loads(lines[1]) and lines != self.lines(step - 1)
 
     def lines(self, step: int) -> list[str]:
-        """What is logged of a step's offsets: a version, the batch's settings, a line for each source; none
-        where it is not there."""
+        """Return the lines of a step's offsets: a version, the batch's settings, then one line per source.
+
+        Returns no lines if the step isn't there."""
         data = self._offsets.read(str(step)) if step >= 0 else None
         return decoded(data, f"{self.spark}/offsets/{step}").splitlines() if data is not None else []
 
     def entry(self, step: int) -> str | None:
-        """Where its one source is after a step, as Spark has written it; None where that is not known."""
+        """Return the log entry of the step's only source, as Spark wrote it; None if unknown."""
         lines = self.lines(step)
         return lines[2] if len(lines) == 3 else None
 
     def offset(self, step: int) -> tuple[Any, float | None]:
-        """Return the offset after a step, and when the step began; None for what isn't known. For a query
-        with several inputs, the offset is a list."""
+        """Return the offset after a step, and the time when the step began; None for unknown values.
+
+        For a query with several inputs, the offset is a list."""
         lines = self.lines(step)
         if len(lines) < 3:
             return None, None
@@ -91,8 +95,9 @@ class CheckpointLog:
             return offsets[0] if len(offsets) == 1 else offsets, began / 1000 if began else None
 
     def begin(self, query_id: str, earlier: CheckpointLog, position: str) -> None:
-        """Let a query of this id, which has not begun, go on at `position` of another checkpoint, behind a
-        step 0 that is done. Again, it is the same. The query must not run."""
+        """Start a query with this id at `position` of an earlier checkpoint, after a step 0 that is done.
+
+        The query must be new and must not run. Repeating the call gives the same result."""
         folder = open_folder(self.spark)
         head = earlier.lines(earlier.committed())[:2] or earlier.lines(earlier.newest())[:2]
         commit = self._commits_of(earlier) or _NO_WATERMARK
@@ -109,8 +114,9 @@ class CheckpointLog:
         return other._commits.read(str(done)) if done >= 0 else None
 
     def plan(self, position: str) -> None:
-        """Have the next step read up to `position`: it is planned as Spark plans one, and runs at the next
-        start. The query must not run."""
+        """Plan the next step, as Spark would, to read up to `position`. It runs at the next start.
+
+        The query must not run."""
         done = self.committed()
         with decoding(f"{self.spark}/offsets/{done}"):
             version, settings = self.lines(done)[:2]
@@ -120,17 +126,17 @@ class CheckpointLog:
         self._offsets.write(str(done + 1), "\n".join([*head, position]).encode())
 
     def replace(self, step: int, position: str) -> None:
-        """Let a step have ended at another position; nothing where it is not there. The query must not
-        run."""
+        """Set the position at which a step ended, if the step is there. The query must not run."""
         head = self.lines(step)[:2]
         if head:
             delete_checksum(self._offsets, str(step))
             self._offsets.write(str(step), "\n".join([*head, position]).encode())
 
     def order_sources(self, tables: Sequence[str | None]) -> None:
-        """Let the sources of a query stand in this order of their Delta tables, which is the order in the
-        query's plan: Spark tells them apart by their places alone. If these are other tables than the
-        checkpoint has, change nothing; Spark then refuses to start. The query must not run."""
+        """Order the sources in the recent offsets by their Delta tables, as in the query's plan.
+
+        Spark tells sources apart only by their place. If the checkpoint has other tables, nothing changes and
+        Spark refuses to start. The query must not run."""
         for step in self.planned()[-_READ_AGAIN:]:
             lines = self.lines(step)
             offsets = [(_table_of(line), line) for line in lines[2:]]
@@ -145,8 +151,9 @@ class CheckpointLog:
                 self._offsets.write(str(step), "\n".join([*lines[:2], *ordered]).encode())
 
     def move(self, position: str) -> None:
-        """Let the next step begin at `position`: one without rows, planned and done at once. One that was
-        planned before and is not done is replaced by it. The query must not run."""
+        """Move the next step to begin at `position`, by a step without rows that is planned and done at once.
+
+        It replaces a step that is planned but not done. The query must not run."""
         done = self.committed()
         head = self.lines(self.newest())[:2]
         if len(head) < 2:
@@ -162,9 +169,10 @@ class CheckpointLog:
             log.write(str(done + 1), data)
 
     def pass_over(self, step: int) -> None:
-        """Put the checkpoint behind a step that has not read anything: planned and done, and the position is
-        that of the step before. Again, also by a runner that was frozen meanwhile, it is the same. The query
-        must not run. Raises OSError where that step is not known any more."""
+        """Record a step that has read nothing as planned and done, at the position of the step before.
+
+        Repeating this gives the same result, even by a runner that was frozen meanwhile. The query must not
+        run. Raises OSError if the step before is no longer known."""
         lines, commit = self.lines(step - 1), self._commits.read(str(step - 1))
         if len(lines) != 3 or commit is None:
             raise OSError(f"{self.spark} no longer says where step {step - 1} has ended")
@@ -174,22 +182,24 @@ class CheckpointLog:
             log.write(str(step), data)
 
     def before_all(self) -> Any:
-        """Where the upstream was before step 0, of a source that logs that (Kafka)."""
+        """Return the upstream's offset before step 0, for a source that logs it (Kafka)."""
         data = open_folder(f"{self.spark}/sources/0").read("0")
         with decoding(f"{self.spark}/sources/0/0"):
             offset = _parsed(data.decode(errors="replace").rpartition("\n")[2]) if data is not None else None
-        # A source of files logs the files of its first batch there.
+        # A file source logs the files of its first batch in the same place.
         return (
             offset if isinstance(offset, dict) and all(isinstance(v, dict) for v in offset.values()) else None
         )
 
     def files(self, start: Any, end: Any) -> tuple[str, ...]:
-        """Return the URIs of the files that a source of files has logged between two of its offsets."""
+        """Return the URIs of the files that a file source has logged between two of its offsets."""
         return tuple(self.files_read(start, end))
 
     def files_read(self, start: Any, end: Any) -> dict[str, int]:
-        """Like `files`, in the same order, with the time of each file when it was read, in milliseconds since
-        the epoch. Spark's log keeps all of them, merging ten entries into one now and then."""
+        """Like `files`, in the same order, with each file's time when it was read (milliseconds since the
+        epoch).
+
+        Spark's log keeps all entries, and now and then merges ten into one."""
         folder = open_folder(f"{self.spark}/sources/0")
         with decoding(f"an offset in {self.spark}"):
             first, last = _log_offset(start) + 1, _log_offset(end)
@@ -206,7 +216,7 @@ class CheckpointLog:
         return {path: paths[batch, path] for batch, path in sorted(paths)}
 
     def range_of(self, step: int, before: StepRecord | None) -> tuple[Any, Any, float | None]:
-        """From where to where a step reads, and when it began."""
+        """Return the offsets between which a step reads, and the time when it began."""
         end, began = self.offset(step)
         if step == 0:
             return self.before_all(), end, began
@@ -217,13 +227,13 @@ class CheckpointLog:
 
 
 def _as_moved(settings: str) -> str:
-    """The settings of a step's offsets, with the word that it was not run. Spark reads past it."""
+    """Return the settings of a step's offsets with the mark for a moved step, which Spark ignores."""
     with decoding("the settings of a step"):
         return json.dumps({**json.loads(settings), _MOVED: True}, separators=(",", ":"))
 
 
 def _table_of(line: str) -> str | None:
-    """Return the id of the Delta table that an offset is of."""
+    """Return the id of the Delta table that an offset belongs to."""
     offset = _parsed(line)
     return str(offset["reservoirId"]) if isinstance(offset, dict) and "reservoirId" in offset else None
 

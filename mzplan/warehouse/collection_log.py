@@ -1,4 +1,4 @@
-"""The log of a collection's Delta table, without Spark: which version holds which step, in which files."""
+"""The log of a collection's Delta table, read without Spark: the step and the files of each version."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from mzplan.warehouse.table_checkpoints import actions_in, checkpoints_of
 T = TypeVar("T")
 
 _CACHED = 4096  # commits
-_SHOWN = 10  # names of an error
+_SHOWN = 10  # names in an error
 
 
 class CollectionLog:
-    """Reads single commits; keeps what it has read. Raises OSError for what the storage did."""
+    """Reads single commits and caches them. Raises OSError if the storage fails."""
 
     def __init__(self, collection: str):
         self.collection = collection
@@ -33,7 +33,7 @@ class CollectionLog:
         self._kept: dict[int, Commit] = {}
 
     def commit(self, version: int) -> Commit | None:
-        """One version; None when it is not written yet, or its log is gone (Delta keeps it for 30 days)."""
+        """Return one version; None if it isn't written yet or its log is gone (Delta keeps 30 days)."""
         if version not in self._kept:
             data = self._folder.read(f"{version:020}.json")
             if data is None:
@@ -45,12 +45,12 @@ class CollectionLog:
         return self._kept[version]
 
     def digest(self, version: int) -> str | None:
-        """The SHA-256 of a commit's file; None if it is missing. Another table has another one."""
+        """Return the SHA-256 of a commit's file, which differs between tables; None if it is missing."""
         data = self._folder.read(f"{version:020}.json")
         return hashlib.sha256(data).hexdigest() if data is not None else None
 
     def after(self, version: int) -> Iterator[Commit]:
-        """The versions after one (-1: all), in order, as far as the log reaches back."""
+        """Yield the versions after one (-1: all), in order, as far back as the log goes."""
         if self.commit(version + 1) is None:
             version = min((v for v in self.versions() if v > version), default=version + 1) - 1
         while (commit := self.commit(version + 1)) is not None:
@@ -58,13 +58,13 @@ class CollectionLog:
             version += 1
 
     def last_transaction(self, application: str) -> int | None:
-        """The newest step that this writer has committed; None for one that never has. Raises OSError."""
+        """Return the newest step that this writer has committed; None if there is none. Raises OSError."""
         versions = self.versions()
         for version in reversed(versions):
             commit = self.commit(version)
             if commit is not None and commit.transaction is not None and commit.transaction[0] == application:
                 return commit.transaction[1]
-        # The log was cut off: Delta keeps of each writer the newest in its checkpoints.
+        # The log was cut off. Delta's checkpoints keep each writer's newest transaction.
         if not versions or versions[0] == 0:
             return None
         with decoding(f"the checkpoint of {self.collection}"):
@@ -73,13 +73,15 @@ class CollectionLog:
             return max((int(row["version"]) for row in rows if row["appId"] == application), default=None)
 
     def features(self) -> Features | None:
-        """What the newest version asks for. None where there is no table, or its log does not say. Raises
-        OSError."""
+        """Return the features that the newest version needs; None if there is no table or no record.
+
+        Raises OSError."""
         return self._newest("protocol", features_of, lambda commit: commit.features)
 
     def partitions(self) -> Mapping[str, str] | None:
-        """The partition columns of the newest version with their types, in order, looked for in the same way.
-        None where there is no table. Raises OSError."""
+        """Return the newest version's partition columns in order, with their types; None without a table.
+
+        Raises OSError."""
         return self._newest("metaData", partitions_of, lambda commit: commit.partitions)
 
     def _newest(
@@ -95,30 +97,30 @@ class CollectionLog:
         return newest
 
     def _checkpoints(self) -> dict[int, list[str]]:
-        """The files of each of Delta's checkpoints."""
+        """Return the files of each of Delta's checkpoints, by version."""
         return checkpoints_of(self._folder.names())
 
     def _actions(self, names: list[str], action: str) -> list[dict[str, Any]]:
-        """What these files of a checkpoint have of one kind of action."""
+        """Return the actions of one kind in these files of a checkpoint."""
         log = f"{self.collection}/_delta_log"
         return [row for name in names for row in actions_in(log, name, action)]
 
     def place(self, name: str) -> str:
-        """The path or URI of a file, by its name in the log."""
+        """Return the path or URI of a file, from its name in the log."""
         return place_of(self.collection, name)
 
     def oldest(self) -> int | None:
-        """The first version whose entry is still there; None where there is no log."""
+        """Return the first version whose entry is still there; None without a log."""
         return min(self.versions(), default=None)
 
     def versions(self) -> list[int]:
-        """The versions whose entries are there."""
+        """Return the versions whose entries are there."""
         stems = (name.removesuffix(".json") for name in self._folder.names() if name.endswith(".json"))
         return sorted(int(stem) for stem in stems if _is_version(stem))
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first of names that others have written."""
+    """Return the first of these names as text. Others chose the names, so they are shortened."""
     return ", ".join([shortened(name, 80) for name in names[:_SHOWN]] + ["…"] * (len(names) > _SHOWN))
 
 
@@ -127,11 +129,11 @@ def _is_version(stem: str) -> bool:
 
 
 def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[int, int] | None:
-    """The first and last version of the collection that Delta's offsets reach into; None for none.
+    """Return the first and last version of the collection between two of Delta's offsets; None for none.
 
-    An offset is a version and the index of a file in it; a negative index is before all its files. With
-    `isStartingVersion`, it is within the snapshot that a reader begins with: of that version and all before.
-    Of the changes of a keyed collection, an offset stays at the last file of a version that is read.
+    An offset is a version and the index of a file in it; a negative index comes before all its files. With
+    `isStartingVersion`, it lies in the snapshot of that version and all before, with which a reader begins.
+    For changes of a keyed collection, an offset stays at the last file of a version that was read.
     """
     if not isinstance(end, dict) or "reservoirVersion" not in end:
         return None
@@ -146,13 +148,13 @@ def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[i
 
 
 def steps_of(collection: CollectionLog, first: int, last: int) -> tuple[tuple[int, int] | None, int | None]:
-    """The first and last step that these versions hold, and their rows; None for unknown values."""
+    """Return the first and last step in these versions, and their rows; None for unknown values."""
     commits = list(filter(None, map(collection.commit, range(first, last + 1))))
     steps = [commit.step for commit in commits if commit.step is not None]
     if not steps:
         return None, None
     if len(commits) <= last - first:
-        # The log of the oldest is gone: a reader that began at 0 has seen step 0 all the same.
+        # The oldest log entries are gone, but a reader that began at 0 has read step 0.
         return ((0 if first == 0 else min(steps)), max(steps)), None
     rows = [commit.rows for commit in commits if commit.step is not None]
     known = sum(r for r in rows if r is not None) if None not in rows else None
@@ -160,6 +162,6 @@ def steps_of(collection: CollectionLog, first: int, last: int) -> tuple[tuple[in
 
 
 def is_at_boundary(offset: Any) -> bool:
-    """Whether an offset is between two versions. Raises OSError for one that is none."""
+    """Whether an offset lies between two versions. Raises OSError for an invalid offset."""
     with decoding("an offset"):
         return offset is None or (isinstance(offset, dict) and int(offset.get("index", -1)) < 0)

@@ -1,17 +1,15 @@
-"""The content hash of a step, without Spark: the same number as mzplan.connectors.frames.row_hash, over
-Arrow.
+"""The content hash of a step, without Spark: computes the same number as mzplan.connectors.frames.row_hash.
 
-The hash of a row is Spark's `xxhash64` (seed 42) over its columns, `_position` among them, one after the
-other in the order of their lower-cased names: each value is hashed with the hash so far as its seed. NULL
-leaves it as it is, so a row has the same hash before and after its collection gained a column. The hash of a
-step is the sum of its rows' hashes modulo 2^64: whatever their order, and however they are spread over files.
+The hash of a row is Spark's `xxhash64` (seed 42) over its columns, including `_position`, in the order of
+their lower-cased names. Each value is hashed with the hash so far as its seed. NULL leaves the hash
+unchanged, so a row keeps its hash when its collection gains a column. The hash of a step is the sum of its
+rows' hashes modulo 2^64. It doesn't depend on the rows' order or on how they are spread over files.
 
-It tells accidents from equality, not attacks; and a value that moved into a neighbouring column that was NULL
-is not seen.
+It detects accidents, not attacks. It misses a value that moved into a neighbouring column that was NULL.
 
-Stored, it is a text that says which hash it is: `1:` and 16 hexadecimal digits. The digits alone are the same
-hash, as versions of mzplan wrote it that had no other; whatever else is stored is of a kind that this version
-can't compute, and is not compared.
+The stored text names the kind of hash: `1:` and 16 hexadecimal digits. Older versions of mzplan wrote only
+the digits, for the same hash. Any other text is of a kind that this version can't compute, and isn't
+compared.
 """
 
 from __future__ import annotations
@@ -30,18 +28,18 @@ if TYPE_CHECKING:
 
 VERSION = "1"
 HASH = "_mzplan_hash"
-"""The column that carries a row's hash on its way to a target, where it was computed before."""
+"""The column that carries a row's precomputed hash to a target."""
 SEED = 42
 _STORED = re.compile(rf"(?:{VERSION}:)?([0-9a-f]{{16}})", re.ASCII)
 _MASK = (1 << 64) - 1
 _P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 _P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
-_LONG_DECIMAL = 18  # digits: up to here Spark hashes a decimal as a long, beyond as bytes
+_LONG_DECIMAL = 18  # digits: Spark hashes a decimal up to this precision as a long, a wider one as bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ContentHash:
-    """Rows, and the sum of their hashes modulo 2^64. Of several parts of a step: their sum."""
+    """A number of rows, and the sum of their hashes modulo 2^64. Add the parts of a step."""
 
     rows: int = 0
     digest: int = 0
@@ -50,24 +48,25 @@ class ContentHash:
         return ContentHash(self.rows + other.rows, (self.digest + other.digest) & _MASK)
 
     def __str__(self) -> str:
-        """The digest as it is stored."""
+        """Return the digest as it is stored."""
         return f"{VERSION}:{self.digest:016x}"
 
     @classmethod
     def parse(cls, rows: int, stored: str | None) -> ContentHash | None:
-        """What was stored; None where nothing was, or a hash of another kind."""
+        """Parse a stored hash; None if there is none or it is of another kind."""
         match = _STORED.fullmatch(stored) if stored is not None else None
         return cls(rows, int(match[1], 16)) if match else None
 
     @classmethod
     def of_sums(cls, rows: int, high: int | None, low: int | None) -> ContentHash:
-        """From Spark's sums of the halves of each hash (NULL where there is no row): a sum of whole hashes
-        would overflow, which ANSI SQL refuses."""
+        """Combine Spark's sums of the upper and lower halves of the hashes (NULL without rows).
+
+        A sum of whole hashes would overflow, which ANSI SQL refuses."""
         return cls(rows, (((high or 0) << 32) + (low or 0)) & _MASK)
 
 
 def content_hash(parts: Iterable[pa.Table | pa.RecordBatch]) -> ContentHash:
-    """The hash of all rows. Raises TypeError for a type that no collection has."""
+    """Return the hash of all rows. Raises TypeError for a type that no collection has."""
     import numpy as np
 
     total = ContentHash()
@@ -79,8 +78,9 @@ def content_hash(parts: Iterable[pa.Table | pa.RecordBatch]) -> ContentHash:
 
 
 def hash_of(rows: pa.RecordBatch) -> ContentHash:
-    """The hash of a batch, by the hashes that it carries in the column HASH, if it does. Raises TypeError for
-    a type that no collection has."""
+    """Return the hash of a batch, from the column HASH if it has one.
+
+    Raises TypeError for a type that no collection has."""
     import numpy as np
 
     if HASH in rows.schema.names:
@@ -90,12 +90,12 @@ def hash_of(rows: pa.RecordBatch) -> ContentHash:
 
 
 def hash_order(names: Iterable[str]) -> list[str]:
-    """The order in which columns are hashed, whatever their order in a table."""
+    """Return the columns in the order in which they are hashed."""
     return sorted(names, key=str.lower)
 
 
 def row_hashes(rows: pa.Table | pa.RecordBatch) -> Hashes:
-    """The hash of each row. Raises TypeError for a type that no collection has."""
+    """Return the hash of each row. Raises TypeError for a type that no collection has."""
     import numpy as np
     import pyarrow as pa
 
@@ -105,7 +105,7 @@ def row_hashes(rows: pa.Table | pa.RecordBatch) -> Hashes:
             column = rows.column(name)
             if isinstance(column, pa.ChunkedArray):
                 column = column.combine_chunks()
-            if isinstance(column, pa.ChunkedArray):  # too much text for one array of 32-bit offsets
+            if isinstance(column, pa.ChunkedArray):  # too much text for 32-bit offsets
                 column = pa.concat_arrays([c.cast(_large(c.type)) for c in column.chunks])
             hashes = _hashed(column, hashes)
     return hashes
@@ -118,7 +118,7 @@ def _large(type_: pa.DataType) -> pa.DataType:
 
 
 def _hashed(values: pa.Array, seeds: Hashes) -> Hashes:
-    """The hash of each value, with a seed of its own."""
+    """Return the hash of each value, each with its own seed."""
     from pyarrow import types
 
     if len(values) == 0 or values.null_count == len(values):
@@ -132,7 +132,7 @@ def _hashed(values: pa.Array, seeds: Hashes) -> Hashes:
 
 
 def _present(values: pa.Array) -> Any:
-    """Which of the values are not NULL."""
+    """Return a mask of the values that aren't NULL."""
     import pyarrow as pa
 
     return _buffer(values.is_valid().cast(pa.uint8()), "u1") != 0
@@ -179,18 +179,19 @@ def _is_list(type_: Any) -> bool:
     return any(is_kind(type_) for is_kind in (types.is_list, types.is_large_list))
 
 
-# ── one type of values each: none of them NULL (structs apart)
+# ── Hashes of values of one type; except for structs, no value is NULL
 
 
 def _words(values: pa.Array, dtype: str) -> Any:
-    """Numbers of a fixed width."""
+    """Return the numbers of a fixed-width array as this type."""
     kind = "f" if dtype.startswith("f") else "i"
     return _buffer(values, f"{kind}{values.type.bit_width // 8}").astype(dtype, copy=False)
 
 
 def _buffer(values: pa.Array, dtype: str) -> Any:
-    """The values of an array of fixed width, of which none is NULL. (`to_numpy` would import pandas, which is
-    a second of CPU for a process.)"""
+    """Return the values of a fixed-width array without NULLs.
+
+    `to_numpy` would import pandas, which costs a second of CPU."""
     import numpy as np
 
     data = values.buffers()[1]
@@ -201,7 +202,7 @@ def _buffer(values: pa.Array, dtype: str) -> Any:
 
 
 def _floats(values: pa.Array, seeds: Hashes) -> Hashes:
-    """By their bits, with one NaN and one zero."""
+    """Hash floats by their bits, with a single NaN and a single zero."""
     import numpy as np
 
     numbers = _buffer(values, f"f{values.type.bit_width // 8}")
@@ -213,7 +214,7 @@ def _floats(values: pa.Array, seeds: Hashes) -> Hashes:
 
 
 def _timestamps(values: pa.Array, seeds: Hashes) -> Hashes:
-    """Microseconds since the epoch; without a zone, of the wall clock."""
+    """Hash microseconds since the epoch; without a time zone, of the wall clock."""
     import pyarrow as pa
 
     micros = values.cast(pa.timestamp("us", values.type.tz)).cast("int64")
@@ -234,7 +235,7 @@ def _decimals(values: pa.Array, seeds: Hashes) -> Hashes:
 
 
 def _shortest(number: int) -> bytes:
-    """Java's BigInteger.toByteArray: two's complement, big-endian, no byte more than needed."""
+    """Return Java's BigInteger.toByteArray: the shortest big-endian two's complement."""
     bits = number.bit_length() if number >= 0 else (~number).bit_length()
     return number.to_bytes(bits // 8 + 1, "big", signed=True)
 
@@ -260,14 +261,14 @@ def _bytes(values: Iterable[bytes | memoryview], seeds: Hashes) -> Hashes:
 
 
 def _structs(values: pa.Array, seeds: Hashes) -> Hashes:
-    """Field after field; all fields of a NULL are NULL, and leave the seed as it is."""
+    """Hash one field after the other. All fields of a NULL are NULL and leave the seed unchanged."""
     for field in values.flatten():
         seeds = _hashed(field, seeds)
     return seeds
 
 
 def _sequences(parts: tuple[pa.Array, ...], offsets: pa.Array, seeds: Hashes) -> Hashes:
-    """Element after element (of a map: key, value): the n-th of all rows at once."""
+    """Hash one element after the other (in a map: key, value), the n-th element of all rows at once."""
     import numpy as np
     import pyarrow as pa
 

@@ -1,8 +1,8 @@
-"""A folder copied into a warehouse, with all that is below it.
+"""Copies a folder, with everything below it, into a warehouse.
 
-What an object store lists are names that others have given: one with `..` in it would be written anywhere on
-this machine. And a store may never answer: it is asked on other threads, so that the one which waits, under
-the state's lock, hears a signal, and gives up after a while without a sign.
+Others choose the names that an object store lists, so a name with `..` could lead anywhere on this machine. A
+store may also never answer. Worker threads talk to it, so the main thread, which holds the state's lock, can
+handle signals and give up after a while without progress.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from mzplan.warehouse.paths import local_path, split_storage, stays_below
 
 _AT_ONCE = 8
 _PIECE = 4 << 20  # bytes
-_SILENCE_S = 120.0  # of a store, after which it is given up
-_END_S = 2.0  # that threads have to notice that nobody waits for them
+_SILENCE_S = 120.0  # without progress, after which the copy gives up
+_END_S = 2.0  # that threads have to notice that the copy is over
 
 Value = TypeVar("Value")
-Files = dict[str, int]  # their sizes in bytes, by their names below a folder
+Files = dict[str, int]  # sizes in bytes, by name below a folder
 
 
 def copy_folder(from_: str, to: str) -> None:
-    """Copy what is below a path or URI to below another one. Raises OSError, also for a name that leads out
-    of the folder, for more than there is room for, and for a store that says nothing for two minutes."""
+    """Copy everything below a path or URI to below another one.
+
+    Raises OSError, also for a name that leads out of the folder, for lack of space, and for a store that
+    makes no progress for two minutes."""
     local_source, local_target = local_path(from_), local_path(to)
     if local_source is not None and local_target is not None:
         _link_or_copy(GuardedFolder(local_source), GuardedFolder(*split_storage(local_target)))
@@ -70,7 +72,7 @@ def _side(place: str) -> _Local | _Remote:
 
 
 class _Local:
-    """A folder of this machine's. No link is followed."""
+    """A folder on this machine. No link is followed."""
 
     def __init__(self, place: str, path: Path):
         self.place = place
@@ -93,7 +95,7 @@ class _Local:
 
 
 class _Remote:
-    """A folder in an object store, by pyarrow."""
+    """A folder in an object store, accessed by pyarrow."""
 
     def __init__(self, place: str):
         self.place = place
@@ -114,18 +116,19 @@ class _Remote:
         return files
 
     def ensure_room(self, size: int) -> None:
-        """There is no end to it."""
+        """Do nothing: an object store has no limit."""
 
     def reading(self, name: str) -> Any:
-        return self._system.open_input_stream(f"{self._path}/{name}", compression=None)  # as it is
+        return self._system.open_input_stream(f"{self._path}/{name}", compression=None)  # unchanged
 
     def writing(self, name: str) -> Any:
-        return self._system.open_output_stream(f"{self._path}/{name}", compression=None)  # as it is
+        return self._system.open_output_stream(f"{self._path}/{name}", compression=None)  # unchanged
 
 
 class _Threads:
-    """What talks to a store. A request may never end: such a thread is left behind, and ends with the
-    process. The thread that waits hears signals."""
+    """Worker threads that talk to a store, while the waiting thread handles signals.
+
+    A request may never end: its thread is then left behind and ends with the process."""
 
     def __init__(self, place: str):
         self._place = place
@@ -143,19 +146,19 @@ class _Threads:
             thread.join(max(0.0, until - time.monotonic()))
 
     def sign(self) -> None:
-        """Called on the threads, whenever the store has done something."""
+        """Report progress, from a worker thread. Raises OSError once the copy is over."""
         if self._is_over:
             raise OSError(errno.ECANCELED, "nobody waits for it any more", self._place)
         self._signs.put(False)
 
     def result(self, work: Callable[[], Value]) -> Value:
-        """What one thread makes. Raises what it raises, and TimeoutError."""
+        """Return the result of `work` on one thread. Raises its errors, and TimeoutError."""
         results: list[Value] = []
         self.each([lambda: results.append(work())])
         return results[0]
 
     def each(self, tasks: Sequence[Callable[[], None]]) -> None:
-        """Do all of them, some at once; the first problem ends it. Raises TimeoutError."""
+        """Run all tasks, several at once; the first error ends them. Raises TimeoutError."""
         waiting, lock = iter(tasks), threading.Lock()
 
         def work() -> None:
@@ -179,7 +182,7 @@ class _Threads:
             at_work -= self._heard()
 
     def _heard(self) -> bool:
-        """Whether a thread has come to its end."""
+        """Wait for a sign; return whether a thread has ended."""
         try:
             sign = self._signs.get(timeout=_SILENCE_S)
         except queue.Empty:
@@ -200,8 +203,9 @@ def _names(folder: GuardedFolder, inner: str = "") -> Iterator[str]:
 
 
 def _link_or_copy(source: GuardedFolder, target: GuardedFolder) -> None:
-    """No link is followed, on either side. Of data, which Delta never changes in place, the copy is a second
-    name where the disk allows one."""
+    """Copy between local folders without following links on either side.
+
+    A data file, which Delta never changes in place, is hard-linked if the disk allows it."""
     for name in _names(source):
         inner, _, last = name.rpartition("/")
         with target.folder(inner, make=True) as descriptor, os.fdopen(source.open(name), "rb") as file:

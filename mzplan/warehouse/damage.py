@@ -1,7 +1,7 @@
-"""Files of a collection that are not as they were written: by Delta's own doing, or damage.
+"""Missing or changed files of a collection: removed by Delta itself, or damaged.
 
-A version takes a file out of the table (OPTIMIZE, MERGE), and VACUUM removes it later. The table's log has
-both. A file that is gone otherwise was lost.
+A version may take a file out of the table (OPTIMIZE, MERGE), and VACUUM removes the file later. The table's
+log records both. A file that is missing without such records was lost.
 """
 
 from __future__ import annotations
@@ -18,17 +18,21 @@ _VACUUMED = "_last_vacuum_info"
 
 
 class DamagedError(OSError):
-    """A file of a collection that is damaged or lost. The message names it, without a full stop."""
+    """A file of a collection is damaged or lost. The message names it, without a full stop."""
 
 
 class GoneError(Exception):
-    """A step can't be replayed from the collection any more. The message is a sentence that says why."""
+    """A step can't be replayed from the collection any more. The message is a sentence with the reason."""
 
 
 @dataclass(slots=True)
 class _Removals:
-    """What the log says of removal: the version that took a file out of the table, by its place; the versions
-    of each VACUUM; the last version that the last VACUUM … LITE has looked at."""
+    """The removals in a table's log.
+
+    - `taken_out`: the version that took each file out of the table, by the file's place.
+    - `vacuums`: the versions of each VACUUM.
+    - `looked_at`: the last version that the last VACUUM … LITE looked at.
+    """
 
     taken_out: dict[str, int] = field(default_factory=dict)
     vacuums: list[int] = field(default_factory=list)
@@ -39,8 +43,9 @@ _known: WeakKeyDictionary[CollectionLog, _Removals] = WeakKeyDictionary()
 
 
 def missing(log: CollectionLog, file: str, use: str) -> GoneError | DamagedError:
-    """What a missing file means. `use`: what it was ("which step 3 has read"). Reads the whole log, once.
-    Raises OSError."""
+    """Return the error for a missing file. Reads the whole log, once. Raises OSError.
+
+    `use`: the file's role, such as "which step 3 has read"."""
     removals = _removals(log)
     out = removals.taken_out.get(file)
     if out is None and _CHANGE_DATA not in file:
@@ -48,7 +53,7 @@ def missing(log: CollectionLog, file: str, use: str) -> GoneError | DamagedError
             f"{file}, {use}, is missing, and no version has taken it out of the table: it was not mzplan or "
             "Delta that removed it"
         )
-    # No version takes files of the change feed out: VACUUM goes by their age.
+    # No version takes change-feed files out of the table: VACUUM goes by their age.
     vacuum = next((version for version in removals.vacuums if version > (out or 0)), None)
     if vacuum is None and removals.looked_at < (out or 0):
         return DamagedError(
@@ -71,8 +76,9 @@ def _removals(log: CollectionLog) -> _Removals:
 
 
 def last_vacuumed(collection: str) -> int:
-    """The last version that is older than what the last VACUUM … LITE was to keep: the next one looks through
-    the log from there on. -1 when there was none. Raises OSError."""
+    """Return the last version older than the retention of the last VACUUM … LITE; -1 if there was none.
+
+    The next VACUUM … LITE reads the log from there on. Raises OSError."""
     data = open_folder(f"{collection}/_delta_log").read(_VACUUMED)
     try:
         with decoding(_VACUUMED):

@@ -1,4 +1,4 @@
-"""The one way to a Delta table by delta-rs."""
+"""Opens Delta tables with delta-rs. All such access goes through here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def open_delta(folder: str, version: int | None = None) -> DeltaTable:
-    """A table, of its newest version if none is named. Raises OSError, and deltalake's DeltaError."""
+    """Open a table, by default at its newest version. Raises OSError and deltalake's DeltaError."""
     from deltalake import DeltaTable
 
     return DeltaTable(folder.replace("s3a://", "s3://", 1), version=version)

@@ -1,4 +1,4 @@
-"""Which steps of a sink the files of its source's collection came with, also those that were merged since."""
+"""The steps by which a sink read each file of its source's collection, including merged files."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from mzplan.warehouse.replay import files_of
 from mzplan.warehouse.step_record import StepRecord
 
 OLDEST = -1
-"""In place of a step that is not known any more: before all that are."""
+"""Stands for a step before all known ones."""
 Span = tuple[int, int]
-"""The first and last step that a file has rows of."""
+"""The first and last step whose rows a file has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSteps:
-    """`spans` by the names of files, without their folders; of any other file it is (OLDEST, OLDEST). Each
-    step from `known_from` on is known."""
+    """The spans of files by name, without folders; any other file has the span (OLDEST, OLDEST).
+
+    Every step from `known_from` on is known."""
 
     spans: dict[str, Span]
     known_from: int
 
 
 def steps_of_files(log: CollectionLog, records: Iterable[StepRecord]) -> FileSteps:
-    """The steps by which a sink has read the files, as far as the logs reach back. A file that OPTIMIZE has
-    made has the rows, and so the steps, of the files that it replaced. Raises OSError."""
+    """Return the steps by which a sink has read the files, as far back as the logs go. Raises OSError.
+
+    A file made by OPTIMIZE has the rows, and so the steps, of the files that it replaced."""
     spans: dict[str, Span] = {}
     listed = list(records)
     known_from = listed[0].step if listed else 0
     for record in listed:
         try:
             for place in files_of(log, record):
-                # A version that is read in parts: the file is read once all the same.
+                # Even if a version is read in parts, each file is read once.
                 spans[_name(place)] = record.step, record.step
         except GoneError:
             known_from = record.step + 1

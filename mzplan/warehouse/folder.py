@@ -15,43 +15,48 @@ from mzplan.warehouse.paths import local_path, split_storage
 
 Data = bytes | memoryview
 _IN_URIS = "%/:?#[]@!$&'()*+,;=~"
-_SHOWN = 200  # characters of what decoding says, which may repeat what it has met
-_RETRIES_S = 15  # of a request to Google's object store, whose client would try for 15 minutes
-# What decoding raises for a text that others may have written: `1e999` as a number of a step is an
+_SHOWN = 200  # characters of a decoder's message, which may repeat its input
+_RETRIES_S = 15  # of a request to Google's object store, whose client would retry for 15 minutes
+# The errors of decoding text that others may have written. For example, `1e999` as a step is an
 # OverflowError, and a hundred thousand brackets are a RecursionError.
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 class Folder(Protocol):
-    """Files by name. A write is whole or not at all, and durable when it returns. Raises OSError; UnfitError
-    for anything but a regular file, and for a link in any component below the warehouse."""
+    """Files by name. A write is atomic, and durable when it returns.
+
+    Raises OSError; UnfitError for anything but a regular file, and for a link in any component below the
+    warehouse."""
 
     def names(self) -> list[str]:
-        """What is in it, sorted, but for what is hidden; nothing where the folder is not there."""
+        """Return the names of the visible files, sorted; none if the folder is missing."""
 
     def read(self, name: str) -> bytes | None:
-        """A file's content, None when it is not there."""
+        """Return a file's content; None if it is missing."""
 
     def extend(self, name: str, lines: bytes) -> None:
-        """Add whole lines to a file, or make it. Where the storage can, that is all that is written, and not
-        durable: a power failure may take it, a kill leaves part of the last line."""
+        """Append whole lines to a file, or create it.
+
+        If the storage can append, the write isn't durable: a power failure may lose it, and a kill may leave
+        part of the last line."""
 
     def write(self, name: str, data: Data) -> None:
-        """Make or replace a file."""
+        """Create or replace a file."""
 
     def size(self, names: list[str]) -> int:
-        """How many bytes these files have together."""
+        """Return the total size of these files in bytes."""
 
     def delete(self, name: str) -> None:
-        """Remove a file; no error when it is gone."""
+        """Remove a file if it exists."""
 
     def lock(self) -> contextlib.AbstractContextManager[bool]:
-        """Keep other writers out, of this machine and any other; True where the storage can do that. Then
-        all writers must hold it: what a killed one has left half written is removed."""
+        """Keep out other writers on this and other machines. Yields False if the storage can't.
+
+        All writers must hold the lock, because it removes half-written files of killed writers."""
 
 
 def open_folder(place: str) -> Folder:
-    """The folder at a path or URI, which need not be there yet."""
+    """Return the folder at a path or URI. It need not exist yet."""
     local = local_path(place)
     if local is not None:
         return LocalFolder(GuardedFolder(*split_storage(local)))
@@ -59,10 +64,10 @@ def open_folder(place: str) -> Folder:
 
 
 def remote(place: str) -> tuple[Any, str]:
-    """The file system of a URI, and the path in it. Raises OSError, also for an unknown URI."""
+    """Return the file system of a URI, and the path in it. Raises OSError, also for an unknown URI."""
     from pyarrow import fs
 
-    # Hadoop says s3a, everybody else s3; and it writes letters beyond ASCII as they are.
+    # Hadoop writes s3a for s3, and doesn't escape characters beyond ASCII.
     uri = quote(place.replace("s3a://", "s3://", 1), safe=_IN_URIS)
     if uri.startswith(("gs://", "gcs://")) and "?" not in uri:
         uri += f"?retry_limit_seconds={_RETRIES_S}"
@@ -74,7 +79,7 @@ def remote(place: str) -> tuple[Any, str]:
 
 
 def file_system(place: str) -> tuple[Any, str]:
-    """pyarrow's file system of a path or URI, and the path in it. Raises OSError."""
+    """Return pyarrow's file system of a path or URI, and the path in it. Raises OSError."""
     from pyarrow import fs
 
     local = local_path(place)
@@ -82,7 +87,7 @@ def file_system(place: str) -> tuple[Any, str]:
 
 
 def is_there(place: str) -> bool:
-    """Whether there is something at a path or URI. Raises OSError where that can't be seen."""
+    """Whether something exists at a path or URI. Raises OSError if that can't be checked."""
     local = local_path(place)
     if local is not None:
         root, inner = split_storage(local)
@@ -101,7 +106,7 @@ def read_text(place: str) -> str | None:
 
 
 def decoded(data: bytes, place: str) -> str:
-    """The text of a file. Raises OSError, which names the file, if it isn't UTF-8."""
+    """Return the text of a file. Raises OSError, naming the file, if it isn't UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as problem:
@@ -110,8 +115,9 @@ def decoded(data: bytes, place: str) -> str:
 
 @contextlib.contextmanager
 def decoding(place: str) -> Iterator[None]:
-    """Around whatever decodes what others may have written at a place: raises OSError, which names the place,
-    for all that is not as it should be there ."""
+    """Wrap the decoding of content that others may have written.
+
+    Turns every decoding error into an OSError that names the place."""
     try:
         yield
     except _MALFORMED as problem:
@@ -120,19 +126,19 @@ def decoding(place: str) -> Iterator[None]:
 
 
 def write_text(place: str, text: str) -> None:
-    """Make or replace a file, whole and durably. Raises OSError."""
+    """Create or replace a file atomically and durably. Raises OSError."""
     folder, _, name = place.rpartition("/")
     open_folder(folder).write(name, text.encode())
 
 
 def delete_checksum(folder: Folder, name: str) -> None:
-    """Remove what Hadoop keeps beside each file of a file system: it must not outlive the file's content."""
+    """Remove Hadoop's checksum of a file on a file system, because it wouldn't match new content."""
     if isinstance(folder, LocalFolder):
         folder.delete(f".{name}.crc")
 
 
 class LocalFolder:
-    """On a file system. Hidden names are our own, or Hadoop's."""
+    """A folder on a file system. Hidden names belong to mzplan or Hadoop."""
 
     def __init__(self, files: GuardedFolder):
         self._files = files
@@ -163,7 +169,7 @@ class LocalFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        """A lock of the kernel, which ends with the process, however it ends."""
+        """Hold a kernel lock, which ends with the process."""
         handle = self._files.open(".lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -174,7 +180,7 @@ class LocalFolder:
 
 
 class RemoteFolder:
-    """In an object store, by pyarrow: an object shows when it is whole. There is no lock."""
+    """A folder in an object store, accessed by pyarrow. Objects appear complete; there is no lock."""
 
     def __init__(self, system: Any, path: str):
         self._system = system

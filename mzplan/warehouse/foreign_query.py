@@ -1,9 +1,9 @@
-"""What a streaming query that somebody wrote by hand has left: a checkpoint, and a Delta table.
+"""The checkpoint and Delta table of a streaming query that somebody wrote by hand.
 
-A checkpoint goes on in a copy: with its query id, its log of offsets and commits, and what its source has
-logged. So does its Delta table, whose log says which micro-batch of that query it has. Together they go
-on exactly where the query stopped: a micro-batch that was planned and not finished is planned again with the
-same offsets, and the table knows whether it has it.
+mzplan continues from copies. The checkpoint's copy keeps the query id, the logs of offsets and commits, and
+the source's own log. The table's log records which micro-batch of that query it has. Together they resume
+exactly where the query stopped: an unfinished micro-batch is planned again with the same offsets, and the
+table knows whether it has that batch.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from mzplan.warehouse.paths import absolute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What a query has left: where, and how far it had come. `planned` and `done` are the newest numbers of
-    its logs, -1 for none; `position` is its source's newest entry in the log of offsets."""
+    """The files of a stopped query, and its progress.
+
+    `planned` and `done`: the newest numbers in its logs, or -1. `position`: its source's newest entry in the
+    log of offsets. `version`: the version of its table."""
 
     checkpoint: str
     table: str
@@ -37,12 +39,12 @@ class Left:
 
     @property
     def mark(self) -> tuple[int, int, int]:
-        """Differs once the query has gone on."""
+        """A value that changes when the query makes progress."""
         return (self.planned, self.done, self.version)
 
 
 class NotAdoptableError(Exception):
-    """Why a query can't be adopted: all reasons, each a sentence."""
+    """A query can't be adopted. `reasons`: all reasons, each a sentence."""
 
     def __init__(self, *reasons: str):
         super().__init__(" ".join(reasons))
@@ -50,7 +52,7 @@ class NotAdoptableError(Exception):
 
 
 def look(checkpoint: str, table: str) -> Left:
-    """Read what is there. Raises RefusedError, and OSError for what the storage did."""
+    """Read the query's files. Raises NotAdoptableError, and OSError if the storage fails."""
     log = CheckpointLog(checkpoint)
     query_id = log.query_id()
     if query_id is None:
@@ -81,19 +83,19 @@ def look(checkpoint: str, table: str) -> Left:
 
 
 def copy(left: Left, warehouse: str, id_: str) -> None:
-    """Copy it to where a query of this id has it, generation 1. Raises OSError."""
+    """Copy the files to the places of a query with this id, generation 1. Raises OSError."""
     copy_folder(left.table, collection_path(warehouse, id_, 1))
     copy_folder(left.checkpoint, Checkpoint.of(warehouse, id_, 1).spark)
 
 
 def ensure_unchanged(left: Left) -> None:
-    """After it was copied. Raises OSError; NotAdoptableError when the query went on meanwhile."""
+    """Check after the copy. Raises OSError; NotAdoptableError if the query made progress meanwhile."""
     if look(left.checkpoint, left.table).mark != left.mark:
         raise NotAdoptableError("The query still runs: it has written while it was copied. Stop it first.")
 
 
 def files_read(left: Left) -> Iterator[str]:
-    """The files that a file stream has logged as read, as URIs."""
+    """Yield the URIs of the files that a file stream has logged as read."""
     folder = f"{left.checkpoint}/sources/0"
     for name in open_folder(folder).names():
         for line in (read_text(f"{folder}/{name}") or "").splitlines()[1:]:
@@ -103,7 +105,7 @@ def files_read(left: Left) -> Iterator[str]:
 
 
 def open_table(table: str) -> Any:
-    """A deltalake.DeltaTable, without Spark. Raises RefusedError, OSError."""
+    """Open a deltalake.DeltaTable, without Spark. Raises NotAdoptableError, OSError."""
     from deltalake.exceptions import DeltaError
 
     try:
@@ -114,5 +116,5 @@ def open_table(table: str) -> Any:
 
 
 def place(path: str) -> str:
-    """A path as a person gives it on the command line: relative to where they are."""
+    """Return a path from the command line as absolute, relative to the current folder."""
     return absolute(str(Path.cwd()), path)

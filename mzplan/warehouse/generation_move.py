@@ -1,9 +1,10 @@
-"""A sink moves from the collection of a former generation to that of the next, which begins with its rows.
+"""Moves a sink from a former generation's collection to the next one, which begins with the same rows.
 
-First the sink reads the rest of the former collection, up to the version whose rows were migrated, in one
-step. Then both that step and the one before are recorded as ending behind these rows in the new collection:
-Spark asks for the data of the last finished step from the end of the one before, and both must be of one
-table. No step is added, because targets count steps without a gap. The index of steps knows what these read.
+First, in one step, the sink reads the rest of the former collection, up to the version whose rows were
+migrated. Then that step and the step before it are recorded as ending after these rows in the new collection.
+Spark asks for the data of the last finished step from the end of the step before, and both must be of one
+table. No step is added, because targets count steps without a gap. The index of steps still knows what both
+steps read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mzplan.warehouse.folder import decoding
 
 
 def table_read(entry: str | None) -> str | None:
-    """The id of the table that an entry of a sink's offset log is of; None where it says none."""
+    """Return the id of the table in an entry of a sink's offset log; None if it has none."""
     try:
         with decoding("an offset"):
             offset = json.loads(entry) if entry is not None else None
@@ -32,7 +33,7 @@ def table_read(entry: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Former:
-    """A generation that the sink still reads, and how the one after it has begun."""
+    """The generation that the sink still reads, and how the next one began."""
 
     table: str
     migrated: MigratedRows
@@ -40,7 +41,7 @@ class _Former:
 
 
 class GenerationMove:
-    """Of one sink, which does not run. Raises MzplanError, OSError."""
+    """The move of one sink, which doesn't run. Raises MzplanError, OSError."""
 
     def __init__(self, warehouse: str, description: Description, checkpoint: Checkpoint):
         assert description.input is not None, f"{description.address} doesn't read exactly one collection"
@@ -50,8 +51,9 @@ class GenerationMove:
         self._checkpoint = checkpoint
 
     def to_read(self) -> Description | None:
-        """The sink as it reads the former collection to its end, where it has to, in one step that is planned
-        now. None where it reads the one that it is to read, or has read nothing yet."""
+        """Return the sink as it reads the rest of the former collection, in a step that is planned now.
+
+        Returns None if the sink already reads the wanted collection, or has read nothing yet."""
         former = self._former()
         if former is None:
             return None
@@ -61,10 +63,10 @@ class GenerationMove:
         return self._earlier(former.migrated)
 
     def move(self) -> None:
-        """The step is done: go over, if the former collection is read to its end."""
+        """Move to the next collection after a step, if the former one is read to its end."""
         former, log = self._former(), self._checkpoint.log
         if former is None or log.entry(log.committed()) != self._end(former):
-            return  # that was a step which had begun before
+            return  # that step had begun before
         done = log.committed()
         position = _offset(log.entry(done), former.next_table, former.migrated.written + 1)
         log.replace(done - 1, position)
@@ -76,7 +78,7 @@ class GenerationMove:
         return _offset(log.entry(log.newest()), former.table, former.migrated.version + 1)
 
     def _former(self) -> _Former | None:
-        """What the sink still reads, if that is not the collection that it is to read."""
+        """Return the collection that the sink still reads, if it isn't the wanted one."""
         log, source = self._checkpoint.log, self._source
         reads = table_read(log.entry(log.newest()))
         place = Checkpoint.of(self._warehouse, *source.place)
@@ -96,7 +98,7 @@ class GenerationMove:
         raise _elsewhere(self._description, source)
 
     def _earlier(self, migrated: MigratedRows) -> Description:
-        """As its last step began, reading the former generation."""
+        """Return the sink as its last step began, reading the former generation."""
         description, source = self._description, self._source
         names = resource_kind(description.address.kind, description.type).row_properties
         begun = self._checkpoint.begun().begun
@@ -111,7 +113,7 @@ class GenerationMove:
 
 
 def _offset(entry: str | None, table: str, version: int) -> str:
-    """Delta's offset before all files of a version, as Spark writes it after this entry."""
+    """Return Delta's offset before all files of a version, in the format of this entry."""
     with decoding("an offset"):
         known: dict[str, Any] = {**json.loads(entry)} if entry is not None else {}
     offset = {**known, "reservoirId": table, "reservoirVersion": version, "index": -1}

@@ -1,4 +1,4 @@
-"""What an entry of a Delta table's log says."""
+"""The entries of a Delta table's log."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from urllib.parse import unquote
 
 from mzplan.warehouse.paths import is_uri
 
-# What Delta and delta-rs call the number of rows that a commit deleted.
+# The names that Delta and delta-rs use for a commit's number of deleted rows.
 _DELETED = ("numDeletedRows", "num_deleted_rows", "numTargetRowsDeleted", "num_target_rows_deleted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Add:
-    """A file: its name in the log, its path or URI, when it was made (milliseconds), and whether its rows are
-    new to the table (False: they were in other files before). `partition`: the values, as text, that all its
-    rows have in the table's partition columns. `rows`: how many it has; None if the log doesn't say."""
+    """A file that a commit added.
+
+    - `name`, `place`: its name in the log, and its path or URI.
+    - `modified`: when it was written, in milliseconds since the epoch.
+    - `has_new_rows`: False if its rows were in other files before.
+    - `partition`: the values of the table's partition columns in all its rows, as text.
+    - `rows`: their number; None if the log doesn't say.
+    """
 
     name: str
     place: str
@@ -30,8 +35,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """Of Delta, by the names that its log has: those that whoever reads the table must have, and those that
-    whoever writes it must."""
+    """Delta features, by their names in the log, that readers and writers of a table must support."""
 
     reading: frozenset[str]
     writing: frozenset[str]
@@ -39,15 +43,20 @@ class Features:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """One version. `step` is None for one that no streaming query wrote. `rows` are those that it added; of a
-    MERGE those that it inserted, updated and deleted. `adds` are the Parquet files that it added, `removes`
-    the names of the files that it removed. `transaction` is who says that it wrote this, and as which step;
-    `merged` the rows that a MERGE was given (None: it is none), and `changes` the Parquet files of its change
-    feed: with none of them, its rows are those of `adds`, all new. `features`: what the table asks for from
-    here on; None where that is as before. `partitions`: likewise, the table's partition columns with their
-    types, by Delta's names. `operation`: what was done, by Delta's name. `deletes`: whether it took rows
-    away, and not only files whose rows are in others now; `deleted`: how many rows it says that it deleted,
-    None if it doesn't say."""
+    """One version of a table.
+
+    - `step`: None if no streaming query wrote it.
+    - `rows`: the rows that it added; for a MERGE, the rows that it inserted, updated and deleted.
+    - `adds`, `removes`: the Parquet files that it added, and the names of the files that it removed.
+    - `transaction`: the writer and its step.
+    - `merged`: the number of rows that a MERGE was given; None for other operations.
+    - `changes`: the Parquet files of its change feed. Without any, its rows are the rows of `adds`, all new.
+    - `features`, `partitions`: the table's features, and its partition columns with types, from this version
+      on; None if unchanged.
+    - `operation`: Delta's name for the operation.
+    - `deletes`: whether it removed rows, and not only files whose rows moved to others.
+    - `deleted`: the number of rows that it says it deleted; None if it doesn't say.
+    """
 
     version: int
     step: int | None
@@ -68,16 +77,16 @@ class Commit:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths or URIs of the Parquet files that it added."""
+        """The paths or URIs of the Parquet files that it added."""
         return tuple(add.place for add in self.adds)
 
     def is_read_by(self, index: int) -> bool:
-        """Whether a reader of the change feed that is at this file of a MERGE has seen all of it."""
+        """Whether a reader of the change feed at this file of a MERGE has read all of the commit."""
         return self.merged is not None and index >= len(self.changes or self.adds) - 1
 
 
 def decode_commit(collection: str, version: int, data: bytes) -> Commit:
-    """Decode a commit. Raises ValueError, TypeError or KeyError for anything else."""
+    """Decode a commit. Raises ValueError, TypeError or KeyError for invalid content."""
     info: dict[str, Any] = {}
     adds: list[dict[str, Any]] = []
     removes: list[dict[str, Any]] = []
@@ -133,20 +142,21 @@ def decode_commit(collection: str, version: int, data: bytes) -> Commit:
 
 
 def features_of(protocol: Mapping[str, Any]) -> Features:
-    """Of a table's `protocol`; one of the time before features has none, and each Delta can read it."""
+    """Return the features in a table's `protocol`; an older protocol lists none."""
     reading, writing = protocol.get("readerFeatures"), protocol.get("writerFeatures")
     return Features(reading=frozenset(map(str, reading or ())), writing=frozenset(map(str, writing or ())))
 
 
 def partitions_of(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Of a table's `metaData`."""
+    """Return the partition columns in a table's `metaData`, with their types."""
     types = {field["name"]: field["type"] for field in json.loads(metadata["schemaString"])["fields"]}
     return {name: types[name] for name in metadata.get("partitionColumns") or ()}
 
 
 def _step(info: dict[str, Any], transaction: tuple[str, int] | None) -> int | None:
-    """Of which step a commit says that it is: Spark's own sink names it, what is written a micro-batch at a
-    time (MERGE, WRITE) has it as its transaction."""
+    """Return the step of a commit.
+
+    Spark's own sink names it. For a micro-batch written by MERGE or WRITE, the transaction has it."""
     if info.get("operation") in ("MERGE", "WRITE"):
         return transaction[1] if transaction is not None else None
     epoch = (info.get("operationParameters") or {}).get("epochId")
@@ -161,7 +171,7 @@ def _rows(info: dict[str, Any], metrics: dict[str, Any]) -> int | None:
 
 
 def _rows_of(add: Mapping[str, Any]) -> int | None:
-    """The rows of a file, without those that its deletion vector hides; None if its statistics don't say."""
+    """Return the rows of a file without rows hidden by its deletion vector; None if unknown."""
     try:
         counted = json.loads(add.get("stats") or "{}").get("numRecords")
     except (ValueError, AttributeError):
@@ -171,13 +181,14 @@ def _rows_of(add: Mapping[str, Any]) -> int | None:
 
 
 def place_of(collection: str, name: str) -> str:
-    """The path or URI of a file, by its name in the log, which has the escapes of a URI: a URI keeps them,
-    and a path has none."""
+    """Return the path or URI of a file, from its name in the log.
+
+    The name has the escapes of a URI: a URI keeps them, a path doesn't."""
     return f"{collection}/{name if is_uri(collection) else unquote(name)}"
 
 
 def action_of(line: bytes) -> dict[str, Any]:
-    """A line of a commit, or of a checkpoint in JSON. Raises ValueError."""
+    """Parse a line of a commit, or of a checkpoint in JSON. Raises ValueError."""
     action = json.loads(line.decode())
     if not isinstance(action, dict):
         raise ValueError("a line is no action")

@@ -1,5 +1,7 @@
-"""The values of partition columns, which make the names of folders (`column=value/`) and need not be in the
-files below them: as text, and NULL for what no folder can be named for."""
+"""The values of partition columns. They name folders (`column=value/`) and may be missing in the files.
+
+They are text, with NULL for values that can't name a folder.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
-"""In a folder's name, in place of NULL."""
+"""Stands for NULL in a folder's name."""
 AS_NULL = ("", NULL)
 """Texts that Spark stores as NULL in a partition column."""
-_DECIMAL = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?(E[+-]?[0-9]{1,2})?")  # pyarrow crashes at some others
+_DECIMAL = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?(E[+-]?[0-9]{1,2})?")  # pyarrow crashes on some others
 
 
 def typed(values: Mapping[str, str | None], types: Mapping[str, pa.DataType]) -> dict[str, pa.Scalar[Any]]:
-    """The values as Spark has written them, as what they are; those that are NULL are left out. Raises
-    ValueError."""
+    """Return the values that Spark wrote as text, with their types. NULLs are left out.
+
+    Raises ValueError."""
     import pyarrow as pa
 
     scalars: dict[str, pa.Scalar[Any]] = {}
     for name, text in values.items():
         if text is None:
             continue
-        if pa.types.is_timestamp(types[name]):  # of UTC, with the sign for it or without
+        if pa.types.is_timestamp(types[name]):  # in UTC, with or without the sign for it
             scalars[name] = pa.scalar(text.removesuffix("Z")).cast(pa.timestamp("us"))
         else:
             if pa.types.is_decimal(types[name]) and not _DECIMAL.fullmatch(text):
@@ -36,7 +39,7 @@ def typed(values: Mapping[str, str | None], types: Mapping[str, pa.DataType]) ->
 
 
 def with_values(batch: pa.RecordBatch, values: Mapping[str, pa.Scalar[Any]]) -> pa.RecordBatch:
-    """The rows of a file with the columns that its folder is named for, unless they are in it, too."""
+    """Return a file's rows with the columns from its folder's name, unless the file has them."""
     import pyarrow as pa
 
     columns = {name.lower() for name in batch.schema.names}
@@ -47,7 +50,7 @@ def with_values(batch: pa.RecordBatch, values: Mapping[str, pa.Scalar[Any]]) -> 
 
 
 def with_nulls(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """The rows as a target that has these partition columns stores them."""
+    """Return the rows as a target with these partition columns stores them."""
     import pyarrow as pa
     from pyarrow import compute
 

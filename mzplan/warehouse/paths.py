@@ -1,4 +1,4 @@
-"""Paths as people write them, made absolute: relative ones begin at the project's folder; URIs stay."""
+"""Makes paths absolute: relative ones start at the project's folder; URIs stay unchanged."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")  # an absolute path, or a
 
 
 def is_uri(path: str) -> bool:
-    """Whether it begins with a scheme (`s3://…`, `file:/…`)."""
+    """Whether the path begins with a scheme (`s3://…`, `file:/…`)."""
     return _SCHEME.match(path) is not None
 
 
 def absolute(directory: str, *parts: str) -> str:
-    """Parts joined below each other, the first below `directory`; a part that is absolute begins anew."""
+    """Join parts below each other, the first below `directory`; an absolute part starts over."""
     result = directory
     for part in parts:
         if is_uri(part):
@@ -30,28 +30,30 @@ def absolute(directory: str, *parts: str) -> str:
 
 
 def local_path(path: str) -> Path | None:
-    """The path on this machine's file system; None for an object store."""
+    """Return the path on this machine's file system; None for an object store."""
     if not is_uri(path):
         return Path(path)
     try:
         parsed = urlparse(path)
-    except ValueError:  # `s3://[x`: whoever reaches it says so
+    except ValueError:  # `s3://[x`: opening it reports the error
         return None
     return Path(unquote(parsed.path)) if parsed.scheme == "file" else None
 
 
 def split_storage(path: Path) -> tuple[Path, str]:
-    """The warehouse that a path of a collection or checkpoint is in, which is where its user has said, and
-    what is below it: what others may have put there. Of any other path, itself and nothing."""
+    """Split the path of a collection or checkpoint into the warehouse and the part below it.
+
+    The user chose the warehouse; others may have put links below it. Any other path is returned whole."""
     match = _STORAGE.fullmatch(str(path))
     return (Path(match[1] or "/"), match[2]) if match is not None else (path, "")
 
 
 def stays_below(name: str) -> bool:
-    """Whether a name that others have written, which a reader decodes (`%2e`) once, or twice, is of something
-    below the folder that it is relative to."""
+    """Whether a name written by others stays below the folder that it is relative to.
+
+    Checks the name with its escapes (`%2e`) decoded once and twice, because readers may decode it."""
     once = unquote(name)
     elsewhere = any(not form or _ELSEWHERE.match(form) or "\0" in form for form in (name, once))
-    # A folder that is named for a value with slashes has their escapes in its name: `kind=a%2F..%2Fb`.
+    # A folder named after a value with slashes contains their escapes: `kind=a%2F..%2Fb`.
     parts = (*name.split("/"), *(part for entry in once.split("/") for part in (entry, unquote(entry))))
     return not elsewhere and ".." not in parts

@@ -1,4 +1,4 @@
-"""Generations whose rows a later one migrates: which has begun, and which may no longer run."""
+"""Generations whose rows a later one migrates: which one has begun, and which must no longer run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from mzplan.warehouse.storage import generations_below
 
 
 def newest_begun(warehouse: str, id_: str, predecessor: Predecessor) -> Predecessor:
-    """Return the newest of the predecessors that has begun, or is the oldest: it has the rows.
+    """Return the newest predecessor that has begun, or the oldest one: it has the rows.
 
-    Raises OSError.
-    """
+    Raises OSError."""
     while predecessor.predecessor is not None:
         if Checkpoint.of(warehouse, id_, predecessor.generation).migrated_rows() is not None:
             break
@@ -22,10 +21,10 @@ def newest_begun(warehouse: str, id_: str, predecessor: Predecessor) -> Predeces
 
 
 def require_not_migrated(warehouse: str, address: Address, place: Place) -> None:
-    """Before a source writes: raise MZ063 if a later generation has begun with its rows.
+    """Raise MZ063 if a later generation has begun with the rows of this one, before this source writes.
 
-    The later one continues where this one had stopped, and both would read the same records. Raises OSError.
-    """
+    The later generation continues where this one stopped, and both would read the same records. Raises
+    OSError."""
     id_, generation = place
     for later in generations_below(warehouse, id_):
         migrated = Checkpoint.of(warehouse, id_, later).migrated_rows() if later > generation else None

@@ -1,7 +1,7 @@
-"""The rows of a step again.
+"""Reads the rows of a step again.
 
-Of a source: exactly those that its collection's commit of that step has added. Of a sink: exactly those of
-its source's collection that the step has read.
+For a source, these are exactly the rows that its collection's commit of that step added. For a sink, they are
+exactly the rows of its source's collection that the step read.
 """
 
 from __future__ import annotations
@@ -21,36 +21,38 @@ from mzplan.warehouse.step_record import StepRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TYPE = "_change_type"  # the column in which a file of Delta's change feed says what became of a row
+_TYPE = "_change_type"  # the kind of change of each row, in a file of Delta's change feed
 _ALL = 2**63
-_ROWS = 65_536  # of a batch
+_ROWS = 65_536  # in a batch
 _LOOKED_AT = 1 << 30  # bytes
-_MOST_KEYS = 200_000  # of a step, that are compared in memory
+_MOST_KEYS = 200_000  # of a step, compared in memory
 
 
 def read_batches(place: str) -> Iterator[pa.RecordBatch]:
-    """The rows of one of Spark's Parquet files, read without Spark. Raises FileNotFoundError, OSError, and
-    DamagedError for one that is no Parquet or can't be decoded."""
+    """Read the rows of one of Spark's Parquet files, without Spark.
+
+    Raises FileNotFoundError, OSError, and DamagedError if it isn't Parquet or can't be decoded."""
     import pyarrow as pa
     from pyarrow import parquet
 
     system, path = file_system(place)
     try:
-        # Spark stores timestamps as INT96, which would be read in nanoseconds and overflow.
+        # Spark stores timestamps as INT96. Read in nanoseconds, they would overflow.
         with parquet.ParquetFile(path, filesystem=system, coerce_int96_timestamp_unit="us") as file:
             yield from file.iter_batches(_ROWS)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError) as problem:
         if isinstance(problem, OSError) and not _can_be_read(system, path):
-            raise  # the storage, not what is in the file
+            raise  # the storage failed; the content may be fine
         first = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
         raise DamagedError(f"{place} is damaged: {first.rstrip('.')}") from None
 
 
 def _can_be_read(system: Any, path: str) -> bool:
-    """Whether the bytes of a file (of a huge one, the first) come: pyarrow's errors of decoding are OSErrors
-    as well."""
+    """Whether a file's bytes can be read (of a huge file, the first ones).
+
+    This tells storage errors from pyarrow's decoding errors, which are OSErrors as well."""
     try:
         with system.open_input_stream(path) as stream:
             for _ in range(_LOOKED_AT >> 20):
@@ -62,7 +64,7 @@ def _can_be_read(system: Any, path: str) -> bool:
 
 
 def logged(log: CollectionLog, version: int) -> Commit:
-    """A version that was written, from the log. Raises GoneError, OSError."""
+    """Return a version that was written, from the log. Raises GoneError, OSError."""
     commit = log.commit(version)
     if commit is None:
         raise GoneError(
@@ -73,7 +75,7 @@ def logged(log: CollectionLog, version: int) -> Commit:
 
 
 def commit_of(log: CollectionLog, record: StepRecord) -> Commit:
-    """The commit that holds a step. Raises GoneError, OSError."""
+    """Return the commit that holds a step. Raises GoneError, OSError."""
     if record.version is None:
         raise GoneError(f"Which version of {log.collection} holds step {record.step} is not known.")
     commit = logged(log, record.version)
@@ -86,8 +88,9 @@ def commit_of(log: CollectionLog, record: StepRecord) -> Commit:
 
 
 def collection_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.RecordBatch]:
-    """The step's rows, `_position` among them, as they were written; of a keyed collection what it changed,
-    with `_change`. Raises GoneError, DamagedError, OSError."""
+    """Yield the step's rows as they were written, with `_position`.
+
+    For a keyed collection, yields its changes, with `_change`. Raises GoneError, DamagedError, OSError."""
     commit = commit_of(log, record)
     for file in commit.changes or commit.files:
         try:
@@ -100,8 +103,9 @@ def collection_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.Re
 
 
 def _changed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of a file of Delta's change feed without those that were there before an update, and what
-    became of each as `_change`; of a data file that all are new."""
+    """Return the changes in a file of Delta's change feed, without the rows before an update.
+
+    The kind of change becomes `_change`. In a plain data file, all rows are new."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -118,12 +122,12 @@ def _changed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def collection_hash(log: CollectionLog, record: StepRecord) -> ContentHash:
-    """The content hash of what the collection holds of a step. Raises GoneError, OSError."""
+    """Return the content hash of the collection's rows of a step. Raises GoneError, OSError."""
     return content_hash(collection_batches(log, record))
 
 
 def _read_between(log: CollectionLog, record: StepRecord) -> tuple[Any, dict[str, Any]]:
-    """Delta's offsets between which a sink's step has read (None: from the start). Raises GoneError."""
+    """Return Delta's offsets of a sink's step; None for a read from the start. Raises GoneError."""
     is_known = isinstance(record.end, dict) and isinstance(record.start, dict | None)
     if not is_known or (record.start is None and record.step > 0):
         raise GoneError(f"Which part of {log.collection} step {record.step} has read is not known any more.")
@@ -131,11 +135,11 @@ def _read_between(log: CollectionLog, record: StepRecord) -> tuple[Any, dict[str
 
 
 def files_of(log: CollectionLog, record: StepRecord) -> list[str]:
-    """The files that a step has read. Raises GoneError, OSError.
+    """Return the files that a step has read. Raises GoneError, OSError.
 
-    A sink's offset is a version of the table and the index, in the log's order, of the last file in it that
-    was read, of those with new rows; below 0: none of it. A sink that begins when the table has rows already
-    reads the files of a snapshot first, in the order of their age (`isStartingVersion`).
+    A sink's offset is a version of the table, and the index of the last file read among the version's files
+    with new rows, in the log's order. A negative index means that none of them was read. A sink that begins
+    on a table with rows first reads the files of a snapshot, the oldest file first (`isStartingVersion`).
     """
     start, end = _read_between(log, record)
     with decoding(f"the offset of step {record.step} in {log.collection}"):
@@ -144,7 +148,7 @@ def files_of(log: CollectionLog, record: StepRecord) -> list[str]:
 
 def _adds_between(log: CollectionLog, start: Any, end: dict[str, Any]) -> list[Add]:
     adds: list[Add] = []
-    first, after = 0, -1  # of the versions whose files are read one by one: the first, and the last file read
+    first, after = 0, -1  # the first version whose files are read one by one, and its last file read before
     if start is not None and not start.get("isStartingVersion"):
         first, after = int(start["reservoirVersion"]), int(start["index"])
     elif end.get("isStartingVersion") or start is not None:
@@ -164,8 +168,9 @@ def _adds_between(log: CollectionLog, start: Any, end: dict[str, Any]) -> list[A
 
 
 def versions_of(log: CollectionLog, record: StepRecord) -> tuple[int, int]:
-    """The first and last version of a keyed collection whose changes a step has read: of each, all. Raises
-    GoneError, OSError."""
+    """Return the first and last version of a keyed collection whose changes a step has read completely.
+
+    Raises GoneError, OSError."""
     start, end = _read_between(log, record)
     if end.get("isStartingVersion") or (start is not None and start.get("isStartingVersion")):
         raise GoneError(
@@ -181,7 +186,7 @@ def versions_of(log: CollectionLog, record: StepRecord) -> tuple[int, int]:
 
 
 def step_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.RecordBatch]:
-    """The rows, with all columns of the collection. Raises GoneError, OSError."""
+    """Yield the rows that a step has read, with all columns. Raises GoneError, OSError."""
     for file in files_of(log, record):
         try:
             yield from read_batches(file)
@@ -196,9 +201,10 @@ def step_hash(
     keys: Sequence[str] = (),
     partitions: Sequence[str] = (),
 ) -> ContentHash | None:
-    """The content hash of these columns, by the names that they get, of all rows, as a target with these
-    partition columns stores them. Raises GoneError, OSError. None where rows have the same `keys`, or may
-    have: which of them counts is not decided here."""
+    """Return the content hash of a step's rows, as a target with these partition columns stores them.
+
+    `columns`: the columns to hash, by their names in the target. Returns None if rows have, or may have, the
+    same `keys`: this function doesn't decide which of them counts. Raises GoneError, OSError."""
     total, seen = ContentHash(), set[tuple[Any, ...]]()
     for batch in step_batches(log, record):
         rows = with_nulls(_renamed(batch, columns), partitions)
@@ -214,7 +220,7 @@ def step_hash(
 
 
 def _renamed(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatch:
-    """Columns that a file does not have yet are left out: they are NULL."""
+    """Select and rename the columns. Columns that the file doesn't have are NULL, and left out."""
     indices = {name.lower(): index for index, name in enumerate(batch.schema.names)}
     selected = {
         name: indices[column.lower()] for name, column in columns.items() if column.lower() in indices
@@ -223,7 +229,7 @@ def _renamed(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatc
 
 
 def _keys_of(batch: pa.RecordBatch, keys: Sequence[str]) -> list[tuple[Any, ...]] | None:
-    """The key of each row; None where Python might find equal what Spark does not, or the reverse."""
+    """Return the key of each row; None if Python and Spark might compare the keys differently."""
     import pyarrow as pa
 
     names = {name.lower(): index for index, name in enumerate(batch.schema.names)}
@@ -237,7 +243,7 @@ def _keys_of(batch: pa.RecordBatch, keys: Sequence[str]) -> list[tuple[Any, ...]
 
 
 def _snapshot(log: CollectionLog, version: int) -> list[Add]:
-    """The files of a version, in the order in which Spark's stream reads them."""
+    """Return the files of a version, in the order in which Spark's stream reads them."""
     files: dict[str, Add] = {}
     for number in range(version + 1):
         commit = logged(log, number)
@@ -248,25 +254,25 @@ def _snapshot(log: CollectionLog, version: int) -> list[Add]:
 
 
 class ValuesSeen:
-    """Which columns of a collection have had a value at all: a declared field that no record has is NULL in
-    every row, and looks like one that was misspelt.
+    """Counts which columns of a collection have ever had a value.
 
-    Counts while rows are read for something else. Only rows of files that have a column count for it:
-    those from before it was declared say nothing of it."""
+    A declared field that no record has is NULL in every row, like a misspelt one. Counts while rows are read
+    for another purpose. Only files that have a column count for it: older files say nothing about it."""
 
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
         self._with_value: set[str] = set()
 
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches. Rows that say what was deleted don't count: they may have the key alone."""
+        """Yield the same batches. Deletions don't count, because they may have only the key."""
         for batch in batches:
             self._count(batch)
             yield batch
 
     def empty(self, names: Sequence[str]) -> dict[str, int]:
-        """Of these columns, those that have had no value, with how many rows were looked at; not those of
-        which none was."""
+        """Return the columns among `names` without any value, with their number of rows.
+
+        Columns without any row are left out."""
         return {
             name: rows
             for name in names

@@ -1,4 +1,4 @@
-"""A collection as of a step, read without Spark: by deltalake, which brings a query engine (DataFusion)."""
+"""A collection as of a step, read without Spark: by deltalake and its query engine (DataFusion)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-TABLE = "collection"  # its name in a condition
+TABLE = "collection"  # the table's name in a condition
 MAX_CONDITION = 10_000  # characters
 _ENGINE = {
-    # One file after the other: memory stays bounded, and equal tables give equal bytes.
+    # Read one file after the other: memory stays bounded, and equal tables give equal bytes.
     "datafusion.execution.target_partitions": "1",
-    # Names are as they were declared, in whatever case, and need no quotes for it.
+    # Keep the declared case of names without quotes.
     "datafusion.sql_parser.enable_ident_normalization": "false",
-    # As Spark does: 0.1 is a decimal. As a double it would be equal to no decimal(10,2).
+    # As in Spark, 0.1 is a decimal. As a double, it would equal no decimal(10,2).
     "datafusion.sql_parser.parse_float_as_decimal": "true",
     "datafusion.execution.parquet.schema_force_view_types": "false",
     "datafusion.execution.batch_size": "8192",
-    # Spark stores timestamps as INT96, which would be read in nanoseconds and overflow.
+    # Spark stores timestamps as INT96. Read in nanoseconds, they would overflow.
     "datafusion.execution.parquet.coerce_int96": "us",
 }
 
@@ -38,12 +38,14 @@ SMALL = 16 << 20  # bytes
 
 
 class ConditionError(Exception):
-    """A condition that can't be evaluated. The message says why."""
+    """A condition can't be evaluated. The message says why."""
 
 
 class TableSnapshot:
-    """A version of a Delta table. Raises GoneError when it can't be read any more, OSError for a table with a
-    feature that deltalake does not have."""
+    """A version of a Delta table.
+
+    Raises GoneError if it can't be read any more, and OSError for a feature that deltalake doesn't
+    support."""
 
     def __init__(self, collection: str, version: int):
         from deltalake.exceptions import DeltaError
@@ -60,8 +62,9 @@ class TableSnapshot:
             ) from None
 
     def count(self, where: str | None = None) -> int:
-        """How many rows there are; of all, what the table's log says of its files, where it does. Raises
-        ConditionError, GoneError, OSError."""
+        """Return the number of rows; without a condition, from the table's log if possible.
+
+        Raises ConditionError, GoneError, OSError."""
         counted = self._recorded_count() if where is None else None
         if counted is None:
             return sum(int(batch.column(0)[0].as_py()) for batch in self._execute("count(*)", where)[1])
@@ -70,8 +73,10 @@ class TableSnapshot:
     def rows(
         self, where: str | None = None, *, position: bool = False
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """The rows, without `_position` unless that is wanted. `where`: a condition in DataFusion's SQL.
-        Also the iterator raises ConditionError, GoneError, OSError."""
+        """Return the schema and the rows, with `_position` only if `position` is set.
+
+        `where`: a condition in DataFusion's SQL. The iterator also raises ConditionError, GoneError,
+        OSError."""
         import pyarrow as pa
 
         whole = pa.schema(self._table.schema().to_arrow())
@@ -82,7 +87,7 @@ class TableSnapshot:
     def _recorded_count(self) -> int | None:
         import pyarrow as pa
 
-        # Deleted rows are counted with the file that holds them. (No query of mzplan's deletes any.)
+        # The counts include deleted rows. (No query of mzplan deletes any.)
         if "deletionVectors" in (self._table.protocol().reader_features or ()):
             return None
         counts = pa.table(self._table.get_add_actions(flatten=True))
@@ -110,7 +115,7 @@ class TableSnapshot:
 
     @contextmanager
     def _explained(self, where: str | None) -> Iterator[None]:
-        """What the engine raises, as what it means: it has one type of error for all."""
+        """Turn the engine's only error type into specific errors."""
         import pyarrow as pa
         from deltalake.exceptions import DeltaError
 
@@ -128,8 +133,9 @@ class TableSnapshot:
 
 
 def snapshot_of(history: StepHistory, step: int) -> TableSnapshot:
-    """A source's collection with all up to a step. Raises GoneError, also for a step that is not there, and
-    OSError."""
+    """Return a source's collection with all rows up to a step.
+
+    Raises GoneError, also for a step that isn't there, and OSError."""
     record = next((r for r in history.committed(step, step) if r.step == step), None)
     if record is None:
         raise GoneError(f"Which version of {history.collection.collection} holds step {step} is not known.")
@@ -138,13 +144,14 @@ def snapshot_of(history: StepHistory, step: int) -> TableSnapshot:
 
 
 def snapshot_batches(history: StepHistory, step: int) -> Iterator[pa.RecordBatch]:
-    """The rows as of a step, without `_position`. Raises GoneError, OSError."""
+    """Yield the rows as of a step, without `_position`. Raises GoneError, OSError."""
     return snapshot_of(history, step).rows()[1]
 
 
 def ensure_one_condition(text: str) -> None:
-    """Raises ConditionError for what would not stay in the brackets that a condition is put into, so that
-    what is evaluated is what was written."""
+    """Raise ConditionError if the text would leave the brackets that surround it.
+
+    So the engine evaluates exactly the condition that was written."""
     if not text.strip():
         raise ConditionError("It is empty")
     if len(text) > MAX_CONDITION:
@@ -170,8 +177,9 @@ def ensure_one_condition(text: str) -> None:
 
 
 def _merged(log: CollectionLog, version: int) -> int:
-    """The version in which the same rows are merged to fewer files (OPTIMIZE), where the next ones do that:
-    what they were merged from may have been vacuumed."""
+    """Return the version in which the same rows are merged into fewer files (OPTIMIZE).
+
+    The files before the merge may have been vacuumed."""
     while (following := log.commit(version + 1)) is not None and _merges(following):
         version += 1
     return version
@@ -182,7 +190,7 @@ def _merges(commit: Commit) -> bool:
 
 
 def _cast(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Columns that a file does not have yet come as another kind of text."""
+    """Cast batches: columns that a file doesn't have come as another text type."""
     import pyarrow as pa
 
     for batch in batches:
@@ -195,14 +203,14 @@ def _quoted(name: str) -> str:
 
 
 def _first(problem: Any) -> str:
-    """The sentence of an error that says most: the engine puts causes below each other."""
+    """Return the most specific line of an error: the engine lists causes below each other."""
     lines = [line.strip().rstrip(".") for line in str(problem).splitlines() if line.strip()]
     causes = [lines[i + 1] for i, line in enumerate(lines[:-1]) if line == "caused by"]
     return (causes[-1] if causes else lines[0] if lines else type(problem).__name__)[:500]
 
 
 def small_files(collection: str) -> int:
-    """How many data files of the newest version are small; 0 where there is no table. Raises OSError."""
+    """Return the number of small data files in the newest version; 0 without a table. Raises OSError."""
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:

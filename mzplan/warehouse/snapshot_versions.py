@@ -1,4 +1,4 @@
-"""Which version of each snapshot a step of a view reads: recorded before its rows are written.
+"""The version of each snapshot that a step of a view reads, recorded before the step's rows are written.
 
     <warehouse>/checkpoints/<id>/g<n>/snapshots/<step>.json
 
@@ -19,15 +19,16 @@ KEPT = 1000  # steps
 
 
 class SnapshotVersions:
-    """The versions of one checkpoint: one writer (the leading runner). Raises OSError, also for a file that
-    holds something else."""
+    """The snapshot versions in one checkpoint. Only the leading runner writes.
+
+    Raises OSError, also for a file with invalid content."""
 
     def __init__(self, checkpoint: str):
         self._place = f"{checkpoint}/snapshots"
         self._folder = open_folder(self._place)
 
     def at(self, step: int) -> dict[str, int]:
-        """Return the versions that a step reads, by collection (see `name_of`); empty if it has none yet."""
+        """Return the versions that a step reads, by collection (see `name_of`); empty if unrecorded."""
         data = self._folder.read(_file_of(step))
         if data is None:
             return {}
@@ -35,21 +36,22 @@ class SnapshotVersions:
             return {str(name): int(version) for name, version in json.loads(data)["snapshots"].items()}
 
     def record(self, step: int, versions: Mapping[str, int]) -> None:
-        """Record the versions that a step reads, durably and whole. Forget the oldest step."""
+        """Record durably the versions that a step reads. Forget the oldest step."""
         content = {"format_version": FORMAT_VERSION, "snapshots": dict(versions)}
         self._folder.write(_file_of(step), json.dumps(content, separators=(",", ":")).encode())
         if step >= KEPT:
             self._folder.delete(_file_of(step - KEPT))
 
     def forget(self, step: int) -> None:
-        """Remove the versions of a step, of which nothing is written."""
+        """Remove the versions of a step that has written nothing."""
         self._folder.delete(_file_of(step))
 
     def choose(self, step: int, collections: Mapping[Place, str]) -> dict[Place, int]:
         """Return the version of each collection (its path, by place) that a step reads, and record it.
 
-        These are the versions that the step has read before. For a collection that it has not read, or no
-        longer can, it is the newest: nothing of the step was written, because its rows are one commit.
+        These are the versions that the step read before. A collection that it hasn't read, or can't read any
+        more, gets its newest version. That is safe: nothing of the step was written, because its rows are one
+        commit.
         """
         known, chosen = self.at(step), {}
         for place, path in collections.items():
@@ -65,7 +67,7 @@ class SnapshotVersions:
 
 
 def name_of(place: Place) -> str:
-    """Return how a collection is named here: by its id and generation, which no other table has."""
+    """Return the collection's name in these files: its id and generation, which are unique."""
     return f"{place[0]}/g{place[1]}"
 
 

@@ -1,9 +1,8 @@
-"""All steps of one query: the index, and what has come since it was last written; what a sink still needs.
+"""All steps of one query: the index, and the tail that came after its last write. Also a sink's needs.
 
-What has come since (the tail) is made of what Spark itself has logged: offsets, commits, and the collection's
-log. Spark keeps the offsets of the last hundred steps, and Delta its log for thirty days; so that is how far
-back a tail can be made, and why there is an index. Nothing is written here: making a tail twice gives the
-same.
+The tail is derived from Spark's own logs: offsets, commits, and the collection's log. Spark keeps the offsets
+of the last hundred steps, and Delta keeps its log for thirty days. A tail can't reach further back, which is
+why there is an index. Nothing is written here: deriving a tail twice gives the same result.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ from mzplan.warehouse.step_record import StepRecord, StepTask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Steps in order, of which at most the last is not committed. `since`: the oldest that was not expired;
-    `upper`: the one that comes next."""
+    """Steps in order; at most the last one isn't committed.
+
+    `since`: the oldest step that isn't expired. `upper`: the next step."""
 
     since: int
     upper: int
@@ -32,26 +32,26 @@ class Steps:
 
 
 class StepHistory:
-    """Reads what is recorded of a source (`source` None) or a sink (`source`: the place of what it reads).
-    `whole`: the sink writes each row that it reads, so that what it has read tells what it has written.
+    """Reads the recorded steps of a source (`source` None) or a sink (`source`: the place of its input).
 
-    Changes nothing. Raises OSError for what the storage did.
+    `whole`: the sink writes every row that it reads, so the rows read tell the rows written. Changes nothing.
+    Raises OSError if the storage fails.
     """
 
     def __init__(self, warehouse: str, place: Place, source: Place | None = None, *, whole: bool = True):
         self._whole = whole
         self._warehouse = warehouse
         checkpoint = self._checkpoint = Checkpoint.of(warehouse, *place)
-        self._table: str | None = None  # the id of the collection's table, once it is known
+        self._table: str | None = None  # the id of the collection's table, once known
         self.is_source = source is None
-        self.written = source or place  # where the collection lies
+        self.written = source or place  # the place of the collection
         self.index = StepIndex(checkpoint)
         self.log = checkpoint.log
         self.tasks = checkpoint.tasks
         self.collection = CollectionLog(collection_path(warehouse, *(source or place)))
 
     def tail(self, last: StepRecord | None, upto: int | None = None) -> list[StepRecord]:
-        """The committed steps after the `last` known one."""
+        """Return the committed steps after the `last` known one."""
         if self.is_source:
             records = source_tail(self.log, self.collection, self.tasks, last, upto)
             migrated = self._checkpoint.migrated_rows() if records and records[0].step == 0 else None
@@ -63,16 +63,17 @@ class StepHistory:
         return [self._of_this_collection(record) for record in records]
 
     def _of_this_collection(self, record: StepRecord) -> StepRecord:
-        """Of a sink's step: its offsets may be those of a former generation of the collection, whose versions
-        say nothing here."""
+        """Clear the values that come from offsets of a former generation of the sink's collection.
+
+        Their versions mean nothing in this collection."""
         return record if self.has_read(record.end) else replace(record, rows=None, sources=None)
 
     def read(self, count: int | None = None, first: int = 0) -> Steps:
-        """The newest `count` steps (None: all), not below `first`."""
+        """Return the newest `count` steps (None: all), not below `first`."""
         newest = self.index.last()
         since = self.index.since()
         committed = self.tail(newest)
-        last = committed[-1] if committed else newest  # it may have been given up, as all before it
+        last = committed[-1] if committed else newest  # it may be expired, with all before it
         tail = [r for r in committed if r.step >= since]
         running = in_flight(self.log, None if self.is_source else self.collection, last)
         recent = [*tail, running] if running is not None else tail
@@ -91,13 +92,14 @@ class StepHistory:
         )
 
     def committed(self, first: int, last: int | None) -> list[StepRecord]:
-        """The committed steps from `first` to `last` (None: the newest)."""
+        """Return the committed steps from `first` to `last` (None: the newest)."""
         records = self.read(first=first).records
         return [r for r in records if r.committed and (last is None or r.step <= last)]
 
     def first_young(self, when: float) -> int:
-        """The first committed step that became durable at `when` or later; the newest where all are older,
-        0 where there is none."""
+        """Return the first committed step that became durable at `when` or later.
+
+        Returns the newest step if all are older, and 0 if there is none."""
         newest = self.index.last()
         tail = self.tail(newest)
         young = self.index.first_young(when) or next((r for r in tail if r.time and r.time >= when), None)
@@ -106,8 +108,9 @@ class StepHistory:
         return record.step if record is not None else 0
 
     def covers(self, step: int) -> tuple[int, int] | None:
-        """Of a sink: the first and last step of its source that a planned step covers, at least in part. None
-        where that is not known (any more), also for what the storage did."""
+        """For a sink: return the first and last step of its source that a planned step covers, even partly.
+
+        Returns None if that is unknown, also if the storage fails."""
         try:
             start, end, _ = self.log.range_of(step, None)
             versions = versions_between(start, end, self.collection)
@@ -116,7 +119,7 @@ class StepHistory:
             return None
 
     def position(self) -> Any:
-        """For a query that reads: how far it has read this collection, as an offset; None if unknown."""
+        """Return the offset up to which a query has read this collection; None if unknown."""
         offset, _ = self.log.offset(self.log.committed())
         if not isinstance(offset, list):
             return offset
@@ -128,8 +131,9 @@ class StepHistory:
             return min(of_table, key=lambda o: (int(o["reservoirVersion"]), int(o.get("index", -1))))
 
     def has_read(self, offset: Any) -> bool:
-        """Of a sink: whether an offset is of the collection that it reads, and not of a former generation of
-        that. True also where that is not known."""
+        """For a sink: whether an offset belongs to its collection rather than to a former generation.
+
+        Also True if that is unknown."""
         table = self._table_id()
         return not isinstance(offset, dict) or offset.get("reservoirId", table) == table or table is None
 
@@ -139,11 +143,11 @@ class StepHistory:
         return self._table
 
     def step_read(self, step: int) -> StepRecord | None:
-        """Of a sink: a step of its source, once that one's index has it. Raises OSError."""
+        """For a sink: return a step of its source, once the source's index has it. Raises OSError."""
         return StepIndex(Checkpoint.of(self._warehouse, *self.written)).find(step)
 
     def upper(self) -> int:
-        """The step that comes next."""
+        """Return the next step."""
         last = self.index.last()
         tail = self.tail(last)
         last = tail[-1] if tail else last
@@ -157,7 +161,7 @@ def source_tail(
     last: StepRecord | None,
     upto: int | None = None,
 ) -> list[StepRecord]:
-    """The steps of a source after the `last` known one that its collection holds (at most `upto`)."""
+    """Return a source's steps in its collection after the `last` known one (at most `upto`)."""
     records: list[StepRecord] = []
     for commit in collection.after(last.version if last is not None and last.version is not None else -1):
         if commit.step is None or (last is not None and commit.step <= last.step):
@@ -165,7 +169,7 @@ def source_tail(
         if upto is not None and commit.step > upto:
             break
         start, end, _ = _range_of(log, commit.step, last)
-        # A task leaves the checkpoint where it was, once it is behind it: no other step is looked up.
+        # A task leaves the checkpoint where it was. Once past it, no other step needs a look-up.
         own = tasks.at(commit.step) if end is None or start == end else None
         if own is not None:
             start, end = (own.start, own.end) if own.end is not None else (start, start)
@@ -186,7 +190,7 @@ def source_tail(
 def sink_tail(
     log: CheckpointLog, collection: CollectionLog, last: StepRecord | None, upto: int | None = None
 ) -> list[StepRecord]:
-    """The steps of a sink after the `last` known one that Spark has seen through (at most `upto`)."""
+    """Return the sink's steps that Spark has finished after the `last` known one (at most `upto`)."""
     committed = log.committed()
     top = committed if upto is None else min(upto, committed)
     records: list[StepRecord] = []
@@ -200,9 +204,9 @@ def sink_tail(
 
 
 def _range_of(log: CheckpointLog, step: int, last: StepRecord | None) -> tuple[Any, Any, float | None]:
-    """From where to where a step has read, and when it began."""
+    """Return the offsets between which a step has read, and when it began."""
     start, end, began = log.range_of(step, last)
-    if _table_of(start) != _table_of(end):  # it has gone over to the next generation of what it reads
+    if _table_of(start) != _table_of(end):  # it moved to the next generation of its input
         start = log.offset(step - 1)[0]
     return start, end, began
 
@@ -214,7 +218,7 @@ def _table_of(offset: Any) -> Any:
 def in_flight(
     log: CheckpointLog, collection: CollectionLog | None, last: StepRecord | None
 ) -> StepRecord | None:
-    """The step whose offsets are logged and that is not committed yet. `collection`: that of a sink."""
+    """Return the step with logged offsets that isn't committed yet. `collection`: only for a sink."""
     step = log.newest()
     if step < 0 or (last is not None and step <= last.step):
         return None
@@ -236,18 +240,19 @@ def _sink_step(collection: CollectionLog, step: int, start: Any, end: Any, began
 
 
 def needed_by(sink: StepHistory) -> int | None:
-    """The oldest step that the sink has not seen through, whether it runs or is paused; None when it has
-    read all that is there. Raises OSError."""
+    """Return the oldest step that the sink hasn't finished, running or paused; None if it has read all.
+
+    Raises OSError."""
     offset = sink.position()
     if not isinstance(offset, dict) or "reservoirVersion" not in offset:
         return 0
     if not sink.has_read(offset):
-        return 1  # it goes on behind the rows that this generation begins with
+        return 1  # it continues after the rows that this generation begins with
     if offset.get("isStartingVersion") and not is_at_boundary(offset):
-        return 0  # in the middle of the snapshot with which it began
+        return 0  # within its initial snapshot
     with decoding(f"an offset in {sink.log.spark}"):
         version, index = int(offset["reservoirVersion"]), int(offset.get("index", -1))
-    # Whatever the index of a file in it: this version is not read to its end, but for one of a MERGE.
+    # Whatever the file index, this version isn't read to its end, unless it is a MERGE.
     for commit in sink.collection.after(version - 1):
         is_read = commit.is_read_by(index if commit.version == version else -1)
         if commit.step is not None and not is_read:
@@ -256,8 +261,9 @@ def needed_by(sink: StepHistory) -> int | None:
 
 
 def unread(sink: StepHistory, source: StepHistory) -> dict[str, int]:
-    """The `steps` of its source that a sink has not seen through, and their `rows`, where these are known.
-    Looks at few entries of the logs, however much that is. Raises OSError."""
+    """Return the number of `steps` of its source that a sink hasn't finished, and of `rows` if known.
+
+    Reads few log entries, however large the backlog is. Raises OSError."""
     first, newest = needed_by(sink), source.index.last()
     if newest is None or first is None or first > newest.step:
         return {"steps": 0, "rows": 0}
@@ -268,8 +274,10 @@ def unread(sink: StepHistory, source: StepHistory) -> dict[str, int]:
 
 
 def given_up(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:
-    """Where the collection has given up steps that the sink has not seen through: the first of these, as far
-    as that is known, and the oldest step that is still there. Raises OSError."""
+    """Return the first step that the collection gave up before the sink finished it, and the oldest kept
+    step.
+
+    The first is approximate if the log doesn't say. Returns None if no such step is lost. Raises OSError."""
     offset = sink.position()
     since = source.index.since()
     if since == 0 or not isinstance(offset, dict) or not sink.has_read(offset):
@@ -282,5 +290,5 @@ def given_up(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:
         read = last.sources[1] + 1 if last is not None and last.sources is not None else 0
         return min(read, since), since
     if needed is not None and int(offset.get("index", -1)) >= 0:
-        needed += 1  # of this one it has read some files, perhaps all
+        needed += 1  # it has read some or all files of this step
     return (needed, since) if needed is not None and needed < since else None

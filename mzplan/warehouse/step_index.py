@@ -5,8 +5,8 @@ docs/internals/protocol.md describes it.
     <checkpoint>/index/00000000000000000500.jsonl    steps 500 … 999, one JSON line each
     <checkpoint>/index/since-00000000000000000040    steps below 40 were expired; the highest counts
 
-Everything in it can be made again from the checkpoint and the collection's log, as long as these reach back;
-so a line that a crash has cut short is simply left out.
+Everything in it can be rebuilt from the checkpoint and the collection's log, as far back as these go. So a
+line that a crash has cut short is skipped.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ _MARK = "since-"
 
 
 class StepIndex:
-    """One writer of steps (the leading runner), readers anywhere; anybody may expire. Raises OSError for what
-    the storage did."""
+    """The index of one query. The leading runner writes steps; any process may read or expire.
+
+    Raises OSError if the storage fails."""
 
     def __init__(self, checkpoint: Checkpoint):
         self.place = f"{checkpoint.folder}/index"
         self._folder = open_folder(self.place)
 
     def since(self) -> int:
-        """The oldest step that was not expired; never less than before."""
+        """Return the oldest step that isn't expired. It never decreases."""
         return _since(self._folder.names())
 
     def recent(self) -> tuple[StepRecord, ...]:
-        """The newest few steps, the newest first: what a Status shows of them."""
+        """Return the newest steps, the newest first, for a Status."""
         return tuple(itertools.islice(self.backwards(), RECENT))
 
     def last(self) -> StepRecord | None:
-        """The newest step; None when there is none."""
+        """Return the newest step; None if there is none."""
         return next(self.backwards(), None)
 
     def backwards(self) -> Iterator[StepRecord]:
-        """From the newest step to the oldest that was not expired; reads no more than is taken."""
+        """Yield the steps from the newest to the oldest unexpired one. Reads lazily."""
         names = self._folder.names()
         since = _since(names)
         for first in reversed(_segments(names)):
@@ -58,8 +59,9 @@ class StepIndex:
             yield from (r for r in reversed(self._read(first)) if r.step >= since)
 
     def first_young(self, when: float) -> StepRecord | None:
-        """The oldest step that became durable at `when` or later; reads few of the segments, for times only
-        grow. A step whose time is not known says nothing."""
+        """Return the oldest step that became durable at `when` or later. Steps of unknown time are ignored.
+
+        Reads few segments, because times only grow."""
         names = self._folder.names()
         since = _since(names)
         segments = [first for first in _segments(names) if first + SEGMENT > since]
@@ -74,11 +76,11 @@ class StepIndex:
         return next(filter(is_young, self._read(segments[at])), None) if at < len(segments) else None
 
     def find(self, step: int) -> StepRecord | None:
-        """A step, also one that was expired, if it is still in a segment."""
+        """Return a step that is still in a segment, even if it is expired."""
         return next((r for r in self._read(step // SEGMENT * SEGMENT) if r.step == step), None)
 
     def append(self, records: Iterable[StepRecord]) -> None:
-        """Add steps, in order. Adding one again replaces what was recorded of it."""
+        """Add steps, in order. A step that is added again replaces its record."""
         segments = _segments(self._folder.names())
         for first, group in groupby(records, key=lambda record: record.step // SEGMENT * SEGMENT):
             self._extend(first, list(group))
@@ -87,11 +89,11 @@ class StepIndex:
                 self._prune(segments)
 
     def expire(self, step: int) -> None:
-        """Forget the steps below `step`; less than before changes nothing."""
+        """Forget the steps below `step`. An earlier step than before changes nothing."""
         if step <= self.since():
             return
-        # A file of its own for each, of which the highest counts: however many write at once (the runner, and
-        # `mzplan expire`), in object stores too, none takes back what another one has written.
+        # Each call writes a file of its own, and the highest counts. So concurrent writers (the runner and
+        # `mzplan expire`) can't undo each other, even in object stores.
         since = {"format_version": FORMAT_VERSION, "since": step}
         self._folder.write(f"{_MARK}{step:020}", json.dumps(since).encode())
         names = self._folder.names()
@@ -104,7 +106,7 @@ class StepIndex:
                 self._folder.delete(_name(first))
 
     def _prune(self, there: Sequence[int]) -> None:
-        """The newest but one stays whatever the limit: the count goes on from it."""
+        """Remove old segments beyond the limit, but keep two: the count continues from them."""
         for first in sorted(there)[:-SEGMENTS]:
             self._folder.delete(_name(first))
 
@@ -133,7 +135,7 @@ def _is_mark(name: str) -> bool:
 
 
 def _segments(names: Sequence[str]) -> list[int]:
-    """The first step of each segment, in order."""
+    """Return the first step of each segment, in order."""
     return sorted(int(name[:20]) for name in names if len(name) == 26 and name[:20].isdecimal())
 
 

@@ -1,4 +1,4 @@
-"""What is recorded of a step, and how it is written down."""
+"""The record of a step, and its line in the index."""
 
 from __future__ import annotations
 
@@ -25,19 +25,22 @@ class StepTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """A micro-batch. What is not known is None.
+    """A micro-batch. Unknown values are None.
 
-    `start` and `end` are Spark's entries in the offset log before and after it (`start` of the very first is
-    None where the upstream has no beginning to name). `rows` are those that a source has written to its
-    collection, a sink to its target; `total` those of this step and all before it. `time` is when it became
-    durable (sinks: when it began), in seconds since the epoch. Of sources: `bytes` and `version` (of the
-    collection's table), and the content hash `digest`, 16 hexadecimal digits; it was computed while the rows
-    went by (`stream`), or later from what the collection held (`collection`). Of sinks: `sources`, the first
-    and last step of its source that it covers, at least in part. Of sources whose records have a time:
-    `oldest`, that of the oldest one of the step, in seconds since the epoch.
-    `task`: the one-off task that wrote this step; `start` and `end` are then a range that was read again,
-    or equal if the task has read none. `migrated`: the generation whose rows a source begins with in this
-    step. Of views that keep state: `late`, how many late rows this step and all before it have dropped.
+    - `start`, `end`: Spark's entries in the offset log before and after it. For the first step, `start` is
+      None if the upstream has no named beginning.
+    - `rows`: the rows that a source wrote to its collection, or a sink to its target.
+    - `total`: the rows of this and all earlier steps.
+    - `time`: when it became durable (sinks: when it began), in seconds since the epoch.
+    - `bytes`, `version`: for sources, the size, and the version of the collection's table.
+    - `digest`: for sources, the content hash, 16 hexadecimal digits.
+    - `digest_from`: whether it was computed as the rows went by (`stream`) or later from the `collection`.
+    - `sources`: for sinks, the first and last step of its source that it covers, even partly.
+    - `oldest`: the time of the step's oldest record, in seconds since the epoch, if records have one.
+    - `task`: the one-off task that wrote this step. `start` and `end` are then the range that it read again,
+      and equal if it read none.
+    - `migrated`: the generation whose rows a source begins with in this step.
+    - `late`: for views that keep state, the late rows that this and all earlier steps dropped.
     """
 
     step: Count
@@ -63,18 +66,18 @@ class StepRecord:
         return self.migrated is None and (self.task is None or self.start != self.end)
 
     def line(self) -> str:
-        """One line of the index: of a committed step, without what is not known."""
+        """Return the index line of a committed step, without unknown values."""
         known = {k: v for k, v in encode(self).items() if v is not None and k != "committed"}
         return json.dumps(known, separators=(",", ":"))
 
     @classmethod
     def parse(cls, line: Line) -> StepRecord:
-        """Parse a line of the index. Raises ValueError for anything else."""
+        """Parse a line of the index. Raises ValueError for invalid text."""
         return decode(cls, json.loads(line))
 
 
 def with_totals(records: Sequence[StepRecord], before: StepRecord | None) -> list[StepRecord]:
-    """Add the rows of all steps so far, where they are known of all. `before`: the last record before."""
+    """Add the total rows of all steps so far, if all are known. `before`: the record before these."""
     total = before.total if before is not None else 0 if records[0].step == 0 else None
     totalled = []
     for record in records:
@@ -86,8 +89,9 @@ def with_totals(records: Sequence[StepRecord], before: StepRecord | None) -> lis
 def with_late_rows(
     records: Sequence[StepRecord], before: StepRecord | None, late: Mapping[int, int | None]
 ) -> list[StepRecord]:
-    """Add the late rows that all steps so far have dropped, where they are known of all. `late`: by step,
-    also of steps between that have no record because they wrote nothing."""
+    """Add the total of late rows dropped so far, if all are known.
+
+    `late`: by step, including steps without a record because they wrote nothing."""
     total, last = (before.late, before.step) if before is not None else (0, -1)
     summed = []
     for record in records:
@@ -100,7 +104,7 @@ def with_late_rows(
 
 
 def known_sum(numbers: Iterable[int | None]) -> int | None:
-    """Return the sum; None where one of the numbers is not known."""
+    """Return the sum; None if one of the numbers is unknown."""
     total = 0
     for number in numbers:
         if number is None:

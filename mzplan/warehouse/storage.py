@@ -1,7 +1,7 @@
-"""What a generation of a query has in the warehouse: whether it is still there, its size, and its removal.
+"""The storage of a query's generation in the warehouse: checks that it is there, lists it, and removes it.
 
-The runner looks before it starts a query that has run before, and now and then while it runs; `drift` looks
-where no runner is alive and the warehouse is on this machine.
+The runner checks before it starts a query that has run before, and now and then while it runs. `drift` checks
+if no runner is alive and the warehouse is on this machine.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _GENERATION = re.compile(r"g[1-9][0-9]{0,17}")
 def missing_storage(
     warehouse: str, address: Address, place: Place, reads: Mapping[Address, Place]
 ) -> tuple[Diagnostic, ...]:
-    """Return what is gone of a query that has run: MZ161, MZ166 and MZ194.
+    """Return the diagnostics for missing storage of a query that has run: MZ161, MZ166 and MZ194.
 
-    `place` is the id and generation of its checkpoint, `reads` those of the collections that it reads.
-    Storage that can't be seen counts as there.
+    `place` is the id and generation of its checkpoint; `reads` are the places of the collections it reads.
+    Storage that can't be checked counts as present.
     """
     diagnostics: list[Diagnostic] = []
     checkpoint = Checkpoint.of(warehouse, *place)
@@ -60,7 +60,7 @@ def missing_storage(
 def _missing_collection(
     warehouse: str, address: Address, owner: Address, place: Place
 ) -> Iterator[Diagnostic]:
-    """MZ161 if the collection of `owner` is gone, which `address` writes or reads. Raises OSError."""
+    """Yield MZ161 if the collection of `owner`, which `address` writes or reads, is gone. Raises OSError."""
     table = collection_path(warehouse, *place)
     if not _has_log(table):
         yield _collection_gone(address, owner, table, "is not there, or has no Delta log")
@@ -69,7 +69,7 @@ def _missing_collection(
 
 
 def _has_log(table: str) -> bool:
-    """Whether a Delta table is there. A log that was cleaned up has a checkpoint but no first entry."""
+    """Whether a Delta table is there. A cleaned-up log has a checkpoint but no first entry."""
     log = f"{table}/_delta_log"
     return is_there(f"{log}/{0:020}.json") or is_there(f"{log}/_last_checkpoint")
 
@@ -95,7 +95,7 @@ def _checkpoint_gone(address: Address, folder: str) -> Diagnostic:
 
 
 def _gone(kind: ProblemKind, address: Address, summary: str, detail: str, owner: Address) -> Diagnostic:
-    """Return the MZ161 of a query at `address`. `owner`: the query that would begin anew."""
+    """Return MZ161 for the query at `address`. `owner`: the query to replace."""
     return Diagnostic(
         code="MZ161",
         kind=kind,
@@ -137,7 +137,7 @@ def _collection_gone(address: Address, owner: Address, table: str, why: str) -> 
 
 
 def _not_begun(warehouse: str, address: Address, owner: Address, place: Place) -> Diagnostic | None:
-    """MZ166 if the collection is of a new generation that has written nothing yet. Raises OSError."""
+    """Return MZ166 if the collection's generation is new and has written nothing yet. Raises OSError."""
     _, generation = place
     begun = is_there(f"{Checkpoint.of(warehouse, *place).spark}/metadata")
     if generation == 1 or begun or _has_log(collection_path(warehouse, *place)):
@@ -159,8 +159,9 @@ def _collection_restored(address: Address, table: str, first: int, last: int) ->
 
 
 def places_below(warehouse: str) -> list[Place]:
-    """The id and generation of everything that has storage in a warehouse, sorted. What has another name than
-    mzplan gives is none of it, and what is a link leads elsewhere. Raises OSError."""
+    """Return the id and generation of every storage in a warehouse, sorted.
+
+    Ignores links and names that mzplan doesn't use. Raises OSError."""
     places = set()
     for kind in ("collections", "checkpoints"):
         for id_ in filter(ID.fullmatch, _folders(warehouse, kind)):
@@ -169,7 +170,7 @@ def places_below(warehouse: str) -> list[Place]:
 
 
 def generations_below(warehouse: str, id_: str, kind: str = "checkpoints") -> list[int]:
-    """The generations of a query that have a folder in a warehouse. Raises OSError."""
+    """Return the generations of a query that have a folder in a warehouse. Raises OSError."""
     names = _folders(warehouse, f"{kind}/{id_}")
     return [int(name[1:]) for name in names if _GENERATION.fullmatch(name)]
 
@@ -188,8 +189,9 @@ def _folders(warehouse: str, inner: str) -> list[str]:
 
 
 def table_id(collection: str) -> str | None:
-    """The id that a Delta table got when it was made; None where its log does not reach back to that (it is
-    an old one), or has none. Raises OSError."""
+    """Return the id that a Delta table got when it was created.
+
+    Returns None if there is no log, or an old table's log no longer reaches back. Raises OSError."""
     for line in (read_text(f"{collection}/_delta_log/{0:020}.json") or "").splitlines():
         try:
             action = json.loads(line)
@@ -201,10 +203,9 @@ def table_id(collection: str) -> str | None:
 
 
 def is_untouched(collection: str) -> bool:
-    """Whether a collection's table was created and never written: its log ends at version 0.
+    """Whether a collection's table was created but never written: its log ends at version 0.
 
-    False also where that can't be seen.
-    """
+    Also False if that can't be checked."""
     try:
         first, second = (read_text(f"{collection}/_delta_log/{version:020}.json") for version in (0, 1))
     except OSError:
@@ -213,11 +214,11 @@ def is_untouched(collection: str) -> bool:
 
 
 def remove_storage(warehouse: str, id_: str, generation: int) -> None:
-    """Remove `collections/<id>/g<n>` and `checkpoints/<id>/g<n>`; no error when they are gone. First what a
-    query does not go on without (MZ161): one that is claimed again after a crash in between is not whole.
+    """Remove `collections/<id>/g<n>` and `checkpoints/<id>/g<n>`, if they exist.
 
-    Raises MzplanError MZ035 when they can't be removed, or when the id is none (it must never lead out
-    of the warehouse).
+    The checkpoint's metadata goes first: if a crash comes in between and the storage is claimed again, MZ161
+    tells that it isn't whole. Raises MzplanError MZ035 if it can't be removed, or if the id is invalid: a
+    path must never lead out of the warehouse.
     """
     if ID.fullmatch(id_) is None or generation < 1:
         raise error(
@@ -231,11 +232,11 @@ def remove_storage(warehouse: str, id_: str, generation: int) -> None:
     ):
         try:
             _remove(folder)
-        except (FileNotFoundError, NotADirectoryError):  # the latter: a file lies where its parent would
+        except (FileNotFoundError, NotADirectoryError):  # a file may lie in place of its parent
             continue
         except OSError as problem:
             if isinstance(problem, UnfitError) and str(problem.filename).startswith(checkpoint.folder):
-                continue  # a link in the checkpoint: it goes with it, and what it leads to stays
+                continue  # a link in the checkpoint goes with it; its target stays
             raise error(
                 "MZ035",
                 f"{folder} can't be removed",
@@ -245,7 +246,7 @@ def remove_storage(warehouse: str, id_: str, generation: int) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Never through a link, in any component below the warehouse; a link that lies there goes itself."""
+    """Remove a folder without following a link below the warehouse; a link itself is removed."""
     local = local_path(folder)
     if local is not None:
         root, inner = split_storage(local)

@@ -1,4 +1,4 @@
-"""How many files are below a folder of the warehouse, how large they are, and when they last changed."""
+"""The number, size and last change of the files below a folder of the warehouse."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from mzplan.warehouse.paths import local_path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFiles:
-    """What is below a folder. `changed`: when anything of it was last written, in seconds since the epoch;
-    None where that is not known."""
+    """The files below a folder.
+
+    `changed`: when any of them was last written, in seconds since the epoch; None if unknown."""
 
     files: int = 0
     bytes: int = 0
@@ -22,7 +23,7 @@ class StoredFiles:
 
 
 def stored_in(folder: str) -> StoredFiles | None:
-    """What is below a folder, None if that is not there. Links are not followed. Raises OSError."""
+    """Return the files below a folder; None if it is missing. Follows no links. Raises OSError."""
     local = local_path(folder)
     if local is not None:
         try:
@@ -55,7 +56,7 @@ def _stored_locally(folder: Path) -> StoredFiles:
             try:
                 status = os.lstat(f"{place}/{name}")
             except FileNotFoundError:
-                continue  # what a writer has renamed or removed meanwhile
+                continue  # a writer has renamed or removed it meanwhile
             changed = max(changed, status.st_mtime)
             if name in names:
                 files, size = files + 1, size + status.st_size

@@ -1,4 +1,4 @@
-"""The checkpoints of a Delta table's log: which there are, and what is in them."""
+"""The checkpoints of a Delta table's log, and their content."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from mzplan.warehouse.folder import decoding, file_system, open_folder
 from mzplan.warehouse.log_entries import action_of
 
-# Of each kind of action in a checkpoint, what is read here.
+# The columns to read for each kind of action.
 _COLUMNS = {
     "txn": ["txn.appId", "txn.version"],
     "protocol": ["protocol.minReaderVersion", "protocol.readerFeatures", "protocol.writerFeatures"],
@@ -22,7 +22,7 @@ _CHECKPOINT = re.compile(
 
 
 def checkpoints_of(names: Iterable[str]) -> dict[int, list[str]]:
-    """The files of each whole checkpoint among the names in a log, by its version."""
+    """Return the files of each complete checkpoint among the names in a log, by version."""
     files: dict[int, list[str]] = {}
     parts: dict[tuple[int, int], set[str]] = {}
     for match in filter(None, map(_CHECKPOINT.fullmatch, names)):
@@ -32,13 +32,13 @@ def checkpoints_of(names: Iterable[str]) -> dict[int, list[str]]:
         else:
             files.setdefault(version, []).append(match[0])
     for (version, number), names_of_parts in parts.items():
-        if len(names_of_parts) == number:  # Delta passes over one that is not whole
+        if len(names_of_parts) == number:  # Delta ignores incomplete ones
             files.setdefault(version, []).extend(sorted(names_of_parts))
     return files
 
 
 def actions_in(log: str, name: str, action: str) -> list[dict[str, Any]]:
-    """Of one kind, those in a file of one of Delta's checkpoints. Raises OSError."""
+    """Return the actions of one kind in a file of a Delta checkpoint. Raises OSError."""
     if name.endswith(".parquet"):
         return _in_parquet(f"{log}/{name}", action)
     with decoding(f"{log}/{name}"):
