@@ -1,6 +1,6 @@
-"""`mzplan alter`: statements that edit the files, and the plan and commit of exactly these edits.
+"""`mzplan alter`: statements that edit the files; then exactly these edits are planned and committed.
 
-`sql` is their grammar; `requests` what they ask of a project, `transactions` their edits as one. The journal
-that makes edit and commit one is the core's (operations.alter_journal): the next command finishes or forgets
-it, whichever that is.
+`sql` has the grammar, `requests` the changes that a statement requests, and `transactions` their edits. The
+core's journal (operations.alter_journal) makes edit and commit one unit: after a crash, the next command
+finishes or undoes it.
 """

@@ -1,4 +1,4 @@
-"""alter: statements edit the files, and exactly these edits are planned and applied; all of it or nothing."""
+"""alter: statements edit the files, and exactly these edits are planned and applied, all or nothing."""
 
 from __future__ import annotations
 
@@ -33,14 +33,18 @@ if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit
 
 
-_SHOWN = 20  # addresses that a notice lists
+_SHOWN = 20  # addresses listed in a notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Altered:
-    """The result of statements. `edits`: of the files, those that need any; `plan`: of the statements, also
-    when it was not applied; `applied`: the result of applying it; `left_out`: what else of the files is not
-    committed. `keys`: the public keys, where keys were rotated."""
+    """The result of statements.
+
+    - `edits`: the edits of files, if any are needed.
+    - `plan`: the statements' plan, even if it wasn't applied; `applied`: the result of applying it.
+    - `left_out`: other changes in the files that aren't committed.
+    - `keys`: the public keys after a rotation.
+    """
 
     edits: tuple[FileEdit, ...] = ()
     plan: Plan | None = None
@@ -58,8 +62,10 @@ class Altered:
 def alter(
     work: Workbench, text: str, approve: Callable[[Plan, Sequence[FileEdit]], None], options: ApplyOptions
 ) -> Altered:
-    """Edit, plan, get approval, validate live, commit, and follow. After a MzplanError files and state are as
-    they were; after a crash the next command that reads the files finishes or undoes the edit."""
+    """Edit, plan, get approval, validate live, commit, and follow.
+
+    A MzplanError leaves files and state as they were. After a crash, the next command that reads the files
+    finishes or undoes the edit."""
     statements = parse_statements(text)
     if isinstance(statements[0], ValidateConnection):
         return _validate(work, text, statements[0], options.chosen)
@@ -69,7 +75,7 @@ def alter(
 
 
 class _Alteration:
-    """Statements that are carried out. `wanted`: what they request of the state that was read last."""
+    """Statements that are being carried out. `wanted`: their changes to the state that was read last."""
 
     def __init__(
         self,
@@ -82,7 +88,7 @@ class _Alteration:
         self.work, self.text, self.statements, self.options = work, text, statements, options
         self.ask = approve
         self.keys = NewKeys(work.directory)
-        self.lock = contextlib.ExitStack()  # of the files
+        self.lock = contextlib.ExitStack()  # on the files
         self.left_out: tuple[Address, ...] = ()
         self.wanted = self._read(read_state(work.store, work.reporter))
 
@@ -113,12 +119,12 @@ class _Alteration:
         )
 
     def planned(self, state: State) -> Plan:
-        """The plan. All is read again, now that the locks are held: another command's edit is kept."""
+        """Return the plan. Reads everything again under the locks, to keep another command's edit."""
         self.wanted = self._read(state)
         plan, self.left_out = _plan(self.work, state, self.wanted, self.options)
         if self.wanted.edits and plan.is_empty and not _errors(plan):
             self.approve(plan)
-            write(self.wanted.edits)  # they change nothing in the state, so nothing is committed
+            write(self.wanted.edits)  # the state doesn't change, so nothing is committed
             self.keys.keep()
         return plan
 
@@ -128,19 +134,21 @@ class _Alteration:
 
     @contextlib.contextmanager
     def around(self, new: State) -> Iterator[None]:
-        """The files are edited if `new` is committed, and left alone if it is not."""
+        """Edit the files if `new` is committed, and leave them alone if it isn't."""
         self.keys.keep()
         if self.wanted.edits:
             with committing(self.work.directory, self.work.store, self.wanted.edits, self.text, new):
                 yield
         else:
             yield
-        self.lock.close()  # others may edit while this command follows what it has committed
+        self.lock.close()  # others may edit while this command follows the commit
 
 
 def preview(work: Workbench, text: str, options: ApplyOptions) -> Altered:
-    """The edits of statements, and their plan. Changes nothing. Where the options, or a statement, say so, it
-    is validated too, from here with the secrets that the options let it send."""
+    """Return the statements' edits and plan. Changes nothing.
+
+    Validates live if the options or a statement say so: from here, with the secrets that the options
+    allow."""
     statements = parse_statements(text)
     if isinstance(statements[0], ValidateConnection):
         return _validate(work, text, statements[0], options.chosen)
@@ -157,7 +165,7 @@ def preview(work: Workbench, text: str, options: ApplyOptions) -> Altered:
 
 
 def edit_only(project: Project, reporter: Reporter, text: str) -> Altered:
-    """Edit the files and nothing else, for a review. The static checks hold as for `alter`."""
+    """Only edit the files, for a review. The static checks are the same as for `alter`."""
     statements = parse_statements(text)
     if isinstance(statements[0], ValidateConnection):
         raise MzplanError(misused(text, "VALIDATE edits nothing", "leave --no-apply out."))
@@ -177,9 +185,10 @@ def edit_only(project: Project, reporter: Reporter, text: str) -> Altered:
 
 
 def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen: Guard | None) -> Altered:
-    """Reach a connection, as the files declare it, through every source and sink that uses it, at any depth;
-    by itself where none does. Changes nothing. `chosen`: see operations.checks_here. Raises MzplanError with
-    every problem, and MZ143 (exit 7) where nothing could be reached."""
+    """Reach a declared connection through every source and sink that uses it, or alone if none does.
+
+    Changes nothing. `chosen`: see operations.checks_here. Raises MzplanError with every problem, and MZ143
+    (exit 7) if nothing could be reached."""
     configuration = work.project.configuration()
     address = find_named(configuration.resources, text, "connection", statement.name).address
     state = read_state(work.store, work.reporter)
@@ -197,7 +206,9 @@ def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen:
 def _findings(
     work: Workbench, state: State, files: FilesRead, addresses: Sequence[Address], chosen: Guard | None
 ) -> list[Diagnostic]:
-    """What validation finds of resources as the files have them. Raises MzplanError for mistakes in these."""
+    """Return validation's findings about resources as the files declare them.
+
+    Raises MzplanError for mistakes in the files."""
     if files.configuration is None:
         raise MzplanError(files.mistakes)
     new = apply_changes(state, build_plan(files.configuration, state))
@@ -207,8 +218,9 @@ def _findings(
 def _reached_through(
     work: Workbench, state: State, new: State, addresses: Sequence[Address], chosen: Guard | None
 ) -> list[Diagnostic]:
-    """What validation finds of resources of a state that is not committed: of queries, and of connections,
-    through all that use them, or by themselves where nothing does."""
+    """Return validation's findings about resources of an uncommitted state.
+
+    A connection is validated through its users, or alone if it has none."""
     guard = guard_to_look(work.project, state, chosen, "error")
     queries = {a: new.resources[a] for a in addresses if a.kind != "connection"}
     connections = {a: users_of(new, a) for a in addresses if a.kind == "connection"}
@@ -225,8 +237,9 @@ def _edits_of(statements: Sequence[Edit | ValidateConnection]) -> list[Edit]:
 def _plan(
     work: Workbench, state: State, wanted: Transaction, options: ApplyOptions
 ) -> tuple[Plan, tuple[Address, ...]]:
-    """The plan of the transaction, and what else of the files it leaves out. Where validation is asked for,
-    its findings about what is not committed, and so not planned, are among the plan's diagnostics."""
+    """Return the transaction's plan, and other changes of the files that it leaves out.
+
+    If validation is requested, the plan's diagnostics include its findings about uncommitted resources."""
     if wanted.targets:
         plan = plan_configuration(work, state, wanted.targets, (), wanted.committed, canary=options.canary)
     else:
@@ -241,7 +254,7 @@ def _plan(
 
 
 def _keys(project: Project, wanted: Transaction) -> tuple[PublicKey, ...]:
-    """After a rotation: the public keys that the server has to know."""
+    """Return the public keys that the server needs after a rotation."""
     keys: list[PublicKey] = []
     for requested in wanted.wanted:
         resources = {**wanted.committed.resources, **wanted.files.resources}
@@ -256,7 +269,7 @@ def _errors(plan: Plan) -> bool:
 
 
 def _left_out_notice(addresses: Sequence[Address]) -> Diagnostic:
-    """MZ145: what of the files is not part of the transaction."""
+    """Return MZ145 for changes in the files that aren't part of the transaction."""
     shown = ", ".join(map(str, addresses[:_SHOWN])) + (" …" if len(addresses) > _SHOWN else "")
     number = count(len(addresses), "other change")
     return Diagnostic(

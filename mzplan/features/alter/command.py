@@ -1,4 +1,4 @@
-"""alter: a change of a connection, or of which one a source or sink uses, as one SQL statement."""
+"""The command alter: a change of a connection, or of a query's connection, as SQL statements."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def command_alter(
 
 
 def _text(statement: str | None, file: str | None) -> str:
-    """The statements: as given, of a file, or of stdin, where that is not a terminal."""
+    """Return the statements: from the argument, from a file, or from stdin unless it is a terminal."""
     if statement is not None and file is not None:
         raise click.UsageError("give either STATEMENT or -f FILE.")
     if statement is not None and statement != "-":
@@ -134,7 +134,7 @@ def _previewed(invocation: Invocation, altered: Altered) -> int:
 
 
 def _show_edit(invocation: Invocation, altered: Altered) -> int:
-    """The end of a statement that planned nothing."""
+    """Show the result of a statement that planned nothing."""
     if invocation.json:
         document: dict[str, Any] = {
             "diagnostics": diagnostics_to_json(altered.notices),
@@ -180,7 +180,7 @@ def _show_keys(invocation: Invocation, altered: Altered) -> None:
 
 
 def _edit_to_json(altered: Altered) -> dict[str, Any]:
-    """`edit` is the first of `edits`, as most statements make one."""
+    """Return the edits. `edit` is the first of `edits`, because most statements make one."""
     edits = [{"path": edit.path, "diff": edit.diff} for edit in altered.edits]
     document: dict[str, Any] = {"edit": edits[0] if edits else None}
     if len(edits) > 1:

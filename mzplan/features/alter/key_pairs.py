@@ -1,10 +1,10 @@
-"""Key pairs that ROTATE KEYS makes: files of the project, to which connections refer as to any secret.
+"""Key pairs that ROTATE KEYS creates: files of the project that connections refer to as secrets.
 
     keys/<connection>-<n>        a private key, mode 0600
-    keys/<connection>-<n>.pub    its public key, to be made known to the server
-    keys/.gitignore              so that no private key is ever committed
+    keys/<connection>-<n>.pub    its public key, for the server
+    keys/.gitignore              keeps private keys out of git
 
-A key is written before the edit that names it, so a crash leaves at most a file that nothing refers to.
+A key is written before the edit that names it, so a crash leaves at most an unused file.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ _IGNORE = "# Private keys stay here.\n*\n!*.pub\n!.gitignore\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicKey:
-    """The public half of a connection's key: the property, its reference, and the key (None where the private
-    key can't be read here)."""
+    """The public half of a connection's key. `text` is None if the private key can't be read here."""
 
     property: str
     reference: str
@@ -41,8 +40,9 @@ class PublicKey:
 
 
 def next_keys(directory: str, connection: str, body: Body) -> Iterator[str]:
-    """Unused names for new keys of a connection (`keys/bastion-3`, …): of no key file here, and of none that
-    its body refers to, as that file may be elsewhere."""
+    """Yield unused names for new keys of a connection (`keys/bastion-3`, …).
+
+    Skips key files here and names in the body, whose files may be elsewhere."""
     names = [path.stem for path in Path(directory, FOLDER).glob(f"{connection}-*")]
     names += [match[1] for value in body.values() if (match := _REFERENCE.match(str(value)))]
     numbers = [name.rpartition("-")[2] for name in names]
@@ -53,12 +53,12 @@ def next_keys(directory: str, connection: str, body: Body) -> Iterator[str]:
 
 
 def key_reference(name: str) -> str:
-    """`keys/bastion-3` → `${file:keys/bastion-3}`."""
+    """Return `${file:keys/bastion-3}` for `keys/bastion-3`."""
     return f"${{file:{name}}}"
 
 
 class NewKeys:
-    """The key files that one statement makes. Leaving the context removes them, unless they are kept."""
+    """The key files that a statement creates. Leaving the context removes them, unless they are kept."""
 
     def __init__(self, directory: str):
         self._folder = GuardedFolder(Path(directory))
@@ -78,7 +78,7 @@ class NewKeys:
         self._discard()
 
     def keep(self) -> None:
-        """From now on files or a commit may refer to them."""
+        """Keep the files: from now on, files or a commit may refer to them."""
         self._made.clear()
 
     def _discard(self) -> None:
@@ -107,7 +107,7 @@ class NewKeys:
 
 
 def public_keys(body: Body, kind: ResourceKind, directory: str) -> tuple[PublicKey, ...]:
-    """The public keys of a connection whose keys can be rotated, the primary first."""
+    """Return the public keys of a connection with rotatable keys, the primary first."""
     secrets = Secrets(directory)
     return tuple(
         PublicKey(property=name, reference=body[name], text=_public(secrets, body[name]))

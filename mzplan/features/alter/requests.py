@@ -1,4 +1,4 @@
-"""What a statement requests of a project: a resource and its edits, or the mistakes in it."""
+"""The change that a statement requests of a project, or the mistakes in the statement."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def wanted_by(
     resources: Resources, statement: Edit, text: str, live: bool | None, directory: str
 ) -> Requested | Diagnostic:
-    """What the statement requests, or the notice that there is no such resource (IF EXISTS)."""
+    """Return the requested change, or a notice if the resource doesn't exist (IF EXISTS)."""
     kind, name = statement.kind, statement.name
     if statement.if_exists and _address(kind, name) not in resources:
         return Diagnostic(
@@ -110,7 +110,7 @@ def _rotated(
     live: bool | None,
     directory: str,
 ) -> Requested:
-    """The secondary key becomes the primary one, and a new one the secondary. What is missing is made."""
+    """Make the secondary key the primary one, and add a new secondary key. Missing keys are created."""
     if kind.rotates_keys is None:
         raise MzplanError(_no_keys(text, statement, resource, kind))
     primary, secondary = kind.rotates_keys
@@ -155,7 +155,7 @@ def _repointed(
 
 
 def _check_type(resources: Resources, text: str, resource: Resource, property_: str, name: Name) -> None:
-    """One error for a connection of another type, instead of all that the new type would need."""
+    """Raise one error for a connection of another type, instead of everything that type would need."""
     kind = resource_kind(resource.address.kind, resource.type)
     reference = next((r for r in kind.references if r.property == property_), None)
     if reference is None:
@@ -186,8 +186,9 @@ def _check_type(resources: Resources, text: str, resource: Resource, property_: 
 
 
 def _live(text: str, given: bool | None, option: bool | None, kind: ResourceKind | None) -> bool | None:
-    """Whether to validate against servers, as in `apply`: True does it even from here, None only if a runner
-    can, False not at all."""
+    """Return how to validate live, as in `apply`.
+
+    True validates even from here, None only if a runner can, and False not at all."""
     if given is not None and option is not None and given != option:
         hint = "leave one of the two out."
         raise MzplanError(misused(text, "WITH (VALIDATE …) and --live or --no-live contradict", hint))

@@ -1,7 +1,7 @@
-"""Statements as one transaction: the edits of the files, and what is committed with exactly these edits in
-it.
+"""Statements as one transaction: the edits of the files, and the committed resources with exactly these
+edits.
 
-What else the files hold that is not committed is somebody's draft: it is neither planned nor waited for.
+Other uncommitted content of the files is somebody's draft. It is neither planned nor waited for.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """What statements request. `committed`: what is committed, with their edits; `files`: the files with
-    theirs, as far as they can be read. `live`: as in `apply`."""
+    """The changes that statements request.
+
+    `committed`: the committed resources with the edits. `files`: the files with the edits, as far as they can
+    be read. `live`: as in `apply`."""
 
     wanted: tuple[Requested, ...]
     edits: tuple[FileEdit, ...]
@@ -59,28 +61,29 @@ class Transaction:
 
     @property
     def uncommitted(self) -> list[Address]:
-        """The addresses that only the files have: they are edited, and not planned."""
+        """The addresses that only the files have. They are edited but not planned."""
         return [w.after for w in self.wanted if w.after not in self.committed.resources]
 
     @property
     def rotated(self) -> tuple[PropertyEdit, ...]:
-        """The edits that name key files which are still to be made."""
+        """The edits that name key files which don't exist yet."""
         return tuple(edit for w in self.wanted if w.rotates for edit in w.edits)
 
     def left_out(self, new: State) -> tuple[Address, ...]:
-        """What the files declare otherwise than the state after this transaction, and this leaves alone."""
+        """Return the resources whose declaration still differs from the state after this transaction."""
         committed = (
             {} if self.files.is_whole else {a: resource.declared for a, resource in new.resources.items()}
         )
         differing = find_difference({**committed, **self.files.resources}, new.resources).all
-        left = (differing | self.files.mistaken) - set(self.uncommitted)  # of those MZ145 says it
+        left = (differing | self.files.mistaken) - set(self.uncommitted)  # MZ145 reports these separately
         return tuple(sorted(left, key=natural))
 
 
 def transaction(
     project: Project, state: State, statements: Sequence[Edit], text: str, live: bool | None
 ) -> Transaction:
-    """What the statements request of the files and of a state; each sees what those before it have done.
+    """Return the changes that the statements request. Each statement sees the effect of earlier ones.
+
     Raises MzplanError with every mistake."""
     return _Reading(project, state, text).read(statements, live)
 
@@ -106,7 +109,7 @@ class _Reading:
         self.notices: list[Diagnostic] = []
 
     def _files(self, contents: Mapping[str, bytes] | None = None) -> FilesRead:
-        """The files; mistakes in them don't stop an edit of what is committed."""
+        """Read the files. Mistakes in them don't stop an edit of a committed resource."""
         files = self.project.files(**({"edited": contents} if contents else {}))
         if files.mistakes and (not self.state.resources or any(d.range is None for d in files.mistakes)):
             raise MzplanError(files.mistakes)
@@ -146,7 +149,8 @@ class _Reading:
                 self._ensure_readable(roles[edit.path].address(edit.value, self.named), at)
 
     def _ensure_readable(self, address: Address, at: At) -> None:
-        """Raises MzplanError MZ146 where it is only in the files, perhaps, and these can't be read there."""
+        """Raise MzplanError MZ146 if the resource may be declared in a part of the files that can't be
+        read."""
         if address in self.named or (self.files.is_whole and address not in self.files.mistaken):
             return
         mistakes = self.files.mistakes
@@ -173,7 +177,7 @@ class _Reading:
             if wanted.after != address:
                 self._rename(address, wanted.after)
         except MzplanError:
-            if self.files.mistakes:  # perhaps the file can't be parsed that declares it
+            if self.files.mistakes:  # perhaps the file that declares it can't be parsed
                 raise MzplanError(self.files.mistakes) from None
             raise
 
@@ -198,8 +202,10 @@ class _Reading:
                 )
 
     def _checked_files(self) -> FilesRead:
-        """The files with the edits, checked as ever. Mistakes in the edited properties are reported at their
-        location in the statements; of files that had mistakes before, only new ones."""
+        """Return the files with the edits, checked as usual.
+
+        Mistakes in edited properties are reported at their location in the statements. If the files had
+        mistakes before, only new ones are reported."""
         after = self.files
         if self.edits.contents:
             try:
@@ -215,8 +221,9 @@ class _Reading:
         return after
 
     def _check_removed(self, after: FilesRead) -> None:
-        """Raises MzplanError MZ075 where what a statement returns to its default is still in the files, by
-        their own `defaults`: the next apply would bring it back."""
+        """Raise MzplanError MZ075 if `defaults` in the files still set a property that a statement removes.
+
+        The next apply would bring it back."""
         problems = []
         for wanted in self.wanted:
             now = after.resources.get(wanted.after)
@@ -245,8 +252,9 @@ class _Reading:
         return [moved(diagnostic) for diagnostic in found]
 
     def _checked_committed(self) -> Configuration:
-        """What is committed, with the edits, and with what these name and nothing has committed yet; checked
-        as a new configuration is, as far as the edits reach."""
+        """Return the committed resources with the edits, and with uncommitted resources that the edits name.
+
+        Resources within reach of the edits are checked like a new configuration."""
         resources = {**self.committed}
         touched = [w.after for w in self.wanted if w.after in resources]
         for address in touched:

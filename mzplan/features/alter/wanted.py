@@ -1,4 +1,4 @@
-"""What a statement requests, what a resource is after it, and where in it a diagnostic belongs."""
+"""A statement's change, the resource after it, and the place of a diagnostic in the statement."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ Resources = Mapping[Address, Resource]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requested:
-    """What a statement requests: edits of one resource, each with its location in the text; or a new name
-    for it. `live`: whether they are validated live, as in `apply` (the statement's WITH, else the default of
-    the connection's type). `rotates`: the edits name key files that are still to be made."""
+    """A statement's change of one resource: edits, each with its location in the text, or a new name.
+
+    - `live`: how to validate, as in `apply`; from the statement's WITH, or the connection type's default.
+    - `rotates`: the edits name key files that don't exist yet.
+    """
 
     text: str
     address: Address
@@ -37,12 +39,12 @@ class Requested:
 
     @property
     def after(self) -> Address:
-        """The address that the resource has then."""
+        """The resource's address after the change."""
         return self.address if self.renamed is None else Address(self.address.kind, self.renamed)
 
 
 def live_of(wanted: Iterable[Requested]) -> bool | None:
-    """Of several statements: whatever one of them asks for."""
+    """Return the strongest `live` of several statements."""
     asked = [requested.live for requested in wanted]
     if True in asked:
         return True
@@ -50,7 +52,7 @@ def live_of(wanted: Iterable[Requested]) -> bool | None:
 
 
 def carried_out(resources: Resources, wanted: Requested, *, moves: bool) -> dict[Address, Resource]:
-    """The resources after a statement. `moves`: a resource that gets another name says what it was called."""
+    """Return the resources after a statement. `moves`: record the old name of a renamed resource."""
     result = dict(resources)
     resource = result[wanted.address]
     if wanted.edits:
@@ -80,7 +82,7 @@ def _with_body(resource: Resource, body: Mapping[str, Any], known: Container[Add
 
 
 def same_value(resource: Resource, edit: PropertyEdit) -> bool:
-    """Whether the edit sets what is set already, or a default; what is only assumed is not set."""
+    """Whether the edit sets a value that is already set, or a default. Assumed values don't count as set."""
     if edit.path in resource.assumed:
         return False
     kind = resource_kind(resource.address.kind, resource.type)
@@ -94,8 +96,10 @@ def in_statement(
     edit: FileEdit,
     spans: Mapping[tuple[str, ...], tuple[tuple[int, int], tuple[int, int]]],
 ) -> Diagnostic | None:
-    """A diagnostic of the edited file, moved to its location in the statement; None where it is not about an
-    edit of this statement. `spans`: by path of a property, where it begins and ends in the edited file."""
+    """Move a diagnostic of the edited file to its location in the statement.
+
+    Returns None if it isn't about this statement's edits. `spans`: where each property begins and ends in the
+    edited file."""
     where = diagnostic.range
     if diagnostic.address not in (wanted.after, None) or where is None or where.path != edit.path:
         return None
@@ -108,8 +112,10 @@ def in_statement(
 
 
 def pointed(diagnostic: Diagnostic, wanted: Requested, location: At | None) -> Diagnostic:
-    """The diagnostic at a location in the statement. None: a missing property has none of its own, and is
-    reported where it was removed, or is needed."""
+    """Return the diagnostic at a location in the statement.
+
+    None is for a missing property, which has no location: it is reported where it was removed or is
+    needed."""
     if location is None:
         pairs = zip(wanted.edits, wanted.locations, strict=True)
         location = next((p for e, p in pairs if e.remove), (*wanted.locations, wanted.name.at)[0])

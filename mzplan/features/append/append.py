@@ -1,4 +1,4 @@
-"""append: rows for a local source, durable when this returns. Needs no Spark and no runner."""
+"""append: rows for a local source, durable when the command returns. Needs no Spark and no runner."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ LOCAL = "local"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendedFile:
-    """A file of rows: its name (for people), content and format, and the id of this append. `deletes`: the
-    rows are the keys of rows to delete."""
+    """A file of rows. `name` is for people; `id` identifies this append.
+
+    `deletes`: the rows are the keys of rows to delete."""
 
     name: str
     data: bytes
@@ -53,11 +54,15 @@ class AppendedFile:
 def append(
     project: Project, address: Address, rows: AppendedFile, reporter: Reporter, *, expect: int | None = None
 ) -> Appended:
-    """Make the rows the next step of a local source, unless an append of this id has done so.
+    """Make the rows the next step of a local source, unless an append with this id already has.
 
-    Raises MzplanError: MZ070 for no local source, MZ083 for rows that don't fit its columns, MZ084 when the
-    next step is not `expect`, MZ081 where steps that were read are gone, MZ133 where an append of this id had
-    other rows, MZ133 for an id of mzplan's own, MZ035 for a failure of the storage; then nothing was written.
+    Raises MzplanError, and then writes nothing:
+    - MZ070: the source isn't local.
+    - MZ083: the rows don't fit its columns.
+    - MZ084: the next step isn't `expect`.
+    - MZ081: steps that were read are gone.
+    - MZ133: an earlier append with this id had other rows, or the id is reserved for mzplan.
+    - MZ035: the storage failed.
     """
     _ensure_free(address, rows.id)
     state = project.store.read_state()
@@ -68,7 +73,7 @@ def append(
         reporter.detail(f"{rows.name}: {table.num_rows} rows fit the columns of {address}")
         appended = _write(project, state, resource, table, rows.id, expect)
         failpoint(Failpoint.APPEND_WRITTEN)
-        # A replacement may have been committed meanwhile: its generation has columns and steps of its own.
+        # A replacement may have been committed meanwhile; its generation has its own columns and steps.
         state = project.store.read_state()
         now = state.resources.get(address)
         if now is not None and now.place == resource.place:
@@ -92,7 +97,7 @@ def _fitting(resource: ResourceState, rows: AppendedFile) -> Table:
 
 
 def _changes(rows: Table, columns: Sequence[Column], keys: Sequence[str], deletes: bool) -> Table:
-    """The rows as changes of a keyed collection."""
+    """Return the rows as changes of a keyed collection."""
     import pyarrow as pa
 
     change = pa.array([DELETE if deletes else UPSERT] * rows.num_rows, pa.string())

@@ -1,4 +1,4 @@
-"""append: rows for a local source."""
+"""The command append: add rows to a local source."""
 
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
-"""`mzplan backfill`: a range of a source's upstream once more. What a task is belongs to
-the core (model.tasks), and doing this kind to spark.tasks.backfills: the room plans them.
+"""`mzplan backfill`: reads a range of a source's upstream once more. This feature plans the task.
+
+The core defines tasks (model.tasks), and spark.tasks.backfills runs this kind.
 """

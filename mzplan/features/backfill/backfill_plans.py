@@ -1,4 +1,4 @@
-"""Plans for `backfill`: a range of a source's upstream once more, recorded in the state until it is done."""
+"""Plans for `backfill`: read a range of a source's upstream again. The state records it until it is done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mzplan.plan.manual_changes import committed
 from mzplan.plan.tasks import plan_task
 from mzplan.schema.source_columns import keys_of
 
-SHOWN = 5  # sinks that a notice lists
+SHOWN = 5  # sinks listed in a notice
 _NO_STATUS: Mapping[str, Status] = {}
 
 
@@ -29,10 +29,10 @@ def plan_backfill(
     now: int,
     statuses: Mapping[str, Status] = _NO_STATUS,
 ) -> Plan:
-    """Write what a source's upstream holds of the times from `start` to `end`, without that, into its
-    collection once more; `now`: all in milliseconds since the epoch. The query restarts for it.
+    """Plan to add the upstream's rows from `start` to `end` (excluded) to the source's collection again.
 
-    Raises MzplanError where that can't be done or would do damage: MZ273, MZ277, MZ275.
+    Times, with `now`, are in milliseconds since the epoch. The query restarts for it.
+    Raises MzplanError if that is impossible or would do damage: MZ273, MZ277, MZ275.
     """
     before = committed(state, address)
     _ensure_able(before)
@@ -50,7 +50,7 @@ def plan_backfill(
 def _rows_again(
     address: Address, appending: Sequence[Address], upserting: Sequence[Address]
 ) -> tuple[Diagnostic, ...]:
-    """MZ045: what the targets of its sinks hold then."""
+    """Return MZ045 for the effect on the targets of the source's sinks."""
     warnings = []
     if appending:
         subject = count(len(appending), "sink appends", "sinks append")

@@ -1,4 +1,4 @@
-"""backfill: a range of a source's upstream once more."""
+"""The command backfill: read a range of a source's upstream once more."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def command_backfill(
     if why is None and start is not None and end is not None:
         why = f"Backfill of {address} from {instant_text(start)} to {instant_text(end)}"
     why = why if why is not None else f"Gave up the backfill of {address}"
-    # What gives up must not wait for servers that what is given up may be failing of.
+    # A cancellation must not wait for the servers that may be the cause of it.
     live = False if cancel else live
     return carry_out_plan(invocation, "backfill", planned, auto_approve, wait, why, live)

@@ -1,1 +1,1 @@
-"""`mzplan ddl`: the tables and grants that the sinks of a project need."""
+"""`mzplan ddl`: the tables and grants that a project's sources and sinks need."""

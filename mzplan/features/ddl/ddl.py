@@ -1,4 +1,4 @@
-"""ddl: the tables and grants that a project needs on its servers, from its files alone."""
+"""The tables and grants that a project needs on its servers, from its files alone."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class QueryDdl:
 
 
 def make_ddl(project: Project, reporter: Reporter, address: Address | None = None) -> tuple[QueryDdl, ...]:
-    """Of all queries that need some (or of one), by address, sources first. No store, no server and no secret
-    is read.
+    """Return the DDL of all queries that need some (or of one), sources first, then by address.
 
-    Raises MzplanError with every problem; MZ070 for an `address` that is not declared, or that needs nothing.
+    Reads no store, server or secret. Raises MzplanError with every problem; MZ070 for an `address` that isn't
+    declared or needs nothing.
     """
     configuration = validate(project, reporter)
     resources = {a: wanted_state(r, None) for a, r in configuration.resources.items()}
@@ -60,7 +60,7 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
 
 
 def _nothing(address: Address, type_: str) -> MzplanError:
-    """MZ070, for one that was asked for by name."""
+    """Return MZ070 for a query that was asked for by name."""
     return usage_error(
         f"{address} has no table and no grant on a server",
         f"A {address.kind} of type {type_} needs none: SQL has nothing to make for it.",

@@ -1,4 +1,4 @@
-"""The statements of ddl, as one script for psql and as JSON."""
+"""Renders DDL statements as one psql script and as JSON."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from mzplan.render.text import safe
 
 
 def render_ddl(found: Sequence[QueryDdl]) -> str:
-    """A script: each statement once for a database, under the first query that needs it. One of a single
-    database runs wherever psql is connected; one of several says where to go."""
+    """Return a script with each statement once per database, under the first query that needs it.
+
+    For a single database, psql must already be connected; for several, the script connects to each."""
     if not found:
         return "-- Nothing of this project needs a table or a grant on a server."
     places = list(dict.fromkeys(query.ddl.enter for query in found))
@@ -31,10 +32,10 @@ def render_ddl(found: Sequence[QueryDdl]) -> str:
 
 
 def ddl_to_json(found: Sequence[QueryDdl]) -> list[dict[str, Any]]:
-    """All statements of each query: those of two may be the same."""
+    """Return all statements of each query; two queries may share statements."""
     return [{"address": str(query.address), "statements": list(query.ddl.statements)} for query in found]
 
 
 def _line(text: str) -> str:
-    """Of a comment, which the end of a line ends."""
+    """Return a comment's text on one line, because a line end would end the comment."""
     return " ".join(safe(text).split())

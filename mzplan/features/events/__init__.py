@@ -1,1 +1,1 @@
-"""why and events: what has happened to queries, and for which cause, from the store alone."""
+"""`mzplan why` and `events`: what happened to queries and why, from the store alone."""

@@ -1,4 +1,4 @@
-"""why, events: what has happened to queries, and for which cause. No runner needs to be alive."""
+"""The commands why and events: what happened to queries and why. They need no live runner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mzplan.operations.selection import Selection
 
 KINDS: tuple[EventKind, ...] = get_args(EventKind)
-FOLLOW_EVERY = 0.5  # seconds; an object store is asked less often
+FOLLOW_EVERY = 0.5  # seconds; for an object store, its longer poll interval
 
 
 @command("why")
@@ -76,7 +76,7 @@ def command_events(
     store, addresses = project.store, None
     state, single = store.read_state(), selection.single
     if single is not None and single not in state.resources and latest_events(store, single, 1, 0.0).events:
-        addresses = frozenset([single])  # no longer committed: the log knows it still
+        addresses = frozenset([single])  # no longer committed, but still in the log
     elif not selection.is_everything:
         addresses = frozenset(resource.address for resource in select(project, state, selection))
         if not addresses:

@@ -1,4 +1,4 @@
-"""history: who committed what, when, from which git commit, why, and how it ended."""
+"""The command history: who committed what, when, from which git commit, why, and how it ended."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def history_diff(invocation: Invocation, one: int, other: int) -> None:
     plan = changes_between(invocation.project().store, one, other)
     if invocation.json:
         shown = plan_to_json(plan)
-        del shown["digest"]  # nothing is applied by it
+        del shown["digest"]  # no plan file is applied by it
         invocation.document({"from": one, "to": other, "plan": shown})
     else:
         invocation.out(f"From serial {one} to serial {other}\n\n{_changes(invocation, plan)}")

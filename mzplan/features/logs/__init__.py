@@ -1,1 +1,1 @@
-"""`mzplan logs`: what a runner has logged of a query."""
+"""`mzplan logs`: a runner's log lines of a query."""

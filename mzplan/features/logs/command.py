@@ -1,4 +1,4 @@
-"""logs: what the runners of this machine have logged."""
+"""The command logs: the logs of the runners on this machine."""
 
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
-"""`mzplan replay`: steps of a sink, or dead letters of a source, once more. What a task is
-belongs to the core (model.tasks), and doing these kinds to spark.tasks: the room plans them.
+"""`mzplan replay`: writes a sink's steps, or reads a source's dead letters, once more. Plans the task.
+
+The core defines tasks (model.tasks), and spark.tasks runs these kinds.
 """

@@ -1,4 +1,5 @@
-"""replay: steps of a sink once more into its target, or dead letters of a source into its collection."""
+"""The command replay: a sink's steps into its target again, or a source's dead letters into its
+collection."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def command_replay(
 
     replayed = f"the dead letters of {address}" if dead_letters else str(address)
     why = f"Gave up the replay of {address}" if cancel else f"Replay of {replayed}"
-    # What gives up must not wait for servers that what is given up may be failing of.
+    # A cancellation must not wait for the servers that may be the cause of it.
     live = False if cancel else live
     return carry_out_plan(
         invocation, "replay", planned, auto_approve, wait, message if message is not None else why, live

@@ -1,5 +1,7 @@
-"""Plans for `replay`: steps of a sink once more into its target, or dead letters of a source once more into
-its collection, recorded in the state until that is done."""
+"""Plans for `replay`: a sink's steps into its target again, or a source's dead letters into its collection.
+
+The state records the task until it is done.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from mzplan.schema.expressions import parse_where
 
 Range = tuple[int, int | None]
 """The first and last step of a range, both included; None: up to the newest."""
-SHOWN = 5  # sinks that a warning lists
+SHOWN = 5  # sinks listed in a warning
 _NO_STATUS: Mapping[str, Status] = {}
 
 
@@ -35,10 +37,10 @@ def plan_replay(
     missing: bool,
     statuses: Mapping[str, Status] = _NO_STATUS,
 ) -> Plan:
-    """Write these steps of a sink (None: all of them) into its target once more; with `missing`, only the
-    rows that it lacks. The query restarts for it.
+    """Plan to write these steps of a sink (None: all) into its target again.
 
-    Raises MzplanError where that can't be done or would do damage: MZ273, MZ275.
+    With `missing`, only write rows that the target lacks. The query restarts for it.
+    Raises MzplanError if that is impossible or would do damage: MZ273, MZ275.
     """
     before = committed(state, address)
     _ensure_able(before, missing=missing)
@@ -50,10 +52,10 @@ def plan_replay(
 def plan_letters(
     state: State, address: Address, where: str | None, statuses: Mapping[str, Status] = _NO_STATUS
 ) -> Plan:
-    """Read the dead letters of a source that meet `where` (None: all) once more, as the source is now. The
-    query restarts for it.
+    """Plan to read the source's dead letters that meet `where` (None: all) again, under its current
+    description.
 
-    Raises MzplanError where that can't be done or would do damage: MZ273, MZ275.
+    The query restarts for it. Raises MzplanError if that is impossible or would do damage: MZ273, MZ275.
     """
     before = committed(state, address)
     if not address.reads_upstream:
@@ -85,7 +87,7 @@ def _ensure_condition(address: Address, where: str) -> None:
 
 
 def _late_rows(state: State, address: Address) -> tuple[Diagnostic, ...]:
-    """MZ045: of a key, an upsert keeps the row that comes last."""
+    """Return MZ045 if sinks upsert: for each key, the last row that arrives stays."""
     downstream = DependencyGraph.of(state.resources).reach([address]) - {address}
     upserting = [sink for sink in downstream if state.resources[sink].body.get("mode", "append") == "upsert"]
     if not upserting:

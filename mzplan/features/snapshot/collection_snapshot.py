@@ -1,4 +1,4 @@
-"""snapshot: a source's collection as of one of its steps, read from the warehouse, without Spark."""
+"""snapshot: a collection as of a step, read from the warehouse, without Spark."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionSnapshot:
-    """A collection as of a step: all rows of the steps up to and including it. Readable steps: from `since`
-    to `upper` (excluded)."""
+    """A collection with all rows up to and including a step.
+
+    The readable steps are from `since` to `upper` (excluded)."""
 
     address: Address
     as_of: int
@@ -39,12 +40,12 @@ class CollectionSnapshot:
     table: TableSnapshot
 
     def count(self, where: str | None) -> int:
-        """How many rows there are. Raises MzplanError."""
+        """Return the number of rows. Raises MzplanError."""
         with _readable(self.address):
             return self.table.count(where)
 
     def rows(self, where: str | None, *, position: bool) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """The rows, in batches. Raises MzplanError, also while they are read."""
+        """Return the schema and the rows in batches. Raises MzplanError, also while rows are read."""
         with _readable(self.address):
             schema, batches = self.table.rows(where, position=position)
         return schema, self._read(batches)
@@ -57,10 +58,10 @@ class CollectionSnapshot:
 def open_snapshot(
     project: Project, address: Address, as_of: int | None, reporter: Reporter
 ) -> CollectionSnapshot:
-    """A collection as of a step (None: the newest that is committed).
+    """Open a collection as of a step (None: the newest committed one).
 
-    Raises MzplanError: MZ094 for a query without a collection, and for a step that is not there (any more,
-    or yet), MZ091 for one whose files or log are gone, MZ090 for a failure of the storage.
+    Raises MzplanError: MZ094 for a query without a collection or a step that isn't there (yet, or any more),
+    MZ091 for a step whose files or log are gone, MZ090 if the storage fails.
     """
     state = read_state(project.store, reporter)
     resource = state.resources.get(address)
@@ -128,7 +129,7 @@ def _refused(address: Address, summary: str, detail: str, hint: str) -> MzplanEr
 
 @contextmanager
 def _readable(address: Address) -> Iterator[None]:
-    """Turns a failure of the storage or the engine into an error for people."""
+    """Turn a failure of the storage or the engine into an error for people."""
     try:
         yield
     except GoneError as gone:

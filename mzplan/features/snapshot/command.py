@@ -1,4 +1,4 @@
-"""snapshot: a collection as of a step."""
+"""The command snapshot: print a collection as of a step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BINARY = ("parquet", "arrow")
 
 
 class _NobodyReads(Exception):  # noqa: N818 - no error: `| head` has what it wants
-    """Stdout was closed, or can't be written: no need to go on."""
+    """Stdout is closed or can't be written, so there is no need to continue."""
 
 
 @command("snapshot")
@@ -130,7 +130,7 @@ def _table(
 def _table_pieces(
     invocation: Invocation, snapshot: CollectionSnapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[str]:
-    """The table's lines, many at once, and what it is."""
+    """Yield the table's lines, many at once, then note its size and step."""
     from pyarrow import types
 
     right = [
@@ -148,8 +148,9 @@ def _table_pieces(
 def _document(
     invocation: Invocation, snapshot: CollectionSnapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> None:
-    """One JSON document, a row on each line; written as the rows come, and the first ones before anything of
-    it, so that an error at once is the one document."""
+    """Write one JSON document with a row on each line, as the rows arrive.
+
+    The first rows are read before anything is written, so an immediate error is the only document."""
     head = safe_json(json.dumps({**_about(snapshot), "columns": schema.names}, ensure_ascii=False, indent=2))
     pieces, comma = [f'{head[:-2]},\n  "rows": ['], ""
     for batch in batches:
@@ -168,7 +169,7 @@ def _write(invocation: Invocation, text: str) -> None:
 
 
 class _Stdout:
-    """Stdout as a file of bytes, until nobody reads it any more."""
+    """Stdout as a binary file. Raises _NobodyReads once its reader is gone."""
 
     closed = False
 
@@ -225,7 +226,7 @@ def _into_file(
 
 @contextlib.contextmanager
 def _file(out: str) -> Iterator[BinaryIO]:
-    """A file that is there when it is whole. Raises MzplanError MZ035."""
+    """Open a file that appears only when it is complete. Raises MzplanError MZ035."""
     try:
         with open_whole(out) as stream:
             yield stream

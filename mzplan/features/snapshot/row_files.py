@@ -1,5 +1,7 @@
-"""Rows as files: JSON lines, CSV, Parquet, Arrow; values in text are as mzplan.connectors.local.row_files
-reads them. And as a table for a person."""
+"""Writes rows as JSON lines, CSV, Parquet or Arrow files, and as a table for people.
+
+Text values have the format that mzplan.connectors.local.row_files reads.
+"""
 
 from __future__ import annotations
 
@@ -28,26 +30,28 @@ _SUFFIXES: dict[str, OutFormat] = {
     "arrows": "arrow",
 }
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_CYCLE = 400 * 365 + 97  # days of 400 years, after which the calendar repeats
+_CYCLE = 400 * 365 + 97  # days in 400 years, after which the calendar repeats
 _DAY = 86_400_000_000  # microseconds
-_GROUP = 65_536  # rows of a row group
-_CELL = 60  # characters of a table's cell
-_MEASURED = 200  # rows that decide how wide a column of a table is
-_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode  # made once, to halve the work
+_GROUP = 65_536  # rows in a row group
+_CELL = 60  # characters in a table cell
+_MEASURED = 200  # rows that decide the width of a table's columns
+_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode  # created once to halve the work
 
 Convert = Callable[[Any], Any]
 
 
 def out_format_of(name: str) -> OutFormat | None:
-    """The format of a file to be written, by its extension; None for an unknown one."""
+    """Return the format of an output file by its extension; None for an unknown one."""
     return _SUFFIXES.get(name.rpartition(".")[2].lower()) if "." in name else None
 
 
 def write_rows(
     format_: OutFormat, schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: BinaryIO
 ) -> int:
-    """Write all rows, batch by batch, and return their number. `json` is one object per line, `arrow` the
-    streaming format. Raises what the sink and the batches raise."""
+    """Write all rows, batch by batch, and return their number.
+
+    `json` is one object per line; `arrow` is the streaming format. Raises the errors of `sink` and
+    `batches`."""
     match format_:
         case "json":
             return _write_texts(sink, batches, json_lines)
@@ -61,8 +65,9 @@ def write_rows(
 
 
 def json_lines(batch: pa.RecordBatch) -> Iterator[str]:
-    """Each row as a JSON object on one line, without the line's end. Decimals are text, to keep all digits;
-    binary is base64; times are ISO 8601, in UTC."""
+    """Yield each row as a JSON object, without a line end.
+
+    Decimals are text, to keep all digits; binary is base64; times are ISO 8601 in UTC."""
     names = batch.schema.names
     columns = [json_values(column) for column in batch.columns]
     for row in zip(*columns, strict=True):
@@ -70,19 +75,19 @@ def json_lines(batch: pa.RecordBatch) -> Iterator[str]:
 
 
 def json_values(column: pa.Array) -> list[Any]:
-    """The values of a column as JSON values."""
+    """Return the values of a column as JSON values."""
     values = column.cast(_plain(column.type)).to_pylist()
     convert = _converter(column.type)
     return values if convert is None else [None if v is None else convert(v) for v in values]
 
 
 def texts(column: pa.Array) -> list[str | None]:
-    """The values of a column as text; nested values as JSON."""
+    """Return the values of a column as text; nested values as JSON."""
     return [_text(value) for value in json_values(column)]
 
 
 def csv_line(fields: Iterable[str | None]) -> str:
-    """A record, with its line end. NULL is an empty field, an empty text is `""`."""
+    """Return a record with its line end. NULL is an empty field; an empty text is `""`."""
     line = ",".join("" if field is None else _csv_field(field) for field in fields)
     return f"{line or _csv_field('')}\n"  # an empty line would not count as a record
 
@@ -144,7 +149,7 @@ def _write_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: Bin
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    """The type with times as numbers: Python's times end with the year 9999, Spark's do not."""
+    """Replace times by numbers: Python's times end with the year 9999, Spark's don't."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -163,7 +168,7 @@ def _plain(type_: pa.DataType) -> pa.DataType:
 
 
 def _converter(type_: pa.DataType) -> Convert | None:
-    """Converts what `to_pylist` returns for a plain type to JSON; None where nothing is to be converted."""
+    """Return the conversion to JSON of `to_pylist` values of a plain type; None if none is needed."""
     from pyarrow import types
 
     known: tuple[tuple[Callable[[Any], bool], Callable[[Any], Convert]], ...] = (
@@ -216,7 +221,7 @@ def _float(value: float) -> float | str:
 
 
 def _float32(value: float) -> float | str:
-    """With just enough digits to distinguish it from its neighbours."""
+    """Keep just enough digits to tell the number from its neighbours."""
     import numpy as np
 
     return _float(float(str(np.float32(value))))
@@ -235,7 +240,7 @@ def _timestamp(zone: str) -> Convert:
 
 
 def _moment(micros: int) -> tuple[str, str]:
-    """Date and time from microseconds since 1970. A year of more than four digits has a sign."""
+    """Return date and time from microseconds since 1970. A year of over four digits has a sign."""
     cycles = 0
     if not -62_135_596_800_000_000 <= micros < 253_402_300_800_000_000:
         cycles = micros // (_CYCLE * _DAY)
@@ -260,8 +265,9 @@ def table_lines(
     *,
     color: bool = False,
 ) -> Iterator[str]:
-    """The lines of a table, as the rows come: widths are those of the first ones. `right`: whether a column
-    is set to the right; None in a row is NULL."""
+    """Yield the lines of a table as the rows arrive; the first rows decide the widths.
+
+    `right`: whether a column is right-aligned. None in a row is NULL."""
     paint = Paint(color)
     shown = ([_cell(value) for value in row] for row in rows)
     first = list(islice(shown, _MEASURED))

@@ -1,1 +1,1 @@
-"""`mzplan state …` and `mzplan import`: the state itself, looked at and put right by hand."""
+"""`mzplan state …` and `mzplan import`: inspect and repair the state by hand."""

@@ -1,4 +1,4 @@
-"""`import --checkpoint … --table …`: a source goes on where a query written by hand has stopped."""
+"""`import --checkpoint … --table …`: a source continues where a hand-written query stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mzplan.warehouse.foreign_query import Left, NotAdoptableError
 from mzplan.warehouse.paths import absolute, local_path
 from mzplan.warehouse.storage import remove_storage
 
-_LOOK_S = 300.0  # at most, under the state's lock: some object stores answer never
+_LOOK_S = 300.0  # limit while the state is locked, because some object stores never answer
 _REMOVAL_S = 60.0
 
 
@@ -39,7 +39,8 @@ def adopt_foreign(
     options: ApplyOptions,
 ) -> Applied:
     """Copy checkpoint and table into the warehouse under a new id, and commit the declared source with it.
-    The originals stay unchanged. Raises MZ165 (exit 7), with every reason, for what can't be adopted."""
+
+    The originals stay unchanged. Raises MZ165 (exit 7), with every reason, if they can't be adopted."""
     id_ = new_id()
     adoptable: list[Left] = []
 
@@ -105,7 +106,7 @@ def _look(
 
 
 def _ensure_here(project: Project, address: Address, plan: Plan) -> None:
-    """Refuses a warehouse that this command and the runner do not share."""
+    """Refuse a warehouse that this command and the runner don't share."""
     if local_path(absolute(project.settings.directory, plan.warehouse)) is None:
         return
     record = next(c.after for c in plan.changes if c.address == address)
@@ -120,7 +121,7 @@ def _ensure_here(project: Project, address: Address, plan: Plan) -> None:
 
 
 def _discard(project: Project, id_: str) -> None:
-    """Remove what was copied for a commit that failed."""
+    """Remove the copies for a commit that failed."""
     with suppress(MzplanError, TimeoutError):
         state = project.store.read_state()
         if not any(record.id == id_ for record in state.resources.values()):

@@ -1,4 +1,4 @@
-"""state …, import: work on the state itself. Each command imports what the others don't need."""
+"""The commands state … and import. Each command imports its own modules when it runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mzplan.render.text import safe
 
 
 class _InOrder(click.Group):
-    """A group that lists its commands as they are written here."""
+    """A group that lists its commands in the order of their definition."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -40,7 +40,7 @@ def command_state() -> None:
 
 
 def _sub(name: str, *, changing: bool = False) -> Callable[[Callable[..., Any]], click.Command]:
-    """A command of this group."""
+    """Add a command to the group `state`."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         subcommand = command(name, changing=changing)(function)
@@ -173,8 +173,8 @@ def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> N
         return
     write_bytes(out, data)
     if carried is None:
-        beside(out).unlink(missing_ok=True)  # of an earlier pull
-    elif Path(out).is_file():  # nothing is put beside a pipe or a device
+        beside(out).unlink(missing_ok=True)  # left by an earlier pull
+    elif Path(out).is_file():  # don't put a file beside a pipe or a device
         write_bytes(str(beside(out)), carried)
         invocation.note(
             f"Wrote {beside(out)} too: what runners have noted down. `state push` takes it along."

@@ -1,4 +1,5 @@
-"""Plans for work on the state itself: rename, forget, adopt, roll back. Shown and committed like others."""
+"""Plans that edit the state itself: rename, forget, adopt, roll back. They are shown and committed as
+usual."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ from mzplan.schema.description import digest_of
 
 
 def plan_move(state: State, old: Address, new: Address) -> Plan:
-    """Rename a resource. It keeps its id, and with it its checkpoint and collection; references to it follow.
-    A query is stopped and goes on from its checkpoint under the new name. Raises MzplanError (usage)."""
+    """Plan to rename a resource. References to it follow. Raises MzplanError (usage).
+
+    It keeps its id, and so its checkpoint and collection. A query stops and resumes under the new name."""
     committed(state, old)
     if old.kind != new.kind:
         raise _usage(f"{old} can't become {new}", "A resource keeps its kind.")
@@ -50,7 +52,7 @@ def plan_move(state: State, old: Address, new: Address) -> Plan:
 
 
 def plan_forget(state: State, addresses: list[Address]) -> Plan:
-    """Take resources out of the state. Their queries stop; their storage stays, and can be adopted again."""
+    """Plan to take resources out of the state. Queries stop; their storage stays and can be adopted again."""
     for address in addresses:
         committed(state, address)
     doomed = set(addresses)
@@ -76,7 +78,7 @@ def plan_forget(state: State, addresses: list[Address]) -> Plan:
         for address in reversed(graph.order(doomed))
     ]
     plan = plan_of(state, changes, {})
-    # `prevent_destroy` guards storage, and that stays.
+    # `prevent_destroy` guards storage, which stays.
     kept = tuple(d for d in plan.diagnostics if d.kind != "destroy-prevented")
     return dataclasses.replace(plan, diagnostics=kept)
 
@@ -84,8 +86,9 @@ def plan_forget(state: State, addresses: list[Address]) -> Plan:
 def plan_adopt(
     configuration: Configuration, state: State, address: Address, id_: str, generation: int
 ) -> Plan:
-    """Add a declared resource to the state with a checkpoint (and collection) that exists already, together
-    with the connections that it needs and that are not committed yet."""
+    """Plan to add a declared resource to the state with an existing checkpoint (and collection).
+
+    Uncommitted connections that it needs are added too."""
     declared = configuration.resources.get(address)
     if declared is None:
         raise _usage(f"No file declares {address}", "What is imported must be declared: it says what runs.")
@@ -127,13 +130,13 @@ def plan_adopt(
 
 
 def plan_rollback(state: State, then: State) -> Plan:
-    """Restore the resources of an earlier serial, as the next serial."""
+    """Plan to restore the resources of an earlier serial, as the next serial."""
     _check_generations(state, then)
     return plan_restore(state, then)
 
 
 def plan_restore(state: State, then: State) -> Plan:
-    """Make the resources of another state those of this one. Doesn't look at generations."""
+    """Plan to replace the resources by another state's. Doesn't check generations."""
     addresses = state.resources.keys() | then.resources.keys()
     differing = {a for a in addresses if state.resources.get(a) != then.resources.get(a)}
     doomed = differing - then.resources.keys()
@@ -159,7 +162,8 @@ def plan_restore(state: State, then: State) -> Plan:
 def _back(
     before: ResourceState | None, after: ResourceState | None, serial: int, shown: Change | None
 ) -> Change:
-    """`shown`: the same as a change between two states: it knows the causes, and what was done by hand."""
+    """Return a restored resource's change. `shown`: the same change between states, which knows its
+    causes."""
     reason = f"as in serial {serial}"
     if before is None or after is None:
         resource = after or before
@@ -204,7 +208,7 @@ def _check_generations(state: State, then: State) -> None:
 
 
 def forgotten_by(plan: Plan) -> Mapping[str, Forgotten]:
-    """The storage that a plan to forget leaves, by id."""
+    """Return the storage that a plan to forget leaves, by id."""
     return {
         change.before.id: Forgotten(change.address, change.before.generation)
         for change in plan.changes

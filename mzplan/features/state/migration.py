@@ -1,10 +1,10 @@
-"""state pull and push: a state moves from one backend to another, with the records of its runners.
+"""state pull and push: move a state from one backend to another, with the records of its runners.
 
-`state pull --out FILE` writes them to `FILE.runners`, and `state push FILE` writes them into an empty store:
-the journals (storage still to be removed; past runs; prepared exports with their holds) and the accepted
-descriptions (what to go back to, and that a query has run before). The newest epoch goes into any store:
-targets refuse a writer with a lower one than they know. Leases and statuses are not moved: a runner writes
-them anew.
+`state pull --out FILE` writes the records to `FILE.runners`; `state push FILE` writes them into an empty
+store. The records are the journals (storage to remove, past runs, prepared exports with their holds) and the
+accepted descriptions (for a rollback, and to know that a query has run before). The newest epoch goes into
+any store, because targets refuse a writer with a lower one. Leases and statuses aren't moved: runners write
+them again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KEY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """What `state pull` writes beside the state."""
+    """The file that `state pull` writes beside the state."""
 
     format_version: int = FORMAT_VERSION
     lineage: str
@@ -60,18 +60,18 @@ class RunnerRecords:
 
 
 def beside(file: str) -> Path:
-    """The path of the records beside a state file: `FILE.runners`."""
+    """Return the path of the records beside a state file: `FILE.runners`."""
     return Path(f"{file}.runners")
 
 
 def collect_records(store: Store, lineage: str) -> bytes | None:
-    """The file of a store's records, as bytes; None where there are none."""
+    """Return the file of a store's records, or None if it has none."""
     keys = [key for prefix in ("journal/", "status/") for key in store.backend.list(prefix)]
     records = {}
     for key in filter(_KEY.fullmatch, keys):
         blob = store.backend.read(key)
         if blob is not None and blob.data.strip():
-            records[key] = blob.data.decode(errors="replace")  # what is damaged is refused when it is read
+            records[key] = blob.data.decode(errors="replace")  # damaged text is refused when it is read
     epoch = newest_epoch(store.backend)
     if not records and not epoch:
         return None
@@ -80,8 +80,9 @@ def collect_records(store: Store, lineage: str) -> bytes | None:
 
 
 def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
-    """The inverse of collect_records. `place` names the file for people. Raises MZ038 for a damaged one, or
-    of another state."""
+    """Decode the output of collect_records. `place` names the file for people.
+
+    Raises MZ038 for a damaged file, or for another state's records."""
     if data is None:
         return RunnerRecords(keys={}, epoch=0)
     try:
@@ -117,7 +118,7 @@ def _check(key: str, value: bytes) -> None:
 
 
 def write_records(store: Store, found: RunnerRecords) -> None:
-    """Write the records that the store does not have yet. Repeated after a crash, it changes nothing."""
+    """Write the records that the store doesn't have yet. Repeating this after a crash changes nothing."""
     write_epoch(store, found)
     for key, value in sorted(found.keys.items()):
         try:
@@ -127,13 +128,13 @@ def write_records(store: Store, found: RunnerRecords) -> None:
 
 
 def write_epoch(store: Store, found: RunnerRecords) -> None:
-    """Make the next runner's epoch higher than all of the store that the records come from."""
+    """Make the next runner's epoch higher than all epochs of the store that the records come from."""
     if found.epoch:
         raise_epoch(store.backend, found.epoch)
 
 
 def refuse_open_edit(project: Project) -> None:
-    """Raise MZ038 while such an edit is open: only the store it began in shows whether it was committed."""
+    """Raise MZ038 while an edit of `alter` is open: only its store shows whether it was committed."""
     path = journal_path(project.settings.directory)
     if os.path.lexists(path):
         raise refusal(
@@ -145,13 +146,15 @@ def refuse_open_edit(project: Project) -> None:
 
 
 def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | None, list[str]]:
-    """`state pull`: the state file (or an earlier serial), byte for byte; the records of its runners (see
-    migration), or None; and the instances whose runner is alive. Raises MZ030 where there is no state."""
+    """Return the data for `state pull`. Raises MZ030 if there is no state.
+
+    It is the file of the state or of an earlier serial, byte for byte; the records of its runners, or None;
+    and the instances with a live runner."""
     if serial is None:
-        project.store.read_state()  # raises for one that is lost, or another than the latest
+        project.store.read_state()  # raises if the state is lost or isn't the latest
     blob = project.store.backend.read(STATE_KEY if serial is None else serial_key(serial))
     if blob is None and serial is not None:
-        # The history has only what came before the state, which may be damaged.
+        # The history only has serials before the current state, which may be damaged.
         with suppress(MzplanError):
             if project.store.read_state().serial == serial:
                 blob = project.store.backend.read(STATE_KEY)
@@ -181,13 +184,13 @@ def push(
     carried: bytes | None = None,
     message: str | None = None,
 ) -> tuple[int, bool]:
-    """`state push`: make a state file the state: in an empty store unchanged, with the records of its runners
-    (`carried`, see migration); else as a later serial, with only the epoch of `carried`. Returns the serial,
-    and whether it was written.
+    """Make a state file the state (`state push`). Returns the serial, and whether it was written.
+
+    In an empty store, the state is written unchanged, with the records of its runners (`carried`). Otherwise
+    it becomes a later serial, with only the epoch of `carried`. `live`: see ApplyOptions.
 
     Raises MZ034 for the state of another environment or lineage, and MZ038 if the store is ahead, all exit 7.
-    `force` overrides the last two, and a damaged state. `live`: see ApplyOptions; also raises what validation
-    finds.
+    `force` overrides the last two, and a damaged state. Also raises validation's findings.
     """
     given = decode_state(data, name)
     refuse_open_edit(work.project)
@@ -207,7 +210,8 @@ def push(
         except MzplanError as problem:
             if not force or problem.kind not in ("damaged", "edited"):
                 raise
-            # A runner answers no proposal while it can't read the state. It checks what is pushed itself.
+            # A runner answers no proposal while it can't read the state. It will check the pushed state
+            # itself.
             write_epoch(store, records)
             given = replace(given, commit=record_of(work.project, "state push", None, message or ""))
             new = _over_what_is_damaged(store, given, work.reporter)
@@ -217,7 +221,7 @@ def push(
         if state.serial == 0 and not state.lineage:
             new = given
             _validate(work, state, new, live)
-            write_records(store, records)  # before the commit: a runner that follows it finds them
+            write_records(store, records)  # before the commit, so a runner that follows it finds them
         elif encode_state(replace(given, serial=state.serial, commit=state.commit)) == encode_state(state):
             write_epoch(store, records)
             return state.serial, False
@@ -239,8 +243,8 @@ def push(
 def _validate(work: Workbench, state: State, new: State, live: bool | None) -> None:
     """Validate the queries that `new` starts or changes. Raises MzplanError.
 
-    An empty store has no queries that a mistake could stop, and what moves there was validated before. So
-    only a runner that is alive validates it, unless `live` says otherwise.
+    An empty store has no queries that a mistake could stop, and the moved queries were validated before. So
+    only a live runner validates them, unless `live` says otherwise.
     """
     plan, moves = plan_restore(state, new), state.serial == 0
     if not live and not moves:
@@ -248,7 +252,7 @@ def _validate(work: Workbench, state: State, new: State, live: bool | None) -> N
     if live is False:
         return
     own = AsWritten()
-    # No runner is started for this: one on this machine would have the same network and values.
+    # Don't start a runner for this: on this machine it would have the same network and values.
     from_here = live or (not moves and all(one.type != "cluster" for one in new.instances.values()))
     findings = reach_changed(work, plan, new, here=own if from_here else None, own=own)
     if any(finding.severity == "error" for finding in findings):
@@ -258,9 +262,9 @@ def _validate(work: Workbench, state: State, new: State, live: bool | None) -> N
 
 
 def _over_what_is_damaged(store: Store, given: State, reporter: Reporter) -> State:
-    """Replace a state that can't be read, which stays in the history, with a whole one."""
+    """Replace a damaged state by a whole one. The damaged one stays in the history."""
     newest = max(store.serials(), default=0)
-    # Its serial, where that can be found: a runner that knows it takes in only a later one.
+    # Include its serial if it can be found: a runner that knows it only accepts a later one.
     with suppress(MzplanError):
         newest = max(newest, store.read_edited().serial)
     with suppress(MzplanError):

@@ -1,5 +1,7 @@
-"""Work on the state itself: rename, forget, adopt, roll back, move between backends. Each under the lock, as
-a new serial; runners follow as they follow any commit."""
+"""Edits of the state itself: rename, forget, adopt, roll back.
+
+Each one holds the lock and commits a new serial, which runners follow like any other.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def move(
     new: Address,
     message: str | None = None,
 ) -> Plan:
-    """`state mv`: another name for the same thing."""
+    """Rename a resource (`state mv`)."""
     why = message if message is not None else f"{old} is {new}"
     return _edit(work, "state mv", lambda state: plan_move(state, old, new), why)
 
@@ -39,7 +41,7 @@ def forget(
     addresses: list[Address],
     message: str | None = None,
 ) -> Plan:
-    """`state rm`: out of the state; its storage stays, and can be imported again."""
+    """Take resources out of the state (`state rm`). Their storage stays and can be imported again."""
 
     def keep(plan: Plan, new: State) -> State:
         return replace(new, forgotten={**new.forgotten, **forgotten_by(plan)})
@@ -54,8 +56,9 @@ def roll_back(
     approve: Callable[[Plan, list[HistoryEntry]], None],
     options: ApplyOptions,
 ) -> Applied:
-    """`state rollback`: the resources of an earlier serial (None: the last one), as the next serial, which is
-    followed as by apply. `approve` is also given the commits that it undoes, the newest first."""
+    """Restore an earlier serial (None: the previous one) as the next serial (`state rollback`).
+
+    Follows it as apply does. `approve` also gets the commits to undo, the newest first."""
     undone: list[HistoryEntry] = []
     serials = work.store.serials()
     now = read_state(work.store, work.reporter).serial
@@ -91,8 +94,9 @@ def plan_import(
     id_: str | None,
     generation: int | None,
 ) -> Plan:
-    """`import`: the plan that adds a declared resource with the checkpoint and table of an id (None: that of
-    `state rm` under this name)."""
+    """Return the plan that adds a declared resource with the checkpoint and table of an id (`import`).
+
+    Without an id, uses the one that `state rm` left under this name."""
     configuration = validate(work.project, work.reporter)
     if id_ is None:
         known = {i: g for i, (a, g) in state.forgotten.items() if a == address}
@@ -122,7 +126,7 @@ def _edit(
     *,
     finish: Callable[[Plan, State], State] | None = None,
 ) -> Plan:
-    """Plan, have live runners validate, commit, wake. Starts no runner and waits for no query."""
+    """Plan, let live runners validate, commit, and wake them. Starts no runner and waits for no query."""
     store = work.store
     with locked(store, work.reporter, command):
         state = read_state(store, work.reporter)
@@ -143,15 +147,16 @@ def _edit(
 
 
 def wake(runners: Runners, state: State) -> None:
-    """Have the runners of this machine take in what was committed."""
+    """Wake the runners on this machine, and wait until they take in the commit."""
     for instance in state.instances.values():
         runners.wake(instance, NO_SECRET_VALUES)
         runners.settle(instance, LOCK_WAIT)
 
 
 def _check_storage(project: Project, warehouse: str, address: Address, id_: str, generation: int) -> None:
-    """Raise MZ165 where the warehouse is on this machine and lacks what is to be adopted. Elsewhere the
-    runner checks it."""
+    """Raise MZ165 if the warehouse is on this machine and lacks the storage to adopt.
+
+    For other warehouses, the runner checks it."""
     place = local_path(absolute(project.settings.directory, warehouse))
     if place is None:
         return

@@ -1,4 +1,4 @@
-"""state gc: storage in the warehouse that nothing claims; listed, and removed on request."""
+"""state gc: lists storage in the warehouse that nothing claims, and removes it on request."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ from mzplan.warehouse.stored_files import stored_in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unclaimed:
-    """Storage of one generation. `address`: its last one; None for an id that this state never had.
-    `changed`: when it was last written to (seconds since the epoch), None where that is not known. `kept`:
-    why it is not removed."""
+    """Storage of one generation.
+
+    - `address`: its last address; None for an id that this state never had.
+    - `changed`: when it was last written, in seconds since the epoch; None if unknown.
+    - `kept`: why it isn't removed.
+    """
 
     id: str
     generation: int
@@ -45,18 +48,18 @@ class Unclaimed:
 
 
 def find_unclaimed(project: Project, reporter: Reporter, *, foreign: bool) -> list[Unclaimed]:
-    """What nothing claims, and why it would be kept. Changes nothing, and holds no lock."""
+    """Return the unclaimed storage, and why it would be kept. Changes nothing, and takes no lock."""
     return _found(project, read_state(project.store, reporter), reporter, foreign)
 
 
 def remove_unclaimed(
     project: Project, reporter: Reporter, *, foreign: bool
 ) -> tuple[list[Unclaimed], list[Diagnostic]]:
-    """Remove what nothing claims and nothing has written to for `retain_dropped`, under the lock: no import
-    and no commit is under way meanwhile. Returns what was found, and a diagnostic for each failed removal.
+    """Remove unclaimed storage that nothing has written to for `retain_dropped`.
 
-    Raises MzplanError MZ038 (exit 7) while a runner has still to take in the newest serial, or an export is
-    being prepared.
+    Holds the lock, so no import or commit runs meanwhile. Returns the storage found, and a diagnostic for
+    each failed removal. Raises MzplanError MZ038 (exit 7) while a runner still has to take in the newest
+    serial, or an export is being prepared.
     """
     problems: list[Diagnostic] = []
     with locked(project.store, reporter, "state gc"):
@@ -78,8 +81,9 @@ def remove_unclaimed(
 
 
 def _remove(project: Project, state: State, place: Place) -> None:
-    """With what it holds on its upstream and in its target: that is recorded in the storage only, whose word
-    is not enough to send a secret anywhere."""
+    """Remove storage, and what its query created on its upstream and in its target.
+
+    Only the storage records that, and its word isn't enough to send a secret anywhere."""
     directory, warehouse = project.settings.directory, _warehouse(project, state)
     secrets = GuardedSecrets(directory, committed_guard(project.store, state), remote=RemoteSecrets())
     leave(warehouse, place, secrets, directory)
@@ -105,8 +109,9 @@ def _found(project: Project, state: State, reporter: Reporter, foreign: bool) ->
 
 
 def _history(store: Store, state: State) -> tuple[dict[str, Address], set[Place]]:
-    """The last address of each id, and all storage that any serial keeps on purpose (`state rm`), as a
-    rollback would need it. Raises MzplanError for a serial that can't be read."""
+    """Return the last address of each id, and all storage that any serial keeps on purpose (`state rm`).
+
+    A rollback would need that storage. Raises MzplanError for an unreadable serial."""
     names: dict[str, Address] = {}
     kept: set[Place] = set()
     for serial in store.serials():
@@ -189,7 +194,7 @@ def _warehouse(project: Project, state: State) -> str:
 
 
 def render_unclaimed(found: list[Unclaimed], *, applied: bool, color: bool = False) -> str:
-    """A table, and a summary of what would be removed, or (`applied`) was."""
+    """Return a table, and a summary of what would be removed or (`applied`) was removed."""
     paint = Paint(color)
     if not found:
         return "Everything in the warehouse is claimed."

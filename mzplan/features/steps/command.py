@@ -1,4 +1,4 @@
-"""steps, verify, expire: durable steps."""
+"""The commands steps, verify and expire: durable steps."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def command_expire(invocation: Invocation, address: Address, before: int) -> Non
 
 
 class _LazySpark:
-    """Spark in this process, for as long as a command needs it: started when first asked for."""
+    """Spark in this process for the time of a command. It starts on first use."""
 
     def __init__(self, invocation: Invocation, project: Project):
         self._invocation = invocation
@@ -204,7 +204,7 @@ class _LazySpark:
         with self._invocation.progress.working(doing):
             self._opened = opened(
                 describe(resource, state.resources),
-                Secrets(directory, remote=RemoteSecrets()),  # it does a runner's work
+                Secrets(directory, remote=RemoteSecrets()),  # this command does a runner's work
                 directory,
                 absolute(directory, settings.warehouse),
             )

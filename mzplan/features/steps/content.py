@@ -1,4 +1,4 @@
-"""verify --content: what a sink's target holds, compared with the collection."""
+"""verify --content: compares the rows in a sink's target with its collection."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Comparison(Protocol):
-    """The compare of one sink with its collection."""
+    """The comparison of one sink with its collection."""
 
     def compare(self) -> Compared:
-        """Read both. Raises MzplanError, OSError."""
+        """Read and compare both. Raises MzplanError, OSError."""
 
     def rows_read(self) -> int:
-        """How many rows of both were read by now."""
+        """Return the number of rows of both that were read so far."""
 
 
 def compare_content(
@@ -65,7 +65,7 @@ def compare_content(
 
 
 def compared_to_json(found: Compared, *, shared: bool) -> dict[str, Any]:
-    """The document of `verify --content --json`. Numbers of rows; `first` and `last` are steps."""
+    """Return the document of `verify --content --json`: numbers of rows; `first` and `last` are steps."""
     return {
         "address": str(found.address),
         "target": found.target,
@@ -82,7 +82,7 @@ def compared_to_json(found: Compared, *, shared: bool) -> dict[str, Any]:
 
 
 def render_compared(found: Compared, *, shared: bool, color: bool = False) -> str:
-    """What was compared, what differs, and what was not looked at."""
+    """Return what was compared, the differences, and what was left out."""
     paint = Paint(color)
     lines = [_range(found)]
     wrong = {

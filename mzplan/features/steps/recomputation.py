@@ -1,4 +1,4 @@
-"""verify --from-upstream of a relational view: its rows as of a step, computed again."""
+"""verify --from-upstream for a relational view: computes its rows as of a step again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 class Recomputation(Protocol):
-    """A view whose query makes rows of several rows."""
+    """A view whose query makes a row from several rows."""
 
     def compare(self, record: StepRecord) -> Recomputed:
-        """Compute its rows as of a step again, and compare them with its collection. Raises GoneError,
-        MzplanError."""
+        """Compute its rows as of a step again and compare them with its collection.
+
+        Raises GoneError, MzplanError."""
 
 
 def recompute(
@@ -32,8 +33,9 @@ def recompute(
     opened: Callable[[State, ResourceState], Recomputation],
     reporter: Reporter,
 ) -> tuple[Recomputed | None, tuple[Diagnostic, ...]]:
-    """Compute a view again as of the last of the wanted steps (None: of all). Returns the result, None if
-    there is no step, and what kept it from being computed."""
+    """Compute a view again as of the last of the wanted steps (None: of all).
+
+    Returns the result, or None without a step, and the problems that prevented the computation."""
     address = resource.address
     with reporter.working(f"reading the steps of {address}"), readable(address):
         records = in_range(history_of(project, state, resource), address, wanted)

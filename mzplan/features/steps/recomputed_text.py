@@ -1,4 +1,4 @@
-"""A relational view computed again: for a person and as JSON."""
+"""Renders a recomputed relational view for people and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def recomputed_to_json(found: Recomputed) -> dict[str, Any]:
-    """The part of `verify --from-upstream --json` about a relational view. Numbers of rows."""
+    """Return the part of `verify --from-upstream --json` about a relational view: numbers of rows."""
     return {
         "as_of": found.step,
         "equal": found.is_equal,
@@ -27,7 +27,7 @@ def recomputed_to_json(found: Recomputed) -> dict[str, Any]:
 
 
 def render_recomputed(address: object, found: Recomputed, paint: Paint) -> list[str]:
-    """Say what was compared and what differs, a line each."""
+    """Return lines that say what was compared and what differs."""
     what = f"{address} as of step {found.step}, computed again from all rows that it has read"
     if found.is_equal:
         lines = [f"{what}: {count(found.found, 'row')} as computed."]

@@ -1,4 +1,4 @@
-"""steps and expire: the durable steps of a source or sink, read from the warehouse."""
+"""steps and expire: the durable steps of a query, read from the warehouse."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Range = tuple[int, int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownSteps:
-    """The steps of a committed resource. `never`: why it can have none; "" for one that can."""
+    """The steps of a committed resource. `never`: why it can't have any, or ""."""
 
     resource: ResourceState
     steps: Steps
@@ -41,7 +41,7 @@ class ShownSteps:
 def read_steps(
     project: Project, selection: Selection, count: int | None, reporter: Reporter
 ) -> list[ShownSteps]:
-    """The newest `count` steps of the sources and sinks that are selected (None: all that are known)."""
+    """Return the newest `count` steps of the selected queries (None: all known steps)."""
     state = read_state(project.store, reporter)
     histories = []
     for resource in select(project, state, selection):
@@ -52,10 +52,10 @@ def read_steps(
 
 
 def expire(project: Project, address: Address, before: int, reporter: Reporter) -> Steps:
-    """Record that the steps below `before` aren't needed any more. Refused while a sink has yet to read one.
-    The last step is kept in any case, as by `retention`: the count goes on from it.
+    """Record that the steps below `before` aren't needed any more; refused if a query still has to read one.
 
-    Their files are not removed here: the runner's maintenance reclaims them, down to `since`.
+    The last step is always kept, as with `retention`, because the count continues from it. The files are
+    removed later: the runner's maintenance reclaims them, down to `since`.
     """
     with locked(project.store, reporter, "expire", wait=10.0):
         state = read_state(project.store, reporter)
@@ -84,7 +84,7 @@ def _refuse_needed(project: Project, state: State, resource: ResourceState, befo
 
 
 def history_of(project: Project, state: State, resource: ResourceState) -> StepHistory:
-    """Return the steps of a query: of the collection that it writes or, for a sink, of the one it reads."""
+    """Return the steps of a query: of its own collection or, for a sink, of the one that it reads."""
     if not resource.address.writes_collection:
         (read,) = resource.reads.values()
         return history_read(project, resource, state.resources[read])
@@ -92,7 +92,7 @@ def history_of(project: Project, state: State, resource: ResourceState) -> StepH
 
 
 def history_read(project: Project, resource: ResourceState, read: ResourceState) -> StepHistory:
-    """Return what a query has read of the collection of `read`."""
+    """Return the steps in which a query has read the collection of `read`."""
     return StepHistory(_warehouse(project), resource.place, read.place, whole=writes_all(resource.body))
 
 
@@ -101,7 +101,7 @@ def _warehouse(project: Project) -> str:
 
 
 def in_range(history: StepHistory, address: Address, wanted: Range | None) -> list[StepRecord]:
-    """The recorded steps of a range. One that begins where there are none is an error."""
+    """Return the recorded steps of a range. Raises MzplanError if the range is outside the steps."""
     if wanted is None:
         return history.committed(0, None)
     first, last = wanted
@@ -114,7 +114,7 @@ def in_range(history: StepHistory, address: Address, wanted: Range | None) -> li
 
 @contextmanager
 def readable(address: Address) -> Iterator[None]:
-    """Turns a failure of the storage into an error for people; damage of a single file stays what it is."""
+    """Turn a failure of the storage into an error for people; DamagedError passes unchanged."""
     try:
         yield
     except DamagedError:

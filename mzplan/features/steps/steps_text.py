@@ -1,4 +1,4 @@
-"""`steps` and `verify`: for a person and as JSON."""
+"""Renders `steps` and `verify` for people and as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RANGE = 60  # characters
 
 
 def steps_to_json(shown: ShownSteps) -> dict[str, Any]:
-    """The document of `steps --json`. Times are seconds since the epoch."""
+    """Return the document of `steps --json`. Times are seconds since the epoch."""
     return {
         "address": str(shown.resource.address),
         "id": shown.resource.id,
@@ -35,7 +35,7 @@ def steps_to_json(shown: ShownSteps) -> dict[str, Any]:
 
 
 def render_steps(shown: ShownSteps, *, color: bool = False, titled: bool = False) -> str:
-    """The steps as a table, the newest last; `titled`: below the address, where several are shown."""
+    """Return the steps as a table, the newest last. `titled`: put the address above it."""
     paint = Paint(color)
     records = shown.steps.records
     if not records:
@@ -85,7 +85,7 @@ def _line(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def upstream_range(start: Any, end: Any) -> str:
-    """The range of the upstream that a step has read, for people: for Kafka, offsets by partition."""
+    """Return the range of the upstream that a step has read, for people; for Kafka, offsets by partition."""
     if end is None:
         return "?"
     if _is_kafka(end):
@@ -101,7 +101,7 @@ def upstream_range(start: Any, end: Any) -> str:
 
 
 def _endpoint_steps(start: Any, last: int) -> str:
-    """The steps of a durable endpoint, which numbers them itself."""
+    """Return the steps of a durable endpoint, which numbers its steps itself."""
     if not isinstance(start, dict) or "step" not in start:
         return f"up to step {last}"
     first = int(start["step"])
@@ -143,7 +143,7 @@ def _time(seconds: float | None) -> str:
 
 
 def verified_to_json(found: Verified) -> dict[str, Any]:
-    """The document of `verify --json`."""
+    """Return the document of `verify --json`."""
     return {
         "address": str(found.address),
         "verified": len(found.equal),
@@ -167,7 +167,7 @@ def _difference_to_json(difference: StepDifference) -> dict[str, Any]:
 
 
 def render_verified(found: Verified, *, color: bool = False) -> str:
-    """A summary of what was verified, and the first difference."""
+    """Return a summary of the verified steps, and the first difference."""
     paint = Paint(color)
     lines = []
     if found.recomputed is not None:

@@ -1,4 +1,4 @@
-"""verify: the durable steps of a source or sink, replayed and compared with what was recorded of them."""
+"""verify: replays the durable steps of a query and compares them with their records."""
 
 from __future__ import annotations
 
@@ -35,29 +35,34 @@ if TYPE_CHECKING:
     from mzplan.connectors.api.recomputed import Recomputed
 
 Match = Literal["hash", "rows", "unknown"]
-"""By what a step is as recorded; `unknown`: there is no record of it."""
+"""What matches the record: hash or only rows. `unknown`: there is no record."""
 
 
 class VerifiedTarget(Protocol):
-    """The target of a sink: what it has recorded, and what it should contain."""
+    """The target of a sink: its records, and the hashes that they should have."""
 
     def recorded(self, step: int) -> Written | None:
-        """What the target has recorded of a step, or contains of it; None where it has no record of it (any
-        more). Raises GoneError, MzplanError."""
+        """Return the target's record or content of a step; None if it has no record (any more).
+
+        Raises GoneError, MzplanError."""
 
     def content_hash(self, record: StepRecord) -> ContentHash:
-        """The hash of the rows that the step makes of its source's collection, under the description that it
-        began under. Raises GoneError."""
+        """Return the hash of the rows that the step makes, under the description that began it.
+
+        Raises GoneError."""
 
     def changed_hash(self, record: StepRecord) -> ContentHash | None:
-        """The hash of those rows under the new description, for a step at which the sink was changed: it may
-        have been pushed under that one. None for any other step. Raises GoneError."""
+        """Return the hash of the step's rows under the new description, if the sink was changed at this step.
+
+        The step may have been pushed under that description. Returns None for other steps. Raises
+        GoneError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDifference:
-    """A step that differs from its record. A hash is None where none was recorded. `code`: MZ088 of a sink
-    that was changed at this step, which may stand as it was pushed before that."""
+    """A step that differs from its record. A hash is None if none was recorded.
+
+    `code`: MZ088 if the sink was changed at this step, which may stand as it was pushed before the change."""
 
     step: int
     recorded_rows: int | None
@@ -69,10 +74,15 @@ class StepDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """The result of verify. `equal`: steps that are as recorded; `by_rows`: those of them for which only the
-    number of rows was recorded. `unknown`: steps of a sink of which its target has no record (any more).
-    `never`: see ShownSteps. The first difference ends the work. `warnings`: of columns of a source.
-    `recomputed`: the result for a view that was computed again as a whole, and not step by step."""
+    """The result of verify, which stops at the first difference.
+
+    - `equal`: the steps that match their records.
+    - `by_rows`: the equal steps for which only the number of rows was recorded.
+    - `unknown`: the sink's steps without a record in its target (any more).
+    - `never`: as in ShownSteps.
+    - `warnings`: about columns of a source.
+    - `recomputed`: the result for a view that was computed again as a whole, not step by step.
+    """
 
     address: Address
     equal: tuple[int, ...] = ()
@@ -86,7 +96,7 @@ class Verified:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether something differs, or couldn't be looked at."""
+        """Whether something differs or couldn't be checked."""
         is_other = self.recomputed is not None and self.recomputed.is_wrong
         return bool(self.difference or self.problems or is_other)
 
@@ -100,9 +110,11 @@ def verify(
     recomputation: Callable[[State, ResourceState], Recomputation],
     reporter: Reporter,
 ) -> Verified:
-    """Replay the wanted steps (None: all) from the collection or, with `upstream`, from there, and compare
-    them with what was recorded; for a sink, by its `target`. With `upstream`, a relational view without
-    snapshots is computed again as of the last of these steps, by its `recomputation`."""
+    """Replay the wanted steps (None: all) and compare them with their records.
+
+    Steps are replayed from the collection or, with `upstream`, from the upstream. A sink is compared by its
+    `target`. With `upstream`, a relational view without snapshots is computed again by its `recomputation`,
+    as of the last of the steps."""
     state = read_state(project.store, reporter)
     resource = committed_resource(state, address)
     if address.writes_target and upstream is not None:
@@ -137,9 +149,10 @@ def verify(
 
 
 def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstream: bool) -> list[StepRecord]:
-    """The steps that what is there now says nothing of: rows of a former generation, with which a source has
-    begun, are not in its upstream as they are, and dead letters not as a range; and a sink has read some of a
-    collection that is no more."""
+    """Return the steps that can't be compared with what exists now.
+
+    A source's upstream doesn't have the rows of a former generation, nor dead letters as a range. A sink may
+    have read a collection that no longer exists."""
     if history.is_source:
         return [record for record in records if from_upstream and not record.reads_upstream]
     return [r for r in records if not history.has_read(r.end) or r.start == r.end]
@@ -166,7 +179,7 @@ def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
 
 
 def _never_there(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagnostic]:
-    """MZ267 for each column that is NULL in all rows that were read again."""
+    """Yield MZ267 for each column that is NULL in all rows that were read again."""
     names = [column.name for column in columns_of(resource.type, resource.body)]
     for name, rows in seen.empty(names).items():
         yield Diagnostic(
@@ -185,7 +198,7 @@ def _compare(
     compared: Callable[[StepRecord], StepDifference | Match],
     reporter: Reporter,
 ) -> Verified:
-    """One step after the other, up to the first that differs."""
+    """Compare one step after the other, up to the first that differs."""
     steps: dict[Match, list[int]] = {"hash": [], "rows": [], "unknown": []}
     problems: list[Diagnostic] = []
     difference: StepDifference | None = None
@@ -239,14 +252,14 @@ def _with_source(
         actual = content_hash(seen.watch(collection_batches(history.collection, record)))
     else:
         actual = upstream.content_hash(record)
-        if not by_position:  # then what the collection holds is the measure
+        if not by_position:  # the collection's content is the measure then
             recorded = str(_hash_without_positions(history, record))
     differs = _difference(record.step, record.rows, recorded, actual)
     return differs or ("rows" if by_position and ContentHash.parse(0, record.digest) is None else "hash")
 
 
 def _difference(step: int, rows: int | None, digest: str | None, found: ContentHash) -> StepDifference | None:
-    """None where rows and hash are as recorded, or the rows are and there is no hash."""
+    """Return None if rows and hash match the record, or if rows match and no hash is recorded."""
     if found.rows == rows and ContentHash.parse(found.rows, digest) in (None, found):
         return None
     return StepDifference(

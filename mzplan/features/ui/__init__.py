@@ -1,5 +1,5 @@
 """`mzplan ui`: pages about a project, served over HTTP to a browser.
 
-Reads through operations and renders with render: it needs the store alone, never Spark, and changes nothing.
-Starlette and uvicorn are imported only here; they come with the extra `ui`.
+It reads through operations and renders with render. It needs only the store, never Spark, and changes
+nothing. Starlette and uvicorn, from the extra `ui`, are imported only here.
 """

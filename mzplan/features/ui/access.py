@@ -1,4 +1,4 @@
-"""Who may see the pages: methods that only read, hosts that are ours, a token where others can reach them."""
+"""Access to the pages: read-only methods, this server's host names, and a token if others can reach it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mzplan.host.network import is_named
 
 COOKIE = "mzplan_ui"
 SESSION = 12 * 3600  # seconds
-OPEN = ("/login", "/session", "/static/")  # what everybody may fetch; /session looks at the token itself
+OPEN = ("/login", "/session", "/static/")  # open to everyone; /session checks the token itself
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -34,8 +34,12 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """`token`: what is demanded, "" for nothing. `host`: the name in the address at which a proxy serves the
-    pages, "" for none; `is_secure`: whether that is https."""
+    """The rules for access.
+
+    - `token`: the required token, or "".
+    - `host`: the host name at which a proxy serves the pages, or "".
+    - `is_secure`: whether the proxy uses https.
+    """
 
     token: str = field(default="", repr=False)
     host: str = ""
@@ -46,11 +50,11 @@ class Access:
         return is_named(host, self.host, by_address=bool(self.token))
 
     def is_token(self, given: str) -> bool:
-        """Whether it is the token, in a time that tells nothing of it."""
+        """Whether this is the token. Takes constant time, which reveals nothing about the token."""
         return bool(self.token) and hmac.compare_digest(given.encode(), self.token.encode())
 
     def session(self) -> str:
-        """The value of a cookie that lets its bearer in for twelve hours."""
+        """Return a cookie's value that gives access for twelve hours."""
         until = str(int(time.time()) + SESSION)
         return f"{until}.{self._sign(until)}"
 
@@ -61,12 +65,12 @@ class Access:
         return until.isdecimal() and int(until) > time.time()
 
     def has_token(self, headers: Headers) -> bool:
-        """Whether a request brings the token itself."""
+        """Whether a request carries the token itself."""
         kind, _, given = headers.get("authorization", "").partition(" ")
         return kind.lower() == "bearer" and self.is_token(given.strip())
 
     def lets_in(self, headers: Headers) -> bool:
-        """Whether a request brings the token, or a cookie that was given for it."""
+        """Whether a request carries the token or a session cookie for it, or needs none."""
         return (
             not self.token
             or self.has_token(headers)
@@ -78,8 +82,7 @@ class Access:
 
 
 class AccessGuard:
-    """Stands before the pages. Refuses what it must, and gives every answer the headers that keep a browser
-    from taking it for anything else."""
+    """Guards the pages: refuses requests, and adds security headers for the browser to every answer."""
 
     def __init__(self, app: ASGIApp, access: Access):
         self._app = app

@@ -33,7 +33,7 @@ from mzplan.operations.project import Project
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.html import Content, element, static_text
 
-EVENTS_SHOWN = 20  # of a query; `mzplan events` has all
+EVENTS_SHOWN = 20  # of a query; `mzplan events` lists all
 EVENTS_OF = 7 * 86_400.0  # seconds
 _STATIC = {
     "graph.css": ("mzplan.render", "text/css"),
@@ -46,7 +46,9 @@ _STATIC = {
 
 
 def make_app(project: Project, follower: Follower, access: Access) -> ASGIApp:
-    """The pages of a project, for which a Guard has to stand. What blocks, Starlette runs in threads."""
+    """Return the app with a project's pages. It must run behind an AccessGuard.
+
+    Starlette runs blocking handlers in threads."""
     pages = Pages(project, follower, access)
     routes = [
         Route("/", pages.graph),
@@ -72,13 +74,13 @@ def make_app(project: Project, follower: Follower, access: Access) -> ASGIApp:
 
 
 class Pages:
-    """What each address answers. Nothing here is changed by a request."""
+    """The answers of each address. A request changes nothing."""
 
     def __init__(self, project: Project, follower: Follower, access: Access):
         self._project = project
         self._follower = follower
         self._access = access
-        self._origins: dict[tuple[int, Address], HistoryEntry | None] = {}  # of one serial
+        self._origins: dict[tuple[int, Address], HistoryEntry | None] = {}  # for one serial
 
     def graph(self, request: Request) -> Response:
         def content(overview: Overview) -> Content:
@@ -146,7 +148,7 @@ class Pages:
         return self._page(code, lambda _: content, "")
 
     async def live(self, request: Request) -> Response:
-        """What has changed since the version that a page has, as soon as something has; 204 for nothing."""
+        """Wait for changes since the version that a page has, and return them; 204 if there are none."""
         boot, _, number = request.query_params.get("since", "").partition("-")
         since = _number(number) if boot == self._follower.boot else None
         since = -1 if since is None else since
@@ -175,7 +177,9 @@ class Pages:
         return HTMLResponse(document("Sign in", ("login.js",), element("body", main)))
 
     def session(self, request: Request) -> Response:
-        """For the token, in the header Authorization, a cookie. A cookie is not enough: a session ends."""
+        """Exchange the token in the header Authorization for a cookie.
+
+        A cookie isn't accepted here, because a session must end."""
         if not self._access.has_token(request.headers):
             return PlainTextResponse("That is not the token.\n", 401, {"WWW-Authenticate": "Bearer"})
         answer = Response(status_code=204)
@@ -201,13 +205,13 @@ class Pages:
             if problem.status_code == 404 and " " in problem.detail
             else "There is no such page."
         )
-        if not self._access.lets_in(request.headers):  # below what is open to all: no word of the project
+        if not self._access.lets_in(request.headers):  # reveal nothing about the project
             return PlainTextResponse("There is no such page.\n", problem.status_code)
         shown = page("Not found", self._follower.view(), self._follower.boot, element("h1", text))
         return HTMLResponse(shown, problem.status_code)
 
     def failed(self, request: Request, problem: MzplanError) -> Response:
-        """What a single page could not read; the others go on. No page that is open to all reads anything."""
+        """Report what a single page could not read. Open pages read nothing, so they never get here."""
         text = render_diagnostics(problem.diagnostics, False)
         content = [element("h1", "This can't be shown"), element("pre", text, class_="box told")]
         known = any(diagnostic.kind == "no-such-serial" for diagnostic in problem.diagnostics)
@@ -215,7 +219,7 @@ class Pages:
         return HTMLResponse(shown, 404 if known else 503)
 
     def broken(self, request: Request, problem: Exception) -> Response:
-        """A defect: the log has it, the page only says so."""
+        """Report a defect. Only the log has its details."""
         content = [element("h1", "This can't be shown"), element("p", "The log of `mzplan ui` says why.")]
         return HTMLResponse(page("Problem", self._follower.view(), self._follower.boot, *content), 500)
 
@@ -238,7 +242,7 @@ class Pages:
 
 
 def _committed(overview: Overview, text: str) -> Address:
-    """The address of a resource that is there; else 404."""
+    """Return the address of a committed resource; otherwise raise 404."""
     try:
         address = Address.parse(text)
     except ValueError:
@@ -249,12 +253,12 @@ def _committed(overview: Overview, text: str) -> Address:
 
 
 def _number(text: str) -> int | None:
-    """A number of at most 15 digits; None for any other text."""
+    """Return a number of at most 15 digits; None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
 
 
 def _serial(request: Request, name: str) -> int:
-    """A serial of the path; else 404."""
+    """Return a serial from the path; otherwise raise 404."""
     serial = _number(request.path_params[name])
     if serial is None:
         raise HTTPException(404)

@@ -1,4 +1,4 @@
-"""ui: pages about the project, for a browser."""
+"""The command ui: pages about the project, for a browser."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def command_ui(invocation: Invocation, host: str, port: int, token_file: str | N
 
     try:
         serve(opened, host, port, access, begun)
-    except KeyboardInterrupt:  # how it is ended
+    except KeyboardInterrupt:  # the usual way to stop it
         invocation.end_progress()
     return ExitCode.OK

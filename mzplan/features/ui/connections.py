@@ -1,7 +1,7 @@
-"""Connections that hold a place and ask nothing: closed in time, and first of all where places run out.
+"""Closes idle connections in time, and earlier if the server runs out of places.
 
-uvicorn times a connection out after an answer, and not before or within a request. All of this is before any
-look at credentials.
+uvicorn times out a connection after an answer, but not before or during a request. All this happens before
+any credentials are checked.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from ipaddress import IPv6Address, ip_address
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEADERS = 10.0  # seconds in which the head of a request must be there
-PER_CLIENT = 64  # connections of one address at most: a browser has six
-PLACES = 200  # connections in all
+HEADERS = 10.0  # seconds within which a request's head must arrive
+PER_CLIENT = 64  # connections of one address: a browser has six
+PLACES = 200  # connections in total
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn's. Where its client has no place left, the oldest one of that client's that
-    waits for a request is closed; where nobody has, the oldest one that waits of all."""
+    """A connection of uvicorn.
+
+    If its client has no place left, the client's oldest waiting connection is closed. If the server has no
+    place left, the oldest waiting connection of all clients is closed."""
 
     waits_since = 0.0  # the loop's time
 
@@ -36,13 +38,13 @@ class Connection(H11Protocol):
             if len(group) >= most:
                 waiting = [connection for connection in group if connection.waits]
                 if not waiting and group is others:
-                    return  # all are at work: uvicorn says so (503)
+                    return  # all are busy: uvicorn answers 503
                 min(waiting, key=lambda connection: connection.waits_since, default=self).close()
                 return
 
     @property
     def network(self) -> str:
-        """Whom its client's address belongs to: of IPv6 its first half."""
+        """The client's address; for IPv6 its first half, which identifies the network."""
         try:
             address = ip_address((self.client or ("",))[0])
         except ValueError:
@@ -51,11 +53,11 @@ class Connection(H11Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether no request is under way."""
+        """Whether no request is in progress."""
         return self.cycle is None or self.cycle.response_complete
 
     def close(self) -> None:
-        """End it; it counts no longer."""
+        """Close the connection; it no longer counts."""
         self.connections.discard(self)
         self.transport.abort()
 

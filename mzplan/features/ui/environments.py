@@ -1,4 +1,4 @@
-"""Several environments of one project behind one address: a cookie says which one a browser looks at."""
+"""Serves several environments of one project at one address: a cookie names a browser's environment."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ _PATH = "/environment/"
 
 
 class Environments:
-    """The pages of each of `names`, opened by `opened` when they are first asked for; of `first` where no
-    cookie says otherwise. It stands behind the guard: a cookie chooses, and permits nothing."""
+    """The pages of each environment in `names`, which `opened` opens on first use.
+
+    Without a valid cookie, the environment is `first`. Runs behind the guard: the cookie only selects and
+    permits nothing."""
 
     def __init__(self, first: str, names: Sequence[str], opened: Callable[[str], ASGIApp]):
         self._first, self._names, self._open = first, names, opened
@@ -45,7 +47,7 @@ class Environments:
             if name not in self._apps:
                 try:
                     self._apps[name] = self._open(name)
-                except MzplanError as problem:  # it is tried again: the next time it may do
+                except MzplanError as problem:  # the next request tries again
                     report = element("pre", render_diagnostics(problem.diagnostics, False), class_="box told")
                     links = environment_links(self._names, name)
                     body = element("body", element("header", links), element("main", report))

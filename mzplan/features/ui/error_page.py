@@ -1,4 +1,4 @@
-"""What an error means and how it is mended: its part of docs/errors.md, which comes with the package."""
+"""The page of an error code: its section of docs/errors.md, which comes with the package."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _SECTION = re.compile(r"^### (MZ\d{3}): (.*)\n((?:(?!#{1,3} ).*\n?)*)", re.MULTI
 
 
 def code_link(code: str) -> Markup:
-    """A code with a link to its page; only its text, where it is none of mzplan's."""
+    """Return a code with a link to its page; only its text if it isn't mzplan's."""
     return element("a", code, href=f"/errors/{code}") if _CODE.fullmatch(code) else element("span", code)
 
 
 def linked(text: str) -> Content:
-    """A text in which each code is a link to its page."""
+    """Return a text in which each code links to its page."""
     parts = re.split(rf"\b({_CODE.pattern})\b", text)
     return [code_link(part) if number % 2 else part for number, part in enumerate(parts)]
 
 
 def error_page(code: str) -> Content | None:
-    """The page of a code; None where there is none."""
+    """Return the page of a code; None if it has no section."""
     section = _sections().get(code)
     if section is None:
         return None
@@ -46,6 +46,6 @@ def error_page(code: str) -> Content | None:
 @cache
 def _sections() -> dict[str, tuple[str, str]]:
     inside = files("mzplan") / "_docs" / "errors.md"
-    path = inside if inside.is_file() else Path(__file__).parents[3] / "docs" / "errors.md"  # of a checkout
+    path = inside if inside.is_file() else Path(__file__).parents[3] / "docs" / "errors.md"  # in a checkout
     text = path.read_text(encoding="utf-8")
     return {match[1]: (match[2], match[3]) for match in _SECTION.finditer(text)}

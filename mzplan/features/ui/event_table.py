@@ -1,4 +1,4 @@
-"""What has happened, as a table: of a query, or for a serial."""
+"""A table of past events: of a query, or of a serial."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOKS = {
 
 
 def event_table(title: str, found: EventList) -> Content:
-    """The events in their order; nothing where there are none."""
+    """Return the events as a table in their order, or None without events."""
     if not found.events:
         return None
     rows = [_row(event) for event in found.events[:_SHOWN]]

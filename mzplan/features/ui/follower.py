@@ -1,4 +1,4 @@
-"""Follows the store for the pages: one thread reads it, every page shows what it has read last."""
+"""Follows the store for the pages: one thread reads it, and every page shows the latest result."""
 
 from __future__ import annotations
 
@@ -23,19 +23,23 @@ from mzplan.render.status import COLUMNS, row
 
 log = logging.getLogger("mzplan.ui")
 
-LOOK = 1.0  # seconds between two looks while somebody has a page open
-WATCHED = 10.0  # seconds after a page's last question in which it counts as open
-HELD = 8.0  # seconds that a question for what is new is kept waiting, at most
-FIRST = 20.0  # seconds that the first page waits for the first look
+LOOK = 1.0  # seconds between two reads while a page is open
+WATCHED = 10.0  # seconds after a page's last request for which it counts as open
+HELD = 8.0  # maximum seconds for which a request for changes waits
+FIRST = 20.0  # seconds that the first page waits for the first read
 _NUMBERS = tuple(COLUMNS.index(name) for name in ("STEP", "ROWS", "ROWS/S", "LAG"))
 
-Numbers = tuple[str, ...]  # latency; step, rows, rows/s and lag as `status` shows them
+Numbers = tuple[str, ...]  # latency, step, rows, rows/s and lag, as `status` shows them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What pages show. `overview` is the last one that could be read, None before the first; `problem` says
-    why it is not of now. `version` goes up with any change, `page` with one of more than numbers."""
+    """The content of the pages.
+
+    - `overview`: the last one that could be read; None before the first.
+    - `problem`: why it isn't current, if it isn't.
+    - `version`: increases with every change; `page`: increases unless only numbers changed.
+    """
 
     overview: Overview | None = None
     problem: tuple[Diagnostic, ...] = ()
@@ -46,10 +50,10 @@ class View:
 
 
 class Follower:
-    """Reads each second while a page is open, and each ten for the plots alone."""
+    """Reads the store every second while a page is open, and otherwise every ten, for the plots."""
 
     def __init__(self, reader: OverviewReader):
-        self.boot = secrets.token_hex(4)  # versions of another process are none of ours
+        self.boot = secrets.token_hex(4)  # tells this process's versions from another's
         self.samples = Samples()
         self._reader = reader
         self._view = View()
@@ -69,12 +73,12 @@ class Follower:
         self._thread.join(5)
 
     def end(self) -> None:
-        """Read no more, and keep nobody waiting."""
+        """Stop reading, and release waiting requests."""
         self.is_ended = True
         self._wake.set()
 
     def view(self) -> View:
-        """What is known now; keeps the reading going. Any thread."""
+        """Return the current view and keep the reading active. Any thread may call this."""
         idle = time.monotonic() - self._asked > LOOK
         self._asked = time.monotonic()
         if idle:
@@ -83,7 +87,7 @@ class Follower:
         return self._view
 
     async def view_after(self, version: int) -> View:
-        """The view once it has another version; after some seconds, as it is."""
+        """Return the view once its version changes, or unchanged after some seconds."""
         view = await run_in_threadpool(self.view)
         until = time.monotonic() + HELD
         while view.version == version and time.monotonic() < until and not self.is_ended:
@@ -99,7 +103,7 @@ class Follower:
             self._look()
             watched = began - self._asked < WATCHED
             pause = max(LOOK, self._reader.pause) if watched else EVERY
-            # Woken, the pause is still kept: a reader must not be able to make this loop spin.
+            # Keep a minimum pause even if woken: a reader must not be able to make this loop spin.
             spent = time.monotonic() - began
             if self._wake.wait(max(0.0, pause - spent)) and not self.is_ended:
                 time.sleep(max(0.0, min(LOOK, self._reader.pause) - spent))
@@ -109,7 +113,7 @@ class Follower:
             overview = self._reader.read()
         except MzplanError as problem:
             self._show(self._view.overview, problem.diagnostics)
-        except Exception:  # a defect: the page says that it is not of now, and the next look may do better
+        except Exception:  # a defect: the page says that it isn't current, and the next read may succeed
             if self._view.problem != (_DEFECT,):
                 log.exception("the store could not be read")
             self._show(self._view.overview, (_DEFECT,))
@@ -122,7 +126,7 @@ class Follower:
         now = time.time()
         if now - self._recalled >= SAMPLED_EVERY:
             self._recalled = now
-            with contextlib.suppress(MzplanError):  # what is only drawn hides nothing else
+            with contextlib.suppress(MzplanError):  # plots are optional, so their failure hides nothing else
                 self.samples.recalled = self._reader.recent()
         for query in overview.status.queries:
             if query.observation is not None and query.observation.run_id:
@@ -162,7 +166,7 @@ def _numbers(query: QueryStatus) -> Numbers:
 
 
 def _essence(overview: Overview | None) -> Iterator[object]:
-    """What changes a page, and not only numbers on it."""
+    """Yield the values whose change affects more than a page's numbers."""
     if overview is None:
         return
     status = overview.status

@@ -1,4 +1,4 @@
-"""What all pages have: navigation, the problem of the store, and the part that is exchanged as it changes."""
+"""The frame of all pages: navigation, the store's problem, and the part that updates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGES = {"graph": "/", "queries": "/queries", "history": "/history", "open": "/o
 
 
 def page(title: str, view: View, boot: str, *content: Content, current: str = "", refresh: int = 0) -> str:
-    """A page. `current`: its entry of PAGES; `refresh`: seconds after which it is exchanged in any case."""
+    """Return a page. `current`: its entry in PAGES; `refresh`: seconds after which it always updates."""
     project = _title(view)
     links = [
         element("a", name.capitalize(), _open(name, view), href=href, aria_current=name == current and "page")
@@ -51,7 +51,7 @@ def page(title: str, view: View, boot: str, *content: Content, current: str = ""
 
 
 def environment_links(names: Iterable[str], current: str) -> Markup:
-    """To the same pages of each environment of the project."""
+    """Return links to the pages of each of the project's environments."""
     links = [
         element("a", name, href=f"/environment/{name}", aria_current=name == current and "true")
         for name in names
@@ -66,7 +66,7 @@ def _environments(view: View) -> Markup | None:
 
 
 def document(title: str, scripts: Iterable[str], body: Markup) -> str:
-    """All of what a browser is given. `scripts` by their names in /static."""
+    """Return the whole HTML document. `scripts`: their names in /static."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -81,29 +81,29 @@ def document(title: str, scripts: Iterable[str], body: Markup) -> str:
 
 
 def chip(text: str, look: str) -> Markup:
-    """A word in the colour of what it means."""
+    """Return a word in the colour of its meaning."""
     return element("span", text, class_=f"chip look-{look}")
 
 
 def moment(seconds: float | None) -> Markup:
-    """A point in time, to the second, UTC: it does not go out of date while a page is open."""
+    """Return a time in UTC, to the second. Unlike an age, it stays right while a page is open."""
     if seconds is None:
         return element("span", "-")
     try:
         at = datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):  # whoever writes a store writes any number
+    except (ValueError, OverflowError, OSError):  # a store may contain any number
         return element("span", "-")
     return element("time", at.strftime("%Y-%m-%d %H:%M:%S UTC"), datetime=at.isoformat(timespec="seconds"))
 
 
 def facts(found: Iterable[tuple[str, Content]]) -> Markup:
-    """Names and what they are, side by side."""
+    """Return names and values side by side."""
     pairs = [element("div", element("dt", name), element("dd", content)) for name, content in found]
     return element("dl", pairs, class_="facts")
 
 
 def scrolled(content: Content, label: str) -> Markup:
-    """What may be wider than the page; it scrolls with the keyboard, too."""
+    """Return content that may be wider than the page; the keyboard can scroll it too."""
     return element("div", content, class_="scroll", tabindex=0, role="region", aria_label=label)
 
 
@@ -125,7 +125,7 @@ def _read_at(view: View) -> str:
 
 
 def _open(name: str, view: View) -> str:
-    """How much is open, beside the name of that page."""
+    """Return the number of open items, to show beside the name of that page."""
     if name != "open" or view.overview is None:
         return ""
     number = len({str(p.address) for p in view.overview.pending} | {d.address for d in view.overview.drift})

@@ -1,4 +1,4 @@
-"""The graph of what is committed, coloured by condition; by connections where it is large."""
+"""The graph of the committed resources, coloured by condition, and grouped by connection if it is large."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mzplan.render.html import Content, Markup, element
 from mzplan.render.plan_page import search_field
 from mzplan.render.status import COLUMNS, row
 
-# The first is what a person looks at first.
+# Ordered by urgency: people look at the first ones first.
 CONDITIONS: tuple[Condition, ...] = (
     "rejected",
     "failed",
@@ -29,7 +29,7 @@ CONDITIONS: tuple[Condition, ...] = (
 
 
 def graph_page(overview: Overview, connection: Address | None = None, *, every: bool = False) -> Content:
-    """The whole graph, or what a connection reaches. `every`: each query by itself, however many."""
+    """Return the whole graph, or a connection's part of it. `every`: never group the queries."""
     of = element("h1", "Graph")
     shown: Collection[Address] = overview.state.resources.keys()
     whole: Content = None
@@ -54,7 +54,7 @@ def graph_page(overview: Overview, connection: Address | None = None, *, every: 
 
 
 def summary(overview: Overview) -> Markup:
-    """How many queries are in which condition, and whether the instances have a runner."""
+    """Return the number of queries in each condition, and whether the instances have a runner."""
     numbers = Counter(query.condition for query in overview.status.queries)
     chips = [
         element(
@@ -79,8 +79,9 @@ def drawing(
     group: bool = False,
     looks: Mapping[Address, tuple[str, str]] | None = None,
 ) -> Markup:
-    """The graph of the resources `shown`. `looks`: of some, another look and note than what their condition
-    gives."""
+    """Return the graph of the resources `shown`.
+
+    `looks`: a look and note for some resources, in place of the ones for their condition."""
     graph, state = overview.graph, overview.state
     addresses = sorted((address for address in shown if address in state.resources), key=natural)
     inside = set(addresses)
@@ -116,7 +117,7 @@ def drawing(
 
 
 def own_connections(overview: Overview, address: Address) -> list[Address]:
-    """The connections that a query names itself."""
+    """Return the connections that a query itself names."""
     return [used for used in overview.graph.dependencies(address) if used.kind == "connection"]
 
 

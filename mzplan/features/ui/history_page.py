@@ -1,4 +1,4 @@
-"""The history: who has committed what, and any serial, or two of them compared, as a plan is shown."""
+"""The history: who committed what, one serial, or the difference of two, as a plan shows it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMNS = ("Serial", "When", "Who", "What", "Message", "Ended")
 
 
 def history_page(store: Store) -> Content:
-    """The newest first."""
+    """Return the list of serials, the newest first."""
     entries = store.read_history(_SHOWN)
     if not entries:
         return [element("h1", "History"), element("p", "Nothing is committed yet.", class_="quiet")]
@@ -41,7 +41,7 @@ def history_page(store: Store) -> Content:
 
 
 def serial_page(store: Store, serial: int) -> Content:
-    """One serial: who, why, and what it has changed."""
+    """Return one serial: who, why, and what it changed."""
     entry = entry_of(store, serial)
     commit, outcome = entry.commit, entry.outcome
     details: list[tuple[str, Content]] = [
@@ -73,7 +73,7 @@ def serial_page(store: Store, serial: int) -> Content:
 
 
 def difference_page(store: Store, before: int, after: int) -> Content:
-    """What is to change of one serial to make another of it."""
+    """Return the changes that lead from one serial to another."""
     link = element("a", "The other way round", href=f"/history/{after}..{before}")
     return [
         element("h1", f"From serial {before} to serial {after}"),
@@ -83,7 +83,7 @@ def difference_page(store: Store, before: int, after: int) -> Content:
 
 
 def origin(entry: HistoryEntry | None) -> Content:
-    """Which serial has put something there, and who."""
+    """Return the serial that made a resource what it is now, and its author."""
     if entry is None:
         return None
     link = element("a", f"serial {entry.serial}", href=f"/history/{entry.serial}")

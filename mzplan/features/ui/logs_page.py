@@ -1,4 +1,4 @@
-"""What the runner on this machine has logged of a query, as `mzplan logs` reads it."""
+"""The log lines of a query by the runner on this machine, as `mzplan logs` reads them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.html import Content, element
 from mzplan.render.text import cut
 
-_SHOWN = 200  # entries, the newest; `mzplan logs` has all
-_LONGEST = 8000  # characters of one
+_SHOWN = 200  # the newest entries; `mzplan logs` has all
+_LONGEST = 8000  # characters of an entry
 
 
 def logs_page(project: Project, overview: Overview, address: Address) -> Content:
-    """The newest entries, the last one below; or why there is no log here."""
+    """Return the newest entries, the last one at the bottom, or why there is no log here."""
     state, head = overview.state, element("h1", "Logs of ", resource_link(address))
     try:
         entries = deque(read_logs(project, state, [state.resources[address]], None), maxlen=_SHOWN)

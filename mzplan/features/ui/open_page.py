@@ -1,4 +1,4 @@
-"""What is not as committed: pending, rejected and failed changes, and drift."""
+"""Everything that isn't as committed: pending, rejected and failed changes, and drift."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from mzplan.features.ui.overview import Overview
 from mzplan.model.address import Address
 from mzplan.render.html import Content, Markup, element
 
-_SHOWN = 500  # of each; the commands list all
+_SHOWN = 500  # in each list; the commands show all
 
 
 def open_page(overview: Overview) -> Content:
-    """Both lists; what they have in common stands in both, as in `plan` and `drift`."""
+    """Return both lists. As in `plan` and `drift`, an item may be in both."""
     pending = [
         _item(
             resource_link(p.address),
@@ -48,7 +48,7 @@ def _item(name: Content, word: str, look: str, said: str) -> Markup:
 
 
 def _named(text: str) -> Content:
-    """A link, where it is the address of a resource: drift also names instances."""
+    """Return a link if the text is a resource's address: drift also names instances."""
     try:
         return resource_link(Address.parse(text))
     except ValueError:

@@ -1,6 +1,6 @@
-"""All that the store shows of a project at one moment, for those who look again and again.
+"""Everything that the store shows of a project at one moment, for callers that poll it.
 
-Nothing but the store is read: no secret is resolved, no server and no warehouse is reached.
+Only the store is read. No secret is resolved, and no server or warehouse is contacted.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from mzplan.plan.drift import find_pending
 from mzplan.store.newest_status import NewestStatus
 from mzplan.store.store import Store
 
-HISTORY = 100  # serials, at most, that are compared to find where a resource comes from
+HISTORY = 100  # maximum serials to compare when looking for a resource's origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """State and statuses, and what follows from them. `read_at` in seconds since the epoch. `drift` is what
-    the statuses show: not that of secrets or of storage, which `mzplan drift` compares too."""
+    """State and statuses, with what follows from them.
+
+    `read_at` is in seconds since the epoch. `drift` comes from the statuses; `mzplan drift` also compares
+    secrets and storage."""
 
     state: State
     status: ProjectStatus
@@ -44,7 +46,7 @@ class Overview:
 
 
 class OverviewReader:
-    """Reads the store again and again; what has not changed since the last time is not read. One thread."""
+    """Polls the store, and reads only files that have changed. For one thread."""
 
     def __init__(self, project: Project):
         self._project = project
@@ -55,17 +57,18 @@ class OverviewReader:
 
     @property
     def place(self) -> str:
-        """Where the store is, for people."""
+        """The location of the store, for people."""
         return self._store.backend.describe()
 
     @property
     def pause(self) -> float:
-        """Seconds to leave between two looks, at least."""
+        """The minimum number of seconds between two reads."""
         return self._store.backend.idle
 
     def read(self) -> Overview:
-        """The overview now: the very object of the last time where nothing has changed. Raises MzplanError
-        where the store can't be read."""
+        """Return the current overview; the same object as before if nothing has changed.
+
+        Raises MzplanError if the store can't be read."""
         version = self._store.state_version()
         if self._state is None or self._state[0] != version:
             state = self._there(self._store.read_state())
@@ -77,18 +80,18 @@ class OverviewReader:
         leases = [self._store.leases.leader(name) for name in names]
         alive = tuple(lease.epoch if lease is not None else None for lease in leases)
         seen_now = (version, tuple(self._statuses[name].version for name in names), alive)
-        # Whether a query has stalled is a matter of time alone, so now and then it is compared again.
+        # Whether a query has stalled depends on time alone, so compare again now and then.
         now = time.time()
         if self._last is None or self._last[0] != seen_now or now - self._last[1].read_at > 30:
             self._last = (seen_now, self._made(state, graph, now))
         return self._last[1]
 
     def recent(self) -> Recent:
-        """What the runners have recorded of the last hour, of all queries. Raises MzplanError as `read`."""
+        """Return the samples that runners recorded in the last hour, of all queries. Raises MzplanError."""
         return {a: samples for name in self._statuses for a, samples in self._store.read_recent(name).items()}
 
     def _there(self, state: State) -> State:
-        """A store without any file is that of a new project, unless there was a state in it before."""
+        """Return the state. Raises MZ030 if it is empty but wasn't before: then it isn't a new project."""
         before = self._state[1] if self._state is not None else state
         if before.lineage and not state.lineage:
             raise error(
@@ -115,14 +118,15 @@ class OverviewReader:
 
 
 def declaration(resource: ResourceState) -> str:
-    """A committed resource as a file would declare it: YAML, with secrets as their references."""
+    """Return a committed resource as YAML, as a file would declare it; secrets are references."""
     section = next(name for name, kind in SECTIONS.items() if kind == resource.address.kind)
     return document({section: {resource.address.name: dict(resource.body)}})
 
 
 def origin_of(store: Store, state: State, address: Address) -> HistoryEntry | None:
-    """The serial that has made a resource what it is now. None where the last hundred have not, or the
-    history does not reach so far."""
+    """Return the serial that made a resource what it is now.
+
+    Returns None if it is older than the last hundred serials or than the history."""
     now, origin = state.resources.get(address), state.serial
     for serial in sorted(store.serials(), reverse=True)[:HISTORY]:
         earlier = store.read_serial(serial) if serial < state.serial else None

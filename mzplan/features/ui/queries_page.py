@@ -1,4 +1,4 @@
-"""The table of all queries: what needs a person first, numbers live."""
+"""The table of all queries with live numbers; the queries that need attention come first."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from mzplan.render.text import cut
 
 NUMBERS = ("Latency", "Step", "Rows", "Rows/s", "Lag")
 _COLUMNS = ("Query", "Condition", "Connection", "Error", *NUMBERS, "Last batch", "Instance")
-_ERROR = 160  # characters; the page of the query has all of it
+_ERROR = 160  # characters; the query's own page shows the whole error
 
 
 def queries_page(view: View, only: str = "", connection: str = "") -> Content:
-    """Every query, or those in one condition, and of one connection: that which they use, or which what they
-    read uses."""
+    """Return all queries, or only queries in a condition, or of a connection.
+
+    A query is of a connection if it uses it, or reads from a query that does."""
     overview = view.overview
     assert overview is not None
     used = {address: sorted(_connections(overview, address)) for address in overview.queries}
@@ -93,7 +94,7 @@ def _row(overview: Overview, query: QueryStatus, numbers: Mapping[Address, tuple
 
 
 def _error(query: QueryStatus) -> Content:
-    """Why the last attempt has failed, how many have, and when the next one is due."""
+    """Return why the last attempt failed, the number of failures, and the time of the next attempt."""
     seen = query.observation
     if seen is None or not seen.error:
         return None

@@ -1,4 +1,4 @@
-"""One resource: how it does, what depends on it, what a change would reach, and how it is declared."""
+"""The page of one resource: its condition, its dependents, a change's impact, and its declaration."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from mzplan.render.cause_text import cause_in_words
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.status import COLUMNS, notes, row
 
-_STEPS = 20  # that are shown: whoever writes a store writes any number
+_STEPS = 20  # the most to show: a store may contain any number
 _STEP = ("Step", "When", "Rows")
 _HOUR = 3600.0  # seconds
 _WIDTH, _HEIGHT, _LEFT, _FOOT = 640, 150, 64, 22
-_GAP = 150.0  # seconds without a sample (runners record each minute), after which the line is interrupted
-_DRAWN = 200  # nodes; what a connection of many queries reaches is listed instead
+_GAP = 150.0  # seconds without a sample that break the line; runners record one each minute
+_DRAWN = 200  # nodes; a larger impact is a list instead
 
 
 def resource_page(
@@ -35,8 +35,9 @@ def resource_page(
     origin: Content = None,
     events: EventList = NOTHING,
 ) -> Content:
-    """All about a committed resource. `origin`: which serial has put it there, and who; `events`: what has
-    happened to it."""
+    """Return the page of a committed resource.
+
+    `origin`: the serial that made it what it is, with its author. `events`: its past events."""
     resource, query = overview.state.resources[address], overview.queries.get(address)
     return [
         element("h1", str(address), " ", chip(query.condition, query.condition) if query else None),
@@ -75,7 +76,7 @@ def _facts(overview: Overview, resource: ResourceState, query: QueryStatus | Non
 
 
 def measures(seen: Observation) -> list[tuple[str, Content]]:
-    """Return what the last batch took, what state the query keeps, and what its runner has counted."""
+    """Return the last batch's measures, the size of the query's state, and the runner's counters."""
     pairs: list[tuple[str, Content]] = []
     for name, measure in MEASURES.items():
         if (number := getattr(seen, name)) is not None:
@@ -93,9 +94,9 @@ def _notes(query: QueryStatus) -> Content:
 
 
 def _open(overview: Overview, address: Address) -> Content:
-    """What of it is not as committed."""
+    """Return what isn't as committed about this resource."""
     query = overview.queries.get(address)
-    is_shown = query is not None and query.observation is not None and query.observation.error  # stands above
+    is_shown = query is not None and query.observation is not None and query.observation.error  # shown above
     lines = [
         f"pending: {p.condition}" if is_shown else f"pending: {p.condition}: {p.reason}"
         for p in overview.pending
@@ -133,7 +134,7 @@ def _plots(query: QueryStatus, samples: Samples) -> Content:
 
 
 def _conditions(changes: list[tuple[float, Condition]]) -> Content:
-    """Where it has had more than one in the last hour: since when each."""
+    """Return the conditions of the last hour with their start times, if there was more than one."""
     if len(changes) < 2:
         return None
     lines = [
@@ -143,7 +144,7 @@ def _conditions(changes: list[tuple[float, Condition]]) -> Content:
 
 
 def last_steps(query: QueryStatus) -> Content:
-    """The last micro-batches, as the runner has reported them."""
+    """Return the last micro-batches, as the runner reported them."""
     steps = query.observation.last_steps[:_STEPS] if query.observation is not None else ()
     if not steps:
         return None
@@ -167,7 +168,7 @@ def last_steps(query: QueryStatus) -> Content:
 
 
 def _reach(overview: Overview, address: Address) -> Content:
-    """What it needs and what depends on it, as a graph, with what a change of it would do to each."""
+    """Return its requirements and dependents as a graph, with the effect of a change on each."""
     graph = overview.graph
     impact = graph.impact(address)
     looks = dict.fromkeys(impact.restarts, ("restart", "would restart"))
@@ -194,7 +195,7 @@ def _reach(overview: Overview, address: Address) -> Content:
 
 
 def plot(points: Sequence[Point], label: str, now: float) -> Markup:
-    """The points of the hour before `now`; a line wherever samples follow each other."""
+    """Return a plot of the hour before `now`; a line connects consecutive samples."""
     shown = [(at, value) for at, value in points if now - _HOUR <= at <= now]
     most = max((value for _, value in shown if value is not None), default=0.0) or 1.0
     right, bottom = _WIDTH - 8, _HEIGHT - _FOOT

@@ -1,5 +1,7 @@
-"""Rates and lag of the last hour: what this process has seen since it runs, in memory of a fixed size, and
-before that what the runners have recorded."""
+"""Rates and lag of the last hour.
+
+This process's own samples take a fixed amount of memory. Earlier samples come from the runners' records.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,16 @@ from mzplan.model.observed import Condition, Recent
 from mzplan.model.state import QueryStatus
 
 EVERY = 10.0  # seconds between two samples
-KEPT = 360  # samples of each query: an hour
-RUNS = 20  # starts of each query that are remembered
+KEPT = 360  # samples of each query: one hour
+RUNS = 20  # starts remembered for each query
 
 Point = tuple[float, float | None]  # seconds since the epoch, and a value
 
 
 class Samples:
-    """A ring for each query: 360 samples of two numbers, 6 KB. One thread adds; who reads
-    meanwhile, in another one, sees a sample more or less."""
+    """A ring of samples for each query: 360 samples of two numbers, 6 KB.
+
+    One thread adds. A concurrent reader may see one sample more or less."""
 
     def __init__(self, kept: int = KEPT):
         self._kept = kept
@@ -30,10 +33,10 @@ class Samples:
         self._times = array("d", [math.nan]) * kept
         self._values: dict[Address, tuple[array[float], array[float]]] = {}
         self._runs: dict[Address, deque[tuple[float, str]]] = {}
-        self.recalled: Recent = {}  # what the runners have recorded, also before this process
+        self.recalled: Recent = {}  # the runners' records, which also cover the time before this process
 
     def add(self, queries: Iterable[QueryStatus], now: float) -> None:
-        """A sample of every query, at `now` in seconds since the epoch. Those that are gone are forgotten."""
+        """Add a sample of every query at `now` (seconds since the epoch), and forget removed queries."""
         at = self._taken % self._kept
         self._times[at] = now
         present = set()
@@ -49,25 +52,26 @@ class Samples:
         self._taken += 1
 
     def started(self, address: Address, run_id: str, now: float) -> None:
-        """A run of a query that was seen at `now`; the same one again says nothing."""
+        """Record that a run of a query was seen at `now`; a known run changes nothing."""
         runs = self._runs.setdefault(address, deque(maxlen=RUNS))
         if not runs or runs[-1][1] != run_id:
             runs.append((now, run_id))
 
     def runs(self, address: Address) -> list[float]:
-        """When each run of a query was first seen, the oldest first; the first one may have begun before."""
+        """Return when each run of a query was first seen, the oldest first. The first may have begun
+        earlier."""
         return [at for at, _ in list(self._runs.get(address, ()))]
 
     def rates(self, address: Address) -> list[Point]:
-        """Rows per second, the oldest first."""
+        """Return rows per second, the oldest first."""
         return self._points(address, 0)
 
     def lags(self, address: Address) -> list[Point]:
-        """What was not read yet, in the query's own unit."""
+        """Return the unread input, in the query's own unit."""
         return self._points(address, 1)
 
     def conditions(self, address: Address) -> list[tuple[float, Condition]]:
-        """When it was first seen in a condition after another one, the oldest first, by the minute."""
+        """Return the times, to the minute, at which the condition changed, the oldest first."""
         changes: list[tuple[float, Condition]] = []
         for at, _, _, condition in self.recalled.get(address, ())[-MINUTES:]:
             if not changes or changes[-1][1] != condition:
@@ -75,7 +79,7 @@ class Samples:
         return changes
 
     def _points(self, address: Address, which: int) -> list[Point]:
-        """What was recorded before this process looked, and from then on what it has seen itself."""
+        """Return the runners' records up to this process's first sample, then its own samples."""
         own = self._own(address, which)
         first = own[0][0] if own else math.inf
         recalled = self.recalled.get(address, ())[-MINUTES:]

@@ -25,11 +25,11 @@ from mzplan.operations.project import Project
 
 TOKEN_VARIABLE = "MZPLAN_UI_TOKEN"
 SHORTEST = 16  # characters of a token
-_MAX_TOKEN = 4096  # bytes of its file
+_MAX_TOKEN = 4096  # bytes of the token file
 
 
 def read_token(file: str | None) -> str:
-    """The token of a file, or of the environment; "" where there is none. Raises MzplanError MZ186."""
+    """Return the token of a file or the environment; "" without one. Raises MzplanError MZ186."""
     where = file or f"${TOKEN_VARIABLE}"
     if file is not None:
         try:
@@ -49,8 +49,10 @@ def read_token(file: str | None) -> str:
 
 
 def access_for(host: str, token: str, url: str | None) -> Access:
-    """What is asked of those who reach `host`. Raises MzplanError MZ186 for an address that others reach, and
-    no token; a usage error for a `url` that is none."""
+    """Return the access rules for a server at `host`.
+
+    Raises MzplanError MZ186 if others can reach the address and there is no token, and a usage error for an
+    invalid `url`."""
     if not token and not _is_loopback(host):
         raise refusal(
             "MZ186",
@@ -71,10 +73,11 @@ def access_for(host: str, token: str, url: str | None) -> Access:
 def serve(
     opened: Callable[[str], Project], host: str, port: int, access: Access, begun: Callable[[str, int], None]
 ) -> None:
-    """Serve until the process is interrupted (KeyboardInterrupt). `opened` gives the project in an
-    environment by its name ("": that which the command is about). Whom a token lets in sees that one alone,
-    users of this machine any of them. `begun` is called with address and port once connections are taken.
-    Raises MzplanError MZ188 where that can't be."""
+    """Serve until the process is interrupted (KeyboardInterrupt). Raises MzplanError MZ188 if it can't serve.
+
+    `opened` returns the project in an environment ("": the command's own). With a token, visitors see only
+    that one; without, users of this machine can choose any. `begun` is called with address and port once the
+    server accepts connections."""
     import uvicorn
 
     project = opened("")

@@ -1,8 +1,9 @@
-"""ALTER and VALIDATE statements: their grammar, and what they mean for the body of a resource.
+"""ALTER and VALIDATE statements: their grammar, and their meaning for the body of a resource.
 
-grammar.lark is the grammar; `parser` turns a text into a frozen statement (lark is imported only there);
-`meaning` turns its actions into edits of a body; names of options come from the schemas (`x-sql`).
+grammar.lark is the grammar. `parser` turns a text into frozen statements and is the only module that imports
+lark. `meaning` turns their actions into edits of a body. The names of options come from the schemas
+(`x-sql`).
 
-May not: read files, touch the store, or know a type of connection by its name. Mistakes in a statement become
-Diagnostics that point at its column; a secret written out in it is never shown.
+This package must not read files, touch the store, or know a connection type by name. Mistakes in a statement
+become Diagnostics that point at their column. A secret written out in a statement is never shown.
 """

@@ -1,4 +1,4 @@
-"""What the actions of a statement mean for a resource's body: edits, or every mistake at its column."""
+"""Turns a statement's actions into edits of a resource's body, or reports every mistake at its column."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mzplan.secrets.references import is_reference
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """The edits of a statement, each with its location; or its mistakes (then there are no edits)."""
+    """The edits of a statement, each with its location; or its mistakes, and then no edits."""
 
     edits: tuple[PropertyEdit, ...] = ()
     locations: tuple[At, ...] = ()
@@ -27,8 +27,9 @@ class Meaning:
 
 
 def meaning_of(text: str, statement: Alter, address: Address, kind: ResourceKind) -> Meaning:
-    """The edits that the actions request of a resource of this kind: all, or none and every mistake (MZ073:
-    does not fit the connection; MZ073: actions that contradict)."""
+    """Return the edits that the actions request of a resource of this kind, or every mistake.
+
+    MZ073 reports actions that don't fit the connection or contradict each other."""
     reader = _ClauseReader(text, statement, address, kind)
     mistakes = [*reader.type_errors()] or [*reader.unknown(), *reader.contradictions(), *reader.words()]
     if mistakes:
@@ -41,7 +42,7 @@ def meaning_of(text: str, statement: Alter, address: Address, kind: ResourceKind
 
 
 def clear_locations(statement: Alter, kind: ResourceKind) -> tuple[At, ...]:
-    """The locations of values that hold no secret, nor are said to, and may be shown in an excerpt."""
+    """Return the locations of values that aren't secret, which an excerpt may show."""
     options = StatementOptions(kind)
     return tuple(
         action.value.at
@@ -57,7 +58,7 @@ def clear_locations(statement: Alter, kind: ResourceKind) -> tuple[At, ...]:
 
 
 def type_name(type_: str) -> str:
-    """A type as statements write it: `SSH TUNNEL`."""
+    """Return a type as statements write it: `SSH TUNNEL`."""
     return type_.replace("-", " ").upper()
 
 
@@ -66,7 +67,7 @@ class _ClauseReader:
         self.text, self.statement, self.address, self.kind = text, statement, address, kind
         self.options = StatementOptions(kind)
         self.shown = clear_locations(statement, kind)
-        # Words where an option takes none: perhaps a secret whose quotes were forgotten.
+        # Words for an option that takes none may be a secret whose quotes were forgotten.
         self.hidden = tuple(
             action.value.at
             for action in statement.actions
@@ -107,7 +108,7 @@ class _ClauseReader:
             if whole in self.options.single:
                 summary, detail, hint = f"{whole} needs a value", "", f"write SET {whole} = …"
             elif start and action.value is not None:
-                # What follows is not part of the option, and may be a secret.
+                # The words after it aren't part of the option, and may be a secret.
                 summary, detail, hint = "A text without quotes", "", f"write SET {start} = 'text'."
             else:
                 name = action.option.name
@@ -118,7 +119,7 @@ class _ClauseReader:
             yield self.point(action.option.at, "MZ073", summary, detail, hint)
 
     def words(self) -> Iterator[Diagnostic]:
-        """Identifiers, where an option takes no name of anything."""
+        """Yield MZ072 for identifiers where an option doesn't take a name."""
         for action in self.statement.actions:
             value, option = action.value, self.option(action)
             if value is None or not value.word or option is None or _named(option) or _choices(option):
@@ -129,7 +130,7 @@ class _ClauseReader:
             yield replace(self.point(at, "MZ072", summary, quoted, hint), exit_code=ExitCode.USAGE)
 
     def contradictions(self) -> Iterator[Diagnostic]:
-        """Repeated options, and options of one property that contradict (rules 3 and 5 of ALTER)."""
+        """Yield repeated options, and contradictory options of one property (rules 3 and 5 of ALTER)."""
         first: dict[tuple[str, ...], Action] = {}
         for action in self.statement.actions:
             option = self.option(action)
@@ -150,13 +151,13 @@ class _ClauseReader:
 
     def edit(self, action: Action) -> PropertyEdit:
         option = self.option(action)
-        assert option is not None  # `unknown` has looked
+        assert option is not None  # `unknown` has checked this
         if action.value is None:
             return PropertyEdit(path=option.path, remove=True)
         return PropertyEdit(path=option.path, value=self._value(option, action.value))
 
     def _value(self, option: SqlOption, given: Value) -> Any:
-        """The value in the form of the property; the check of the connection finds values that don't fit."""
+        """Return the value in the property's form. The connection's check finds values that don't fit."""
         value = given.value
         if given.word:
             return _as_named(option, given)
@@ -204,8 +205,10 @@ def _choices(option: SqlOption) -> list[Any]:
 
 
 def _as_named(option: SqlOption, given: Value) -> Any:
-    """The value, read as SQL does: a name without quotes is taken in small letters; of an option with a fixed
-    choice of words, the word that differs only in case is taken."""
+    """Return the value as SQL reads it.
+
+    A name without quotes is in lower case. For an option with a fixed choice, returns the word that differs
+    only in case."""
     if given.quoted or not isinstance(given.value, str):
         return given.value
     alike = (choice for choice in _choices(option) if str(choice).lower() == given.value.lower())

@@ -1,4 +1,4 @@
-"""A text → frozen statements. The only module that imports lark."""
+"""Parses a text into frozen statements. The only module that imports lark."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from lark.exceptions import UnexpectedInput
 
 MAX_LENGTH = 64 * 1024
-_MAX_DIGITS = 18  # of a number: what fits 64 bits
-# The grammar's other terminals, for people; keywords stand for themselves.
+_MAX_DIGITS = 18  # of a number that fits 64 bits
+# The grammar's terminals, for people; keywords stand for themselves.
 _WORDS = {
     "WORD": "a name",
     "QUOTED": "",
@@ -52,8 +52,9 @@ _WORDS = {
 
 
 def parse_statements(text: str) -> tuple[Statement, ...]:
-    """Parse statements, one or more with `;` between them; VALIDATE stands alone. Raises MzplanError MZ072
-    (exit 64) that points at the column where it is wrong."""
+    """Parse one or more statements with `;` between them; VALIDATE stands alone.
+
+    Raises MzplanError MZ072 (exit 64) that points at the wrong column."""
     from lark.exceptions import UnexpectedInput
 
     if len(text) > MAX_LENGTH:
@@ -85,7 +86,7 @@ def _parser() -> Lark:
 
 
 class _StatementReader:
-    """Turns the tree of one text into a statement."""
+    """Turns the parse tree of a text into statements."""
 
     def __init__(self, text: str):
         self.text = text
@@ -115,7 +116,7 @@ class _StatementReader:
                 return ValidateConnection(name=names[0])
 
     def _name(self, tree: Tree[Token]) -> Name:
-        # As in SQL: a name without quotes means the one in small letters, whatever its case.
+        # As in SQL, a name without quotes is in lower case.
         token = _tokens(tree)[0]
         text = token[1:-1] if token.startswith('"') else token.lower()
         return Name(text=str(text), at=_at(token))
@@ -140,7 +141,7 @@ class _StatementReader:
                 yield from (Action(verb="RESET", option=self._option(t)) for t in _trees(tree, "option"))
 
     def _setting(self, tree: Tree[Token]) -> Action:
-        """`OPTION = value`, `OPTION "key" = value`, or `OPTION word`."""
+        """Read `OPTION = value`, `OPTION "key" = value`, or `OPTION word`."""
         (words,) = _trees(tree, "words")
         keys = _tokens(tree)
         if tree.data != "last_word":
@@ -184,7 +185,7 @@ class _StatementReader:
 
 
 def _repointing(alter: Alter) -> SetConnection | None:
-    """The statement that gives a source or sink another connection, and does nothing else."""
+    """Return the statement that only changes a source's or sink's connection; None for any other."""
     value = alter.actions[0].value
     option = alter.actions[0].option
     if len(alter.actions) > 1 or alter.kind == "connection" or value is None or not value.word:
@@ -225,8 +226,8 @@ def _at(token: Token) -> At:
 
 
 def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
-    """MZ072: what is wrong at the location where the parser stopped."""
-    # `accepts` is what can really follow; the others also have what could elsewhere, such as a `)`.
+    """Return MZ072 with the mistake at the location where the parser stopped."""
+    # `accepts` has the terminals that can follow here; the other sets also have terminals for other contexts.
     sets = (getattr(problem, name, None) for name in ("accepts", "expected", "allowed"))
     expected = {str(name) for name in next(filter(None, sets), ())}
     token = getattr(problem, "token", None)
@@ -272,7 +273,7 @@ def _wanted(expected: Iterable[str]) -> str:
 
 
 def _form(text: str) -> str:
-    """The syntax of the kind of statement that was probably meant."""
+    """Return the syntax of the kind of statement that was probably meant."""
     words = text.upper().split()[:2]
     match words:
         case ["ALTER", "SOURCE" | "SINK"]:

@@ -1,6 +1,6 @@
-"""Statements as data, and diagnostics that point into their text, with its secrets masked.
+"""Statements as data, and diagnostics that point into their text and mask its secrets.
 
-Locations are offsets of characters in the text of the statement, from 0.
+Locations are character offsets into the statement's text, from 0.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class Name:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option's words in upper case, one space apart: `SSL KEY`; and `key`, which entry of it: `CLIENT
-    OPTION "fetch.max.bytes"`."""
+    """An option's words in upper case, separated by single spaces: `SSH KEY`.
+
+    `key`: the entry in it: `CLIENT OPTION "fetch.max.bytes"`."""
 
     text: str
     at: At
@@ -50,9 +51,10 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """A literal: text, a number, true or false, or a list of texts and numbers. `secret`: written as
-    SECRET '…'. `word`: written without quotes, or in double ones (`quoted`): an identifier. The value may be
-    a secret that was written out, so it is left out of every repr."""
+    """A literal: text, a number, true or false, or a list of texts and numbers.
+
+    `secret`: written as SECRET '…'. `word`: an identifier, without quotes or in double quotes (`quoted`). The
+    value may be a written-out secret, so reprs leave it out."""
 
     value: Any = field(repr=False)
     at: At
@@ -63,7 +65,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """One option set, dropped or reset; `value` only for `SET`."""
+    """One option that is set, dropped or reset. Only `SET` has a `value`."""
 
     verb: Literal["SET", "DROP", "RESET"]
     option: Option
@@ -72,7 +74,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfResource:
-    """A statement about a resource. `names`: those of it that must be there, with their kinds."""
+    """A statement about a resource. `names`: the names, with kinds, that must exist."""
 
     kind: Kind
     name: Name
@@ -85,7 +87,7 @@ class _OfResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alter(_OfResource):
-    """Options of a resource. `validate`: the value of WITH (VALIDATE …), None where it is absent."""
+    """Changes options of a resource. `validate`: the value of WITH (VALIDATE …), or None."""
 
     as_type: Option | None = None
     actions: tuple[Action, ...]
@@ -126,10 +128,10 @@ Statement = Edit | ValidateConnection
 
 
 PATH = "<statement>"
-"""In place of a file's path in a diagnostic."""
-# A comment; or a text in single or double quotes, closed or not.
+"""Stands for a file's path in a diagnostic."""
+# A comment, or a text in single or double quotes, closed or not.
 _TEXT = re.compile(r"""--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*(?:'|\Z)|"[^"]*(?:"|\Z)""", re.S)
-# What stands behind an option with a secret's name, or behind SECRET, up to the next action.
+# The text after an option with a secret's name, or after SECRET, up to the next action.
 _BEHIND = re.compile(r"(?i)\b(?:PASSWORD|SECRET|TOKEN|KEY)\b[^,;]*")
 _UNSURE = re.compile(r"(?i)['\"]|--|/\*|\bSECRET\b")
 _QUOTED = re.compile(r"""('[^']*'|"[^"]*")""")
@@ -153,9 +155,10 @@ def point(
     address: Address | None = None,
     exit_code: ExitCode = ExitCode.ERROR,
 ) -> Diagnostic:
-    """An error at a location in the statement. Texts in quotes are masked, except references and those at the
-    locations `shown`: any other may be a secret. `shown` is None for a statement that can't be parsed.
-    `hidden`: other parts that are masked, too."""
+    """Return an error at a location in the statement.
+
+    Quoted texts are masked, except references and the locations in `shown`, because any text may be a secret.
+    `shown` is None for a statement that can't be parsed. `hidden`: other parts to mask."""
     excerpt, range_ = excerpt_of(text, at, shown, hidden)
     return Diagnostic(
         code=code,
@@ -172,7 +175,7 @@ def point(
 def excerpt_of(
     text: str, at: At, shown: Iterable[At] | None = (), hidden: Iterable[At] = ()
 ) -> tuple[str, SourceRange]:
-    """The line of the statement that contains a location, masked, and the location as a range."""
+    """Return the line of the statement that contains a location, masked, and the location's range."""
     start = min(at.start, len(text))
     line, column = _line_and_column(text, start)
     end_line, end_column = _line_and_column(text, max(start, min(at.end, len(text))))
@@ -186,7 +189,7 @@ def excerpt_of(
 
 
 def masked(text: str, shown: Iterable[At] = ()) -> str:
-    """The statement with asterisks for every text in quotes that may be a secret; its length stays."""
+    """Return the statement with asterisks for each quoted text that may be a secret. Keeps its length."""
     clear = [(at.start, at.end) for at in shown]
 
     def star(match: re.Match[str]) -> str:
@@ -200,16 +203,17 @@ def masked(text: str, shown: Iterable[At] = ()) -> str:
 
 
 def masked_broken(text: str) -> str:
-    """The statement with its values masked, if it can't be parsed, so that it is unknown what its quotes
-    enclose: from the first quote, comment or SECRET on, only keywords, words of options and references are
-    shown. Its length stays."""
+    """Return an unparsable statement with its values masked. Keeps its length.
+
+    It is unknown what its quotes enclose. So from the first quote, comment or SECRET on, only keywords, words
+    of options and references are shown."""
     match = _UNSURE.search(text)
     first = match.start() if match is not None else len(text)
     return _without_words(text[:first]) + _WORD.sub(_unknown, text[first:])
 
 
 def _without_words(shown: str) -> str:
-    """What is shown of a text, without words (not in quotes) that stand where a secret does."""
+    """Mask unquoted words in places where a secret may be."""
 
     def star(match: re.Match[str]) -> str:
         behind = match.group()
