@@ -1,4 +1,4 @@
-"""The fencing tokens (epochs) of a project. Each is handed out once and is higher than all earlier ones.
+"""The fencing tokens (epochs) of a project: each is handed out once, in increasing order.
 
 All instances share one sequence. A query that moves to another instance resumes under a higher epoch, and its
 targets refuse the previous runner. If the newest number is lost, the sequence continues from the highest
@@ -33,7 +33,9 @@ def next_epoch(backend: Backend) -> int:
 
 
 def raise_epoch(backend: Backend, least: int) -> None:
-    """Make the next epoch greater than `least`, which was handed out elsewhere. Raises MzplanError."""
+    """Make the next epoch greater than `least`, an epoch handed out elsewhere.
+
+    Raises MzplanError."""
     _put(backend, lambda newest: max(newest, least))
 
 

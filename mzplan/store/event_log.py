@@ -1,4 +1,4 @@
-"""The event log of an instance: what happened to its queries, across runners, for people to read.
+"""The event log of an instance: the past events of its queries, across runners, for people.
 
 The log consists of segments. Each segment is a key (`events/<instance>.<begin in ms>-<epoch>.jsonl`) with one
 line of JSON per event. Only the leading runner appends, to segments of its own epoch, so a runner that was
@@ -168,7 +168,7 @@ class EventReader:
     def newest_first(
         self, wanted: Callable[[bytes], bool], since: float = 0.0, until: float = math.inf
     ) -> Iterator[LoggedEvent]:
-        """Yield the events whose line is wanted, of all instances, the newest first by their own times.
+        """Yield the wanted events of all instances, the newest first by their own times.
 
         `since`, `until` (seconds since the epoch): segments that end before or begin after needn't be read.
         A segment is read only when it may contain the next event."""

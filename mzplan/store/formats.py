@@ -1,4 +1,4 @@
-"""The file formats of the store: State, Status, leases and accepted descriptions as deterministic JSON.
+"""The file formats of the store: State, Status, leases, … as deterministic JSON.
 
 The types define the content (see mzplan.model.codec); this module defines the layout. A state file has one
 line per resource, so its diffs read well in version control. A checksum over its other bytes detects

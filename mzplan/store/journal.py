@@ -1,4 +1,4 @@
-"""The journal of an instance: facts that a committed serial can't carry and a crash must not lose.
+"""The journal of an instance: facts that a serial can't carry and a crash must not lose.
 
 It has three files, with one line of JSON per entry:
 - `<instance>.jsonl`: storage that no resource claims any more. The runner writes it before it forgets the
@@ -24,7 +24,7 @@ from mzplan.store.formats import canonical, load_as
 class Dropped:
     """Dropped storage of one generation of a query.
 
-    `kind` and `name` are those of its former address; `dropped_at` is in seconds since the epoch."""
+    `kind` and `name` are from its former address; `dropped_at` is in seconds since the epoch."""
 
     id: Id
     generation: Positive

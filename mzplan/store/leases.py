@@ -1,4 +1,4 @@
-"""The leases of runners: which runner leads an instance, and whether it may still be running queries."""
+"""The leases of runners: which runner leads an instance, and whether it may still run queries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEARTBEAT = 1.0  # seconds
 
 
 class Sightings:
-    """Measures how long files stay unchanged, by this process's clock alone (`clock`: monotonic seconds).
+    """Measures how long files stay unchanged, by this process's own clock (monotonic seconds).
 
     A leader changes its lease every second, and stops its queries if it can't."""
 

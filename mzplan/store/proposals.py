@@ -1,4 +1,4 @@
-"""Proposals: changes that a runner validates where they will run, before anything is committed."""
+"""Proposals: changes that a runner validates where they will run, before they are committed."""
 
 from __future__ import annotations
 

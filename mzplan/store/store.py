@@ -60,7 +60,7 @@ APPEND_WAIT = 60.0  # seconds
 
 
 def open_store(settings: ProjectSettings) -> Store:
-    """Return the store that mzplan.yaml names. It is opened, and its library imported, on first use."""
+    """Return the store that mzplan.yaml names. It is opened on first use."""
     return Store(
         _backend(settings),
         settings.project,

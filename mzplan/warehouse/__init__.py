@@ -1,4 +1,4 @@
-"""Bytes on storage: checkpoints and collections below the warehouse, and the steps that their files record.
+"""Bytes on storage: checkpoints and collections below the warehouse, and their records of steps.
 
 It covers Spark's checkpoint log, Delta's log, the index of steps, replays, snapshots and content hashes, on
 this machine or in an object store. Both sides share it: the runner writes, commands read. Nothing here

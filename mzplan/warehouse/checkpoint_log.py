@@ -63,7 +63,7 @@ class CheckpointLog:
         return next(steps, -1)
 
     def is_written(self, step: int) -> bool:
-        """Whether Spark has run this done step, rather than mzplan having moved the checkpoint past it.
+        """Whether Spark has run this done step; if not, mzplan moved the checkpoint past it.
 
         A move leaves no trace elsewhere. Returns False for a step whose offsets aren't kept any more."""
         lines = self.lines(step)
@@ -71,7 +71,7 @@ class CheckpointLog:
             return len(lines) > 1 and _MOVED not in json.loads(lines[1]) and lines != self.lines(step - 1)
 
     def lines(self, step: int) -> list[str]:
-        """Return the lines of a step's offsets: a version, the batch's settings, then one line per source.
+        """Return the lines of a step's offsets: a version, the batch's settings, a line per source.
 
         Returns no lines if the step isn't there."""
         data = self._offsets.read(str(step)) if step >= 0 else None
@@ -95,7 +95,7 @@ class CheckpointLog:
             return offsets[0] if len(offsets) == 1 else offsets, began / 1000 if began else None
 
     def begin(self, query_id: str, earlier: CheckpointLog, position: str) -> None:
-        """Start a query with this id at `position` of an earlier checkpoint, after a step 0 that is done.
+        """Start a query with this id at `position` of an earlier checkpoint, after a done step 0.
 
         The query must be new and must not run. Repeating the call gives the same result."""
         folder = open_folder(self.spark)
@@ -151,7 +151,7 @@ class CheckpointLog:
                 self._offsets.write(str(step), "\n".join([*lines[:2], *ordered]).encode())
 
     def move(self, position: str) -> None:
-        """Move the next step to begin at `position`, by a step without rows that is planned and done at once.
+        """Move the start of the next step to `position`, by a step without rows that is done at once.
 
         It replaces a step that is planned but not done. The query must not run."""
         done = self.committed()
@@ -196,10 +196,10 @@ class CheckpointLog:
         return tuple(self.files_read(start, end))
 
     def files_read(self, start: Any, end: Any) -> dict[str, int]:
-        """Like `files`, in the same order, with each file's time when it was read (milliseconds since the
-        epoch).
+        """Return the same files with the time that each had when it was read.
 
-        Spark's log keeps all entries, and now and then merges ten into one."""
+        Times are in milliseconds since the epoch. Spark's log keeps all entries, and now and then merges ten
+        into one."""
         folder = open_folder(f"{self.spark}/sources/0")
         with decoding(f"an offset in {self.spark}"):
             first, last = _log_offset(start) + 1, _log_offset(end)

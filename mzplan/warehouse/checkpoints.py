@@ -1,4 +1,4 @@
-"""The files that a query must not lose, below the warehouse, and the recorded identity of its upstream.
+"""The files below the warehouse that a query must not lose, and its upstream's identity.
 
     <warehouse>/collections/<id>/g<n>              the Delta table of a source
     <warehouse>/checkpoints/<id>/g<n>/spark        Spark's checkpoint
@@ -153,7 +153,7 @@ class TaskRecord:
 
 
 class TaskRecords:
-    """The tasks that runners have begun on one checkpoint. The leading runner writes; anyone may read.
+    """The tasks that runners have begun on one checkpoint. Only the leading runner writes.
 
     Raises OSError, also for a file with invalid content."""
 
@@ -217,7 +217,7 @@ class Checkpoint:
 
     @property
     def steps(self) -> str:
-        """The folder for a durable endpoint's own records of its steps. It is removed with the generation."""
+        """The folder for a durable endpoint's own records of its steps, removed with the generation."""
         return f"{self.folder}/steps"
 
     def position(self) -> str | None:
@@ -238,7 +238,7 @@ class Checkpoint:
         self._record("upstream", upstream)
 
     def departure(self) -> dict[str, Any] | None:
-        """Return the upstream that the checkpoint was last moved away from, as `{upstream, position, batch}`.
+        """Return the upstream that the checkpoint last left, as `{upstream, position, batch}`.
 
         `position` is its position there. Returns None once a batch of the new upstream is done. Raises
         OSError."""
@@ -262,8 +262,7 @@ class Checkpoint:
             return recorded is not None and bool(recorded["upstream"])
 
     def last_read(self) -> tuple[int, str] | None:
-        """Return the last version read of an upstream Delta table, and its commit's digest; None if
-        unrecorded.
+        """Return the last version read of an upstream Delta table, with its commit's digest, if any.
 
         Raises OSError, also for a file with invalid content."""
         recorded = self._fact("read")
@@ -285,7 +284,7 @@ class Checkpoint:
         self._record("collection", {"table": table_id})
 
     def delivery(self) -> dict[str, Any] | None:
-        """Return how the sink last wrote: `{delivery, target}`, where `target` is the target's identity.
+        """Return how the sink last wrote: `{delivery, target}`, with the target's identity.
 
         Returns None if nothing was recorded. Raises OSError, also for a file with invalid content."""
         return self._fact("delivery")
@@ -331,15 +330,14 @@ class Checkpoint:
         self._record("versions", encode(versions))
 
     def leaves(self) -> dict[str, Any] | None:
-        """Return the description (as JSON) of a query that created something on its upstream or in its
-        target.
+        """Return the description (as JSON) of a query that created objects on its upstream or target.
 
-        It is to be removed with this generation. Returns None if nothing was recorded, and an empty mapping
-        once it is removed. Raises OSError."""
+        They are to be removed with this generation. Returns None if nothing was recorded, and an empty
+        mapping once they are removed. Raises OSError."""
         return self._fact("leaves")
 
     def record_leaves(self, description: Mapping[str, Any]) -> None:
-        """Record durably the description of the query that created it."""
+        """Record durably the description of the query that created objects."""
         self._record("leaves", description)
 
     def layout(self) -> int:

@@ -1,4 +1,4 @@
-"""The log of a collection's Delta table, read without Spark: the step and the files of each version."""
+"""The log of a collection's Delta table, without Spark: the step and files of each version."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class CollectionLog:
             version += 1
 
     def last_transaction(self, application: str) -> int | None:
-        """Return the newest step that this writer has committed; None if there is none. Raises OSError."""
+        """Return the newest step that this writer has committed, or None. Raises OSError."""
         versions = self.versions()
         for version in reversed(versions):
             commit = self.commit(version)
@@ -79,7 +79,7 @@ class CollectionLog:
         return self._newest("protocol", features_of, lambda commit: commit.features)
 
     def partitions(self) -> Mapping[str, str] | None:
-        """Return the newest version's partition columns in order, with their types; None without a table.
+        """Return the newest version's partition columns in order, with types; None without a table.
 
         Raises OSError."""
         return self._newest("metaData", partitions_of, lambda commit: commit.partitions)
@@ -129,7 +129,7 @@ def _is_version(stem: str) -> bool:
 
 
 def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[int, int] | None:
-    """Return the first and last version of the collection between two of Delta's offsets; None for none.
+    """Return the first and last version between two of Delta's offsets in the collection, if any.
 
     An offset is a version and the index of a file in it; a negative index comes before all its files. With
     `isStartingVersion`, it lies in the snapshot of that version and all before, with which a reader begins.

@@ -1,4 +1,4 @@
-"""The content hash of a step, without Spark: computes the same number as mzplan.connectors.frames.row_hash.
+"""The content hash of a step, without Spark: the same as mzplan.connectors.frames.row_hash.
 
 The hash of a row is Spark's `xxhash64` (seed 42) over its columns, including `_position`, in the order of
 their lower-cased names. Each value is hashed with the hash so far as its seed. NULL leaves the hash
@@ -268,7 +268,7 @@ def _structs(values: pa.Array, seeds: Hashes) -> Hashes:
 
 
 def _sequences(parts: tuple[pa.Array, ...], offsets: pa.Array, seeds: Hashes) -> Hashes:
-    """Hash one element after the other (in a map: key, value), the n-th element of all rows at once."""
+    """Hash the n-th element of all rows at once, then the next (in a map: key, value)."""
     import numpy as np
     import pyarrow as pa
 

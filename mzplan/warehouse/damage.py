@@ -22,7 +22,7 @@ class DamagedError(OSError):
 
 
 class GoneError(Exception):
-    """A step can't be replayed from the collection any more. The message is a sentence with the reason."""
+    """A step can't be replayed from the collection any more. The message is a full sentence."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ def _removals(log: CollectionLog) -> _Removals:
 
 
 def last_vacuumed(collection: str) -> int:
-    """Return the last version older than the retention of the last VACUUM … LITE; -1 if there was none.
+    """Return the last version older than the last VACUUM … LITE's retention; -1 if none ran.
 
     The next VACUUM … LITE reads the log from there on. Raises OSError."""
     data = open_folder(f"{collection}/_delta_log").read(_VACUUMED)

@@ -27,7 +27,7 @@ class FileSteps:
 
 
 def steps_of_files(log: CollectionLog, records: Iterable[StepRecord]) -> FileSteps:
-    """Return the steps by which a sink has read the files, as far back as the logs go. Raises OSError.
+    """Return the steps by which a sink read the files, as far as the logs go. Raises OSError.
 
     A file made by OPTIMIZE has the rows, and so the steps, of the files that it replaced."""
     spans: dict[str, Span] = {}

@@ -64,7 +64,7 @@ def open_folder(place: str) -> Folder:
 
 
 def remote(place: str) -> tuple[Any, str]:
-    """Return the file system of a URI, and the path in it. Raises OSError, also for an unknown URI."""
+    """Return a URI's file system, and the path in it. Raises OSError, also for an unknown URI."""
     from pyarrow import fs
 
     # Hadoop writes s3a for s3, and doesn't escape characters beyond ASCII.

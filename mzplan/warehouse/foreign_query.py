@@ -89,7 +89,7 @@ def copy(left: Left, warehouse: str, id_: str) -> None:
 
 
 def ensure_unchanged(left: Left) -> None:
-    """Check after the copy. Raises OSError; NotAdoptableError if the query made progress meanwhile."""
+    """Check after the copy that nothing changed. Raises NotAdoptableError, OSError."""
     if look(left.checkpoint, left.table).mark != left.mark:
         raise NotAdoptableError("The query still runs: it has written while it was copied. Stop it first.")
 

@@ -1,4 +1,4 @@
-"""Moves a sink from a former generation's collection to the next one, which begins with the same rows.
+"""Moves a sink from a former generation's collection to the next, which begins with its rows.
 
 First, in one step, the sink reads the rest of the former collection, up to the version whose rows were
 migrated. Then that step and the step before it are recorded as ending after these rows in the new collection.
@@ -51,7 +51,7 @@ class GenerationMove:
         self._checkpoint = checkpoint
 
     def to_read(self) -> Description | None:
-        """Return the sink as it reads the rest of the former collection, in a step that is planned now.
+        """Return the sink that reads the former collection's rest, in a step that is planned now.
 
         Returns None if the sink already reads the wanted collection, or has read nothing yet."""
         former = self._former()

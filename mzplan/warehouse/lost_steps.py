@@ -1,9 +1,9 @@
-"""Finds steps that are done in a checkpoint but missing in the Delta table, which was restored to an older
-copy.
+"""Finds steps that are done in a checkpoint but missing in the Delta table.
 
-Spark doesn't notice. The next step takes the version of the lost one, and nobody misses its rows. But each
-step, even without rows, is a commit that names its query and its number (`txn`). So a done step without a
-commit, or a gap between one query's commits, can only come from an outside change.
+They are missing if the table was restored to an older copy. Spark doesn't notice: the next step takes the
+version of the lost one, and nobody misses its rows. But each step, even without rows, is a commit that names
+its query and its number (`txn`). So a done step without a commit, or a gap between one query's commits, can
+only come from an outside change.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _held(table: CollectionLog, query_id: str) -> Iterator[Held]:
 
 
 def _names_its_steps(table: CollectionLog) -> bool:
-    """Whether all rows in the log come from commits that name their writer. False for an empty log."""
+    """Whether all rows in the log come from commits with a named writer. False for an empty log."""
     commits = [table.commit(version) for version in table.versions()]
     return bool(commits) and all(
         commit is None or commit.transaction is not None or not commit.adds for commit in commits

@@ -1,6 +1,6 @@
-"""The values of partition columns. They name folders (`column=value/`) and may be missing in the files.
+"""The values of partition columns, which name folders (`column=value/`).
 
-They are text, with NULL for values that can't name a folder.
+The files may lack these columns. The values are text, with NULL for values that can't name a folder.
 """
 
 from __future__ import annotations

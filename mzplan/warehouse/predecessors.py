@@ -1,4 +1,4 @@
-"""Generations whose rows a later one migrates: which one has begun, and which must no longer run."""
+"""Generations whose rows a later one migrates: which has begun, and which must not run again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mzplan.warehouse.storage import generations_below
 
 
 def newest_begun(warehouse: str, id_: str, predecessor: Predecessor) -> Predecessor:
-    """Return the newest predecessor that has begun, or the oldest one: it has the rows.
+    """Return the predecessor that has the rows: the newest that has begun, or else the oldest.
 
     Raises OSError."""
     while predecessor.predecessor is not None:
@@ -21,7 +21,7 @@ def newest_begun(warehouse: str, id_: str, predecessor: Predecessor) -> Predeces
 
 
 def require_not_migrated(warehouse: str, address: Address, place: Place) -> None:
-    """Raise MZ063 if a later generation has begun with the rows of this one, before this source writes.
+    """Raise MZ063 if a later generation has begun with this one's rows. Call it before writing.
 
     The later generation continues where this one stopped, and both would read the same records. Raises
     OSError."""

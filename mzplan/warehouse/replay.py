@@ -168,8 +168,9 @@ def _adds_between(log: CollectionLog, start: Any, end: dict[str, Any]) -> list[A
 
 
 def versions_of(log: CollectionLog, record: StepRecord) -> tuple[int, int]:
-    """Return the first and last version of a keyed collection whose changes a step has read completely.
+    """Return the first and last version of a keyed collection whose changes a step has read.
 
+    It has read all changes of each version.
     Raises GoneError, OSError."""
     start, end = _read_between(log, record)
     if end.get("isStartingVersion") or (start is not None and start.get("isStartingVersion")):
@@ -201,7 +202,7 @@ def step_hash(
     keys: Sequence[str] = (),
     partitions: Sequence[str] = (),
 ) -> ContentHash | None:
-    """Return the content hash of a step's rows, as a target with these partition columns stores them.
+    """Return the content hash of a step's rows, as stored in a target with these partitions.
 
     `columns`: the columns to hash, by their names in the target. Returns None if rows have, or may have, the
     same `keys`: this function doesn't decide which of them counts. Raises GoneError, OSError."""

@@ -1,4 +1,4 @@
-"""A collection as of a step, read without Spark: by deltalake and its query engine (DataFusion)."""
+"""A collection as of a step, read by deltalake and its engine DataFusion, without Spark."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _first(problem: Any) -> str:
 
 
 def small_files(collection: str) -> int:
-    """Return the number of small data files in the newest version; 0 without a table. Raises OSError."""
+    """Return the newest version's number of small data files; 0 without a table. Raises OSError."""
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:

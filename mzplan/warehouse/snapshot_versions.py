@@ -1,4 +1,4 @@
-"""The version of each snapshot that a step of a view reads, recorded before the step's rows are written.
+"""The version of each snapshot that a view's step reads, recorded before its rows are written.
 
     <warehouse>/checkpoints/<id>/g<n>/snapshots/<step>.json
 

@@ -1,4 +1,4 @@
-"""All steps of one query: the index, and the tail that came after its last write. Also a sink's needs.
+"""All steps of one query: the index, and the tail of steps that came after its last write.
 
 The tail is derived from Spark's own logs: offsets, commits, and the collection's log. Spark keeps the offsets
 of the last hundred steps, and Delta keeps its log for thirty days. A tail can't reach further back, which is
@@ -32,7 +32,7 @@ class Steps:
 
 
 class StepHistory:
-    """Reads the recorded steps of a source (`source` None) or a sink (`source`: the place of its input).
+    """Reads the recorded steps of a source, or of a sink (`source`: the place of its input).
 
     `whole`: the sink writes every row that it reads, so the rows read tell the rows written. Changes nothing.
     Raises OSError if the storage fails.
@@ -108,7 +108,7 @@ class StepHistory:
         return record.step if record is not None else 0
 
     def covers(self, step: int) -> tuple[int, int] | None:
-        """For a sink: return the first and last step of its source that a planned step covers, even partly.
+        """For a sink: return the source steps that a planned step covers, even partly, as a range.
 
         Returns None if that is unknown, also if the storage fails."""
         try:
@@ -240,7 +240,7 @@ def _sink_step(collection: CollectionLog, step: int, start: Any, end: Any, began
 
 
 def needed_by(sink: StepHistory) -> int | None:
-    """Return the oldest step that the sink hasn't finished, running or paused; None if it has read all.
+    """Return the oldest step that the sink, running or paused, hasn't finished, or None.
 
     Raises OSError."""
     offset = sink.position()
@@ -261,7 +261,7 @@ def needed_by(sink: StepHistory) -> int | None:
 
 
 def unread(sink: StepHistory, source: StepHistory) -> dict[str, int]:
-    """Return the number of `steps` of its source that a sink hasn't finished, and of `rows` if known.
+    """Return the `steps` of its source that a sink hasn't finished, and their `rows` if known.
 
     Reads few log entries, however large the backlog is. Raises OSError."""
     first, newest = needed_by(sink), source.index.last()
@@ -274,10 +274,10 @@ def unread(sink: StepHistory, source: StepHistory) -> dict[str, int]:
 
 
 def given_up(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:
-    """Return the first step that the collection gave up before the sink finished it, and the oldest kept
-    step.
+    """Return the first step that the collection gave up before the sink finished it, if any.
 
-    The first is approximate if the log doesn't say. Returns None if no such step is lost. Raises OSError."""
+    Also returns the oldest kept step. The first is approximate if the log doesn't say. Returns None if no
+    such step is lost. Raises OSError."""
     offset = sink.position()
     since = source.index.since()
     if since == 0 or not isinstance(offset, dict) or not sink.has_read(offset):

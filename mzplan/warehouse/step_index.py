@@ -59,8 +59,9 @@ class StepIndex:
             yield from (r for r in reversed(self._read(first)) if r.step >= since)
 
     def first_young(self, when: float) -> StepRecord | None:
-        """Return the oldest step that became durable at `when` or later. Steps of unknown time are ignored.
+        """Return the oldest step that became durable at `when` or later.
 
+        Steps of unknown time are ignored.
         Reads few segments, because times only grow."""
         names = self._folder.names()
         since = _since(names)

@@ -1,4 +1,4 @@
-"""The storage of a query's generation in the warehouse: checks that it is there, lists it, and removes it.
+"""The storage of a query's generation in the warehouse: finds, checks and removes it.
 
 The runner checks before it starts a query that has run before, and now and then while it runs. `drift` checks
 if no runner is alive and the warehouse is on this machine.
@@ -60,7 +60,7 @@ def missing_storage(
 def _missing_collection(
     warehouse: str, address: Address, owner: Address, place: Place
 ) -> Iterator[Diagnostic]:
-    """Yield MZ161 if the collection of `owner`, which `address` writes or reads, is gone. Raises OSError."""
+    """Yield MZ161 if the collection that `address` writes or reads is gone. Raises OSError."""
     table = collection_path(warehouse, *place)
     if not _has_log(table):
         yield _collection_gone(address, owner, table, "is not there, or has no Delta log")
@@ -107,7 +107,7 @@ def _gone(kind: ProblemKind, address: Address, summary: str, detail: str, owner:
 
 
 def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> None:
-    """Raise MZ161 if a collection's table isn't the one that its query wrote before, or misses steps."""
+    """Raise MZ161 if a collection's table isn't its query's former one, or misses steps."""
     try:
         known = checkpoint.collection()
         lost = known is not None and not is_there(f"{table}/_delta_log")
@@ -137,7 +137,7 @@ def _collection_gone(address: Address, owner: Address, table: str, why: str) -> 
 
 
 def _not_begun(warehouse: str, address: Address, owner: Address, place: Place) -> Diagnostic | None:
-    """Return MZ166 if the collection's generation is new and has written nothing yet. Raises OSError."""
+    """Return MZ166 if the collection's new generation has written nothing yet. Raises OSError."""
     _, generation = place
     begun = is_there(f"{Checkpoint.of(warehouse, *place).spark}/metadata")
     if generation == 1 or begun or _has_log(collection_path(warehouse, *place)):

@@ -1,4 +1,4 @@
-"""alter: statements edit the files, and exactly these edits are planned and applied, all or nothing."""
+"""Edits the files by statements, then plans and applies exactly these edits, all or nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def alter(
 
 
 class _Alteration:
-    """Statements that are being carried out. `wanted`: their changes to the state that was read last."""
+    """Statements being carried out. `wanted`: their changes to the state that was read last."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ def edit_only(project: Project, reporter: Reporter, text: str) -> Altered:
 
 
 def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen: Guard | None) -> Altered:
-    """Reach a declared connection through every source and sink that uses it, or alone if none does.
+    """Reach a declared connection through all its sources and sinks, or alone if it has none.
 
     Changes nothing. `chosen`: see operations.checks_here. Raises MzplanError with every problem, and MZ143
     (exit 7) if nothing could be reached."""

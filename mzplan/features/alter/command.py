@@ -93,7 +93,7 @@ def command_alter(
 
 
 def _text(statement: str | None, file: str | None) -> str:
-    """Return the statements: from the argument, from a file, or from stdin unless it is a terminal."""
+    """Return the statements from the argument, a file, or stdin unless it is a terminal."""
     if statement is not None and file is not None:
         raise click.UsageError("give either STATEMENT or -f FILE.")
     if statement is not None and statement != "-":

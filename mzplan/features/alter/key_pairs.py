@@ -1,4 +1,4 @@
-"""Key pairs that ROTATE KEYS creates: files of the project that connections refer to as secrets.
+"""Key pairs that ROTATE KEYS creates: project files that connections use as secrets.
 
     keys/<connection>-<n>        a private key, mode 0600
     keys/<connection>-<n>.pub    its public key, for the server
@@ -58,7 +58,7 @@ def key_reference(name: str) -> str:
 
 
 class NewKeys:
-    """The key files that a statement creates. Leaving the context removes them, unless they are kept."""
+    """The key files that a statement creates. Leaving the context removes files that aren't kept."""
 
     def __init__(self, directory: str):
         self._folder = GuardedFolder(Path(directory))

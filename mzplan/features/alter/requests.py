@@ -110,7 +110,9 @@ def _rotated(
     live: bool | None,
     directory: str,
 ) -> Requested:
-    """Make the secondary key the primary one, and add a new secondary key. Missing keys are created."""
+    """Make the secondary key the primary one, and add a new secondary key.
+
+    Missing keys are created."""
     if kind.rotates_keys is None:
         raise MzplanError(_no_keys(text, statement, resource, kind))
     primary, secondary = kind.rotates_keys
@@ -155,7 +157,7 @@ def _repointed(
 
 
 def _check_type(resources: Resources, text: str, resource: Resource, property_: str, name: Name) -> None:
-    """Raise one error for a connection of another type, instead of everything that type would need."""
+    """Raise a single error for a connection of another type, not one for each missing property."""
     kind = resource_kind(resource.address.kind, resource.type)
     reference = next((r for r in kind.references if r.property == property_), None)
     if reference is None:

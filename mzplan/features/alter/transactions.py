@@ -1,5 +1,4 @@
-"""Statements as one transaction: the edits of the files, and the committed resources with exactly these
-edits.
+"""Statements as one transaction: edits of the files, and committed resources with exactly these edits.
 
 Other uncommitted content of the files is somebody's draft. It is neither planned nor waited for.
 """
@@ -82,7 +81,7 @@ class Transaction:
 def transaction(
     project: Project, state: State, statements: Sequence[Edit], text: str, live: bool | None
 ) -> Transaction:
-    """Return the changes that the statements request. Each statement sees the effect of earlier ones.
+    """Return the changes that the statements request. Each sees the effect of earlier ones.
 
     Raises MzplanError with every mistake."""
     return _Reading(project, state, text).read(statements, live)
@@ -149,8 +148,7 @@ class _Reading:
                 self._ensure_readable(roles[edit.path].address(edit.value, self.named), at)
 
     def _ensure_readable(self, address: Address, at: At) -> None:
-        """Raise MzplanError MZ146 if the resource may be declared in a part of the files that can't be
-        read."""
+        """Raise MzplanError MZ146 if unreadable files may declare the resource."""
         if address in self.named or (self.files.is_whole and address not in self.files.mistaken):
             return
         mistakes = self.files.mistakes
@@ -221,7 +219,7 @@ class _Reading:
         return after
 
     def _check_removed(self, after: FilesRead) -> None:
-        """Raise MzplanError MZ075 if `defaults` in the files still set a property that a statement removes.
+        """Raise MzplanError MZ075 if `defaults` still set a property that a statement removes.
 
         The next apply would bring it back."""
         problems = []
@@ -252,7 +250,7 @@ class _Reading:
         return [moved(diagnostic) for diagnostic in found]
 
     def _checked_committed(self) -> Configuration:
-        """Return the committed resources with the edits, and with uncommitted resources that the edits name.
+        """Return the committed resources with the edits, and uncommitted resources that these name.
 
         Resources within reach of the edits are checked like a new configuration."""
         resources = {**self.committed}

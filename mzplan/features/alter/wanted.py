@@ -21,7 +21,7 @@ Resources = Mapping[Address, Resource]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requested:
-    """A statement's change of one resource: edits, each with its location in the text, or a new name.
+    """A statement's change of one resource: edits with their locations in the text, or a new name.
 
     - `live`: how to validate, as in `apply`; from the statement's WITH, or the connection type's default.
     - `rotates`: the edits name key files that don't exist yet.
@@ -82,7 +82,9 @@ def _with_body(resource: Resource, body: Mapping[str, Any], known: Container[Add
 
 
 def same_value(resource: Resource, edit: PropertyEdit) -> bool:
-    """Whether the edit sets a value that is already set, or a default. Assumed values don't count as set."""
+    """Whether the edit sets a value that is already set, or a default.
+
+    Assumed values don't count as set."""
     if edit.path in resource.assumed:
         return False
     kind = resource_kind(resource.address.kind, resource.type)

@@ -1,4 +1,4 @@
-"""append: rows for a local source, durable when the command returns. Needs no Spark and no runner."""
+"""Appends rows to a local source, durably, without Spark or a runner."""
 
 from __future__ import annotations
 

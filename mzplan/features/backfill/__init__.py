@@ -1,4 +1,4 @@
-"""`mzplan backfill`: reads a range of a source's upstream once more. This feature plans the task.
+"""`mzplan backfill`: plans to read a range of a source's upstream again.
 
 The core defines tasks (model.tasks), and spark.tasks.backfills runs this kind.
 """

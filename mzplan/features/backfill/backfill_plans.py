@@ -1,4 +1,4 @@
-"""Plans for `backfill`: read a range of a source's upstream again. The state records it until it is done."""
+"""Plans to read a range of a source's upstream again. The state records the task until it is done."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def plan_backfill(
     now: int,
     statuses: Mapping[str, Status] = _NO_STATUS,
 ) -> Plan:
-    """Plan to add the upstream's rows from `start` to `end` (excluded) to the source's collection again.
+    """Plan to add the upstream's rows between two times to the source's collection again.
 
-    Times, with `now`, are in milliseconds since the epoch. The query restarts for it.
+    `start`, `end` (excluded) and `now` are in milliseconds since the epoch. The query restarts for it.
     Raises MzplanError if that is impossible or would do damage: MZ273, MZ277, MZ275.
     """
     before = committed(state, address)

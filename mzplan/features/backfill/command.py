@@ -1,4 +1,4 @@
-"""The command backfill: read a range of a source's upstream once more."""
+"""The command backfill: read a range of a source's upstream again."""
 
 from __future__ import annotations
 

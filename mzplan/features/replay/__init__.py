@@ -1,4 +1,4 @@
-"""`mzplan replay`: writes a sink's steps, or reads a source's dead letters, once more. Plans the task.
+"""`mzplan replay`: plans to write a sink's steps, or read a source's dead letters, again.
 
 The core defines tasks (model.tasks), and spark.tasks runs these kinds.
 """

@@ -1,5 +1,4 @@
-"""The command replay: a sink's steps into its target again, or a source's dead letters into its
-collection."""
+"""The command replay: write a sink's steps, or read a source's dead letters, again."""
 
 from __future__ import annotations
 

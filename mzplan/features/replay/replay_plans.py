@@ -1,4 +1,4 @@
-"""Plans for `replay`: a sink's steps into its target again, or a source's dead letters into its collection.
+"""Plans to write a sink's steps to its target, or read a source's dead letters, again.
 
 The state records the task until it is done.
 """
@@ -39,7 +39,7 @@ def plan_replay(
 ) -> Plan:
     """Plan to write these steps of a sink (None: all) into its target again.
 
-    With `missing`, only write rows that the target lacks. The query restarts for it.
+    With `missing`, only write rows that are missing in the target. The query restarts for it.
     Raises MzplanError if that is impossible or would do damage: MZ273, MZ275.
     """
     before = committed(state, address)
@@ -52,10 +52,10 @@ def plan_replay(
 def plan_letters(
     state: State, address: Address, where: str | None, statuses: Mapping[str, Status] = _NO_STATUS
 ) -> Plan:
-    """Plan to read the source's dead letters that meet `where` (None: all) again, under its current
-    description.
+    """Plan to read the source's dead letters that meet `where` (None: all) again.
 
-    The query restarts for it. Raises MzplanError if that is impossible or would do damage: MZ273, MZ275.
+    They are read under the source's current description. The query restarts for it. Raises MzplanError if
+    that is impossible or would do damage: MZ273, MZ275.
     """
     before = committed(state, address)
     if not address.reads_upstream:

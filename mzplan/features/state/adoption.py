@@ -38,7 +38,7 @@ def adopt_foreign(
     approve: Callable[[Plan], None],
     options: ApplyOptions,
 ) -> Applied:
-    """Copy checkpoint and table into the warehouse under a new id, and commit the declared source with it.
+    """Copy checkpoint and table into the warehouse under a new id, and commit the source with it.
 
     The originals stay unchanged. Raises MZ165 (exit 7), with every reason, if they can't be adopted."""
     id_ = new_id()

@@ -1,5 +1,4 @@
-"""Plans that edit the state itself: rename, forget, adopt, roll back. They are shown and committed as
-usual."""
+"""Plans that edit the state itself: rename, forget, adopt, roll back."""
 
 from __future__ import annotations
 
@@ -52,7 +51,9 @@ def plan_move(state: State, old: Address, new: Address) -> Plan:
 
 
 def plan_forget(state: State, addresses: list[Address]) -> Plan:
-    """Plan to take resources out of the state. Queries stop; their storage stays and can be adopted again."""
+    """Plan to take resources out of the state.
+
+    Their queries stop; their storage stays and can be adopted again."""
     for address in addresses:
         committed(state, address)
     doomed = set(addresses)
@@ -162,8 +163,7 @@ def plan_restore(state: State, then: State) -> Plan:
 def _back(
     before: ResourceState | None, after: ResourceState | None, serial: int, shown: Change | None
 ) -> Change:
-    """Return a restored resource's change. `shown`: the same change between states, which knows its
-    causes."""
+    """Return a restored resource's change. `shown`: the change between both states, with its causes."""
     reason = f"as in serial {serial}"
     if before is None or after is None:
         resource = after or before
@@ -195,7 +195,7 @@ def _back(
 
 
 def _check_generations(state: State, then: State) -> None:
-    """Refuse to restore a replaced generation: its storage may be gone, and its targets are fenced."""
+    """Refuse to restore a replaced generation: its storage may be gone, its targets are fenced."""
     for address, record in sorted(then.resources.items(), key=natural_item):
         now = state.resources.get(address)
         if now is not None and now.id == record.id and now.generation > record.generation:

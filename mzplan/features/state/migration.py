@@ -1,4 +1,4 @@
-"""state pull and push: move a state from one backend to another, with the records of its runners.
+"""state pull and push: move a state and its runners' records to another backend.
 
 `state pull --out FILE` writes the records to `FILE.runners`; `state push FILE` writes them into an empty
 store. The records are the journals (storage to remove, past runs, prepared exports with their holds) and the
@@ -118,7 +118,7 @@ def _check(key: str, value: bytes) -> None:
 
 
 def write_records(store: Store, found: RunnerRecords) -> None:
-    """Write the records that the store doesn't have yet. Repeating this after a crash changes nothing."""
+    """Write the records that the store doesn't have yet. After a crash, it can be repeated."""
     write_epoch(store, found)
     for key, value in sorted(found.keys.items()):
         try:

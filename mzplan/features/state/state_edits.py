@@ -94,7 +94,7 @@ def plan_import(
     id_: str | None,
     generation: int | None,
 ) -> Plan:
-    """Return the plan that adds a declared resource with the checkpoint and table of an id (`import`).
+    """Return the plan to add a declared resource with an id's checkpoint and table (`import`).
 
     Without an id, uses the one that `state rm` left under this name."""
     configuration = validate(work.project, work.reporter)
@@ -126,7 +126,9 @@ def _edit(
     *,
     finish: Callable[[Plan, State], State] | None = None,
 ) -> Plan:
-    """Plan, let live runners validate, commit, and wake them. Starts no runner and waits for no query."""
+    """Plan, let live runners validate, commit, and wake them.
+
+    Starts no runner and waits for no query."""
     store = work.store
     with locked(store, work.reporter, command):
         state = read_state(store, work.reporter)
@@ -154,7 +156,7 @@ def wake(runners: Runners, state: State) -> None:
 
 
 def _check_storage(project: Project, warehouse: str, address: Address, id_: str, generation: int) -> None:
-    """Raise MZ165 if the warehouse is on this machine and lacks the storage to adopt.
+    """Raise MZ165 if the warehouse is on this machine and the storage to adopt is missing.
 
     For other warehouses, the runner checks it."""
     place = local_path(absolute(project.settings.directory, warehouse))

@@ -81,9 +81,9 @@ def remove_unclaimed(
 
 
 def _remove(project: Project, state: State, place: Place) -> None:
-    """Remove storage, and what its query created on its upstream and in its target.
+    """Remove storage, and the objects that its query created on its upstream or target.
 
-    Only the storage records that, and its word isn't enough to send a secret anywhere."""
+    Only the storage records these. Its record isn't enough to send a secret to a server."""
     directory, warehouse = project.settings.directory, _warehouse(project, state)
     secrets = GuardedSecrets(directory, committed_guard(project.store, state), remote=RemoteSecrets())
     leave(warehouse, place, secrets, directory)
@@ -109,7 +109,7 @@ def _found(project: Project, state: State, reporter: Reporter, foreign: bool) ->
 
 
 def _history(store: Store, state: State) -> tuple[dict[str, Address], set[Place]]:
-    """Return the last address of each id, and all storage that any serial keeps on purpose (`state rm`).
+    """Return each id's last address, and all storage that any serial keeps on purpose (`state rm`).
 
     A rollback would need that storage. Raises MzplanError for an unreadable serial."""
     names: dict[str, Address] = {}

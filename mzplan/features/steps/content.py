@@ -65,7 +65,7 @@ def compare_content(
 
 
 def compared_to_json(found: Compared, *, shared: bool) -> dict[str, Any]:
-    """Return the document of `verify --content --json`: numbers of rows; `first` and `last` are steps."""
+    """Return the document of `verify --content --json`: numbers of rows, and first and last step."""
     return {
         "address": str(found.address),
         "target": found.target,
@@ -82,7 +82,7 @@ def compared_to_json(found: Compared, *, shared: bool) -> dict[str, Any]:
 
 
 def render_compared(found: Compared, *, shared: bool, color: bool = False) -> str:
-    """Return what was compared, the differences, and what was left out."""
+    """Return the compared steps and rows, the differences, and the columns left out."""
     paint = Paint(color)
     lines = [_range(found)]
     wrong = {

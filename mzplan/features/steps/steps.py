@@ -52,8 +52,9 @@ def read_steps(
 
 
 def expire(project: Project, address: Address, before: int, reporter: Reporter) -> Steps:
-    """Record that the steps below `before` aren't needed any more; refused if a query still has to read one.
+    """Record that the steps below `before` aren't needed any more.
 
+    Refused while a query still has to read one of them.
     The last step is always kept, as with `retention`, because the count continues from it. The files are
     removed later: the runner's maintenance reclaims them, down to `since`.
     """

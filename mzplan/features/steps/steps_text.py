@@ -85,7 +85,9 @@ def _line(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def upstream_range(start: Any, end: Any) -> str:
-    """Return the range of the upstream that a step has read, for people; for Kafka, offsets by partition."""
+    """Return the range of the upstream that a step has read, for people.
+
+    For Kafka, these are offsets by partition."""
     if end is None:
         return "?"
     if _is_kafka(end):

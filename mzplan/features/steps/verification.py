@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mzplan.connectors.api.recomputed import Recomputed
 
 Match = Literal["hash", "rows", "unknown"]
-"""What matches the record: hash or only rows. `unknown`: there is no record."""
+"""How a step matches its record: by hash, or only by rows. `unknown`: there is no record."""
 
 
 class VerifiedTarget(Protocol):
@@ -52,7 +52,7 @@ class VerifiedTarget(Protocol):
         Raises GoneError."""
 
     def changed_hash(self, record: StepRecord) -> ContentHash | None:
-        """Return the hash of the step's rows under the new description, if the sink was changed at this step.
+        """Return the hash of the step's rows under the new description, for a step of a change.
 
         The step may have been pushed under that description. Returns None for other steps. Raises
         GoneError."""

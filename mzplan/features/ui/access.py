@@ -1,4 +1,4 @@
-"""Access to the pages: read-only methods, this server's host names, and a token if others can reach it."""
+"""Access to the pages: read-only methods, valid host names, and a token if others can reach them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Access:
 
 
 class AccessGuard:
-    """Guards the pages: refuses requests, and adds security headers for the browser to every answer."""
+    """Guards the pages: refuses requests, and adds security headers to every answer."""
 
     def __init__(self, app: ASGIApp, access: Access):
         self._app = app

@@ -211,7 +211,7 @@ class Pages:
         return HTMLResponse(shown, problem.status_code)
 
     def failed(self, request: Request, problem: MzplanError) -> Response:
-        """Report what a single page could not read. Open pages read nothing, so they never get here."""
+        """Report a single page's error. Pages that are open to everyone read nothing and can't fail."""
         text = render_diagnostics(problem.diagnostics, False)
         content = [element("h1", "This can't be shown"), element("pre", text, class_="box told")]
         known = any(diagnostic.kind == "no-such-serial" for diagnostic in problem.diagnostics)

@@ -1,4 +1,4 @@
-"""Serves several environments of one project at one address: a cookie names a browser's environment."""
+"""Serves several environments of a project at one address. A cookie names a browser's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows the store for the pages: one thread reads it, and every page shows the latest result."""
+"""Follows the store for the pages: one thread reads it, and all pages show the latest result."""
 
 from __future__ import annotations
 

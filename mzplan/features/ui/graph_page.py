@@ -1,4 +1,4 @@
-"""The graph of the committed resources, coloured by condition, and grouped by connection if it is large."""
+"""The graph of committed resources, coloured by condition. A large one is grouped by connection."""
 
 from __future__ import annotations
 

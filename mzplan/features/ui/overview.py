@@ -87,11 +87,11 @@ class OverviewReader:
         return self._last[1]
 
     def recent(self) -> Recent:
-        """Return the samples that runners recorded in the last hour, of all queries. Raises MzplanError."""
+        """Return the last hour's samples of all queries by their runners. Raises MzplanError."""
         return {a: samples for name in self._statuses for a, samples in self._store.read_recent(name).items()}
 
     def _there(self, state: State) -> State:
-        """Return the state. Raises MZ030 if it is empty but wasn't before: then it isn't a new project."""
+        """Return the state. Raises MZ030 if it is empty now but wasn't before."""
         before = self._state[1] if self._state is not None else state
         if before.lineage and not state.lineage:
             raise error(

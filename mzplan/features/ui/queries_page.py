@@ -94,7 +94,7 @@ def _row(overview: Overview, query: QueryStatus, numbers: Mapping[Address, tuple
 
 
 def _error(query: QueryStatus) -> Content:
-    """Return why the last attempt failed, the number of failures, and the time of the next attempt."""
+    """Return the last attempt's error, the number of failures, and the time of the next attempt."""
     seen = query.observation
     if seen is None or not seen.error:
         return None

@@ -1,4 +1,4 @@
-"""The page of one resource: its condition, its dependents, a change's impact, and its declaration."""
+"""The page of one resource: condition, dependents, impact of a change, and declaration."""
 
 from __future__ import annotations
 

@@ -58,8 +58,7 @@ class Samples:
             runs.append((now, run_id))
 
     def runs(self, address: Address) -> list[float]:
-        """Return when each run of a query was first seen, the oldest first. The first may have begun
-        earlier."""
+        """Return when each run was first seen, the oldest first. The first may have begun earlier."""
         return [at for at, _ in list(self._runs.get(address, ()))]
 
     def rates(self, address: Address) -> list[Point]:

@@ -73,8 +73,9 @@ def access_for(host: str, token: str, url: str | None) -> Access:
 def serve(
     opened: Callable[[str], Project], host: str, port: int, access: Access, begun: Callable[[str, int], None]
 ) -> None:
-    """Serve until the process is interrupted (KeyboardInterrupt). Raises MzplanError MZ188 if it can't serve.
+    """Serve until the process is interrupted (KeyboardInterrupt).
 
+    Raises MzplanError MZ188 if it can't serve.
     `opened` returns the project in an environment ("": the command's own). With a token, visitors see only
     that one; without, users of this machine can choose any. `begun` is called with address and port once the
     server accepts connections."""

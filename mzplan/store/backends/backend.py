@@ -144,8 +144,9 @@ class Backend(Protocol):
         machine."""
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` on every commit or proposal, if the backend can; return a function that stops this.
+        """Call `wake` on every commit or proposal, if the backend can.
 
+        Returns a function that stops this.
         Nothing may depend on these calls."""
 
     def describe(self) -> str:
@@ -245,7 +246,7 @@ def misplaced_error(key: str, what: str, instance: str) -> MzplanError:
 
 
 def resolved_settings(settings: Mapping[str, Any], directory: str) -> dict[str, Any]:
-    """Return `state` of mzplan.yaml with its secret values. Raises MzplanError for a missing secret."""
+    """Return `state` of mzplan.yaml with its secrets. Raises MzplanError for a missing one."""
     schema = load_schema("project")["properties"]["state"]
     takes = partial(takes_secret, schema)
     return dict(Secrets(directory).fill(settings, takes, "mzplan.yaml, state"))

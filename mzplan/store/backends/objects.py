@@ -1,4 +1,4 @@
-"""The object-store backend: an object per key, with conditional writes. S3, Google Cloud Storage, Azure.
+"""The object-store backend (S3, Google Cloud Storage, Azure): an object per key, conditional writes.
 
 The lock is an object that only one process can create. It outlives its process: the error names the holder,
 and `state unlock` removes the lock of a process that is gone. Commits are safe without the lock, because a
@@ -293,7 +293,9 @@ def _version(meta: Any) -> str:
 
 
 def _expected(version: Expected) -> dict[str, str]:
-    """Return the condition of a write. The quoted part is an ETag; before it is the store's version."""
+    """Return the condition of a write.
+
+    The quoted part is an ETag; the part before it is the store's version."""
     text = str(version)
     at = text.find('"')
     own, tag = (text[:at], text[at:]) if at >= 0 else ("", text)

@@ -1,4 +1,4 @@
-"""The PostgreSQL backend: a row per key, compare-and-swap on its version, and one lock (postgres_lock).
+"""The PostgreSQL backend: a row per key, compare-and-swap on its version, and one lock.
 
 The lock ends with its connection, and so with its process. Commits and proposals send notifications, so
 runners on other machines look at once.
@@ -84,7 +84,7 @@ _ASSUMED = (
 
 
 class PostgresBackend:
-    """The store of one project in a database schema. Thread-safe: each thread has its own connection."""
+    """The store of one project in a database schema. Thread-safe, with a connection per thread."""
 
     look = 0.05
     idle = 0.5

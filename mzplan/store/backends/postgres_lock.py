@@ -1,4 +1,4 @@
-"""The store's lock in PostgreSQL: a row that a transaction locks for as long as its connection lives.
+"""The store's lock in PostgreSQL: a row that a transaction locks while its connection lives.
 
 Locking a row needs the right to change it, so a read-only user can't hold the lock. The lock ends with the
 transaction, and so with the process.

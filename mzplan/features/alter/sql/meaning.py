@@ -1,4 +1,4 @@
-"""Turns a statement's actions into edits of a resource's body, or reports every mistake at its column."""
+"""Turns a statement's actions into edits of a resource's body, or reports every mistake."""
 
 from __future__ import annotations
 

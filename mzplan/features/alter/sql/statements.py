@@ -189,7 +189,7 @@ def excerpt_of(
 
 
 def masked(text: str, shown: Iterable[At] = ()) -> str:
-    """Return the statement with asterisks for each quoted text that may be a secret. Keeps its length."""
+    """Return the statement with possible secrets in quotes masked. Keeps its length."""
     clear = [(at.start, at.end) for at in shown]
 
     def star(match: re.Match[str]) -> str:
@@ -205,7 +205,7 @@ def masked(text: str, shown: Iterable[At] = ()) -> str:
 def masked_broken(text: str) -> str:
     """Return an unparsable statement with its values masked. Keeps its length.
 
-    It is unknown what its quotes enclose. So from the first quote, comment or SECRET on, only keywords, words
+    Its quotes may enclose any part. So from the first quote, comment or SECRET on, only keywords, words
     of options and references are shown."""
     match = _UNSURE.search(text)
     first = match.start() if match is not None else len(text)
