@@ -73,7 +73,6 @@ def _newest(backend: Backend, blob: Blob | None) -> int:
 
 
 def _highest(backend: Backend) -> int:
-    """Return the highest epoch in any lease or status, or 0."""
     epochs = [0]
     for key in (*backend.list("leases/"), *backend.list("status/")):
         if key == EPOCH_KEY or key.count(".") != 1:

@@ -145,7 +145,6 @@ def encode_outcome(outcome: CommitOutcome) -> bytes:
 
 
 def decode_outcome(data: bytes, place: str) -> CommitOutcome:
-    """Decode the output of encode_outcome."""
     return load_as(CommitOutcome, data, place, "delete it: then nothing is known of how that serial ended.")
 
 
@@ -212,7 +211,6 @@ def _scrubbed(status: Status) -> Status:
 
 
 def scrubbed_cause(cause: Cause) -> Cause:
-    """Remove secrets from the cause's detail."""
     return replace(cause, detail=scrub(cause.detail))
 
 
@@ -222,7 +220,6 @@ def _finite(value: Any) -> Any:
 
 
 def decode_status(data: bytes, place: str) -> Status:
-    """Decode the output of encode_status."""
     return load_as(Status, data, place, "delete it: the runner writes it anew.")
 
 
@@ -239,7 +236,6 @@ def encode_lease(lease: Lease) -> bytes:
 
 
 def decode_lease(data: bytes, place: str) -> Lease:
-    """Decode the output of encode_lease."""
     return load_as(Lease, data, place, "delete it once no runner is alive.")
 
 
@@ -249,7 +245,6 @@ def encode_accepted(accepted: Mapping[Address, Description]) -> bytes:
 
 
 def decode_accepted(data: bytes, place: str) -> dict[Address, Description]:
-    """Decode the output of encode_accepted."""
     hint = "delete it: the runner starts what is committed."
     return load(
         lambda document: dict(decode(Mapping[Address, Description], document, "it")), data, place, hint
@@ -265,7 +260,6 @@ def encode_recent(recent: Recent) -> bytes:
 
 
 def decode_recent(data: bytes, place: str) -> Recent:
-    """Decode the output of encode_recent."""
     hint = "delete it: the runner writes it anew."
     return load(lambda document: dict(decode(Recent, document, "it")), data, place, hint)
 

@@ -124,7 +124,6 @@ class Proposals:
         return Answer.decode(blob.data, key) if blob else None
 
     def withdraw(self, id_: str) -> None:
-        """Remove a proposal and its answer."""
         self._backend.delete(f"proposals/{id_}.json")
         self._backend.delete(f"proposals/{id_}.answer.json")
 

@@ -350,7 +350,6 @@ class Store:
         return self.backend.version(f"status/{instance}.json")
 
     def read_statuses(self) -> dict[str, Status]:
-        """Return the status of every instance that has one."""
         keys = [k for k in self.backend.list("status/") if k.count(".") == 1]
         statuses = (self.read_status(key.removeprefix("status/").removesuffix(".json")) for key in keys)
         return {status.instance: status for status in statuses if status is not None}
@@ -411,12 +410,10 @@ class Store:
 
 
 def serial_key(serial: int) -> str:
-    """Return the key of an earlier serial."""
     return f"history/{serial:08d}.json"
 
 
 def outcome_key(serial: int) -> str:
-    """Return the key that records how a serial ended."""
     return f"history/{serial:08d}.outcome.json"
 
 

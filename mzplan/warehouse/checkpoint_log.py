@@ -233,7 +233,6 @@ def _as_moved(settings: str) -> str:
 
 
 def _table_of(line: str) -> str | None:
-    """Return the id of the Delta table that an offset belongs to."""
     offset = _parsed(line)
     return str(offset["reservoirId"]) if isinstance(offset, dict) and "reservoirId" in offset else None
 

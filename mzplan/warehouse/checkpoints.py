@@ -207,12 +207,10 @@ class Checkpoint:
 
     @property
     def log(self) -> CheckpointLog:
-        """Spark's log in this checkpoint."""
         return CheckpointLog(self.spark)
 
     @property
     def tasks(self) -> TaskRecords:
-        """The tasks that runners have begun."""
         return TaskRecords(self.folder)
 
     @property

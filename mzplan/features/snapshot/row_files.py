@@ -75,7 +75,6 @@ def json_lines(batch: pa.RecordBatch) -> Iterator[str]:
 
 
 def json_values(column: pa.Array) -> list[Any]:
-    """Return the values of a column as JSON values."""
     values = column.cast(_plain(column.type)).to_pylist()
     convert = _converter(column.type)
     return values if convert is None else [None if v is None else convert(v) for v in values]

@@ -33,7 +33,6 @@ def compare_content(
     opened: Callable[[State, ResourceState], Comparison],
     reporter: Reporter,
 ) -> Compared:
-    """Compare the target of a committed sink with the collection of its source."""
     state = read_state(project.store, reporter)
     resource = committed_resource(state, address)
     if not address.writes_target:

@@ -145,7 +145,6 @@ def _time(seconds: float | None) -> str:
 
 
 def verified_to_json(found: Verified) -> dict[str, Any]:
-    """Return the document of `verify --json`."""
     return {
         "address": str(found.address),
         "verified": len(found.equal),

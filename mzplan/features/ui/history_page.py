@@ -17,7 +17,6 @@ _COLUMNS = ("Serial", "When", "Who", "What", "Message", "Ended")
 
 
 def history_page(store: Store) -> Content:
-    """Return the list of serials, the newest first."""
     entries = store.read_history(_SHOWN)
     if not entries:
         return [element("h1", "History"), element("p", "Nothing is committed yet.", class_="quiet")]
