@@ -1,6 +1,6 @@
 """The Spark side of a runner: the session, streaming queries, collections and checkpoints.
 
-Implements mzplan.controller.executor.Executor. What a type of source or sink is, mzplan.connectors says;
-when a query runs, the runner does. pyspark is imported inside functions only, so that checks work before a
-session is open. May not import config, plan, operations, render, cli or runner.
+Implements mzplan.controller.executor.Executor. mzplan.connectors defines the types of sources and sinks; the
+runner decides when a query runs. pyspark is imported only inside functions, so that checks work before a
+session is open. Must not import config, plan, operations, render, cli or runner.
 """

@@ -1,4 +1,4 @@
-"""The Spark session of a command such as `mzplan verify`, which ends when a signal interrupts the command."""
+"""The Spark session of a command such as `mzplan verify`; a signal ends it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def open_command_session(further: Mapping[str, tuple[str, ...]] = NOTHING) -> SparkSession:
-    """Open a session until close_command_session. See open_session for `further` and the errors."""
+    """Open a command's session. See open_session for `further` and the errors."""
     if threading.current_thread() is not threading.main_thread():
         return open_session("mzplan verify", {}, further)
     _interruption.watch()
@@ -28,14 +28,14 @@ def open_command_session(further: Mapping[str, tuple[str, ...]] = NOTHING) -> Sp
 
 
 def close_command_session(session: SparkSession) -> None:
-    """End the session, unless a signal has ended its Java process."""
+    """Close the session, unless a signal has already ended its Java process."""
     if not _interruption.happened:
         _interruption.unwatch()
         session.stop()
 
 
 def _opened_on_a_thread(further: Mapping[str, tuple[str, ...]]) -> SparkSession:
-    """Leave the main thread to signals: on it, PySpark would also replace the handler of SIGINT."""
+    """Open the session on a thread, because on the main thread PySpark replaces the SIGINT handler."""
     opened: list[SparkSession] = []
     problems: list[BaseException] = []
 
@@ -57,14 +57,14 @@ def _opened_on_a_thread(further: Mapping[str, tuple[str, ...]]) -> SparkSession:
 class _Interruption:
     """Kills Java before the command's own handler raises KeyboardInterrupt.
 
-    Raised in a call to a living Java process, KeyboardInterrupt makes Py4J log Python and Java stacks. A
-    command's session only reads, so nothing is lost.
+    If KeyboardInterrupt is raised during a call to a living Java process, Py4J logs Python and Java stacks.
+    Nothing is lost, because a command's session only reads.
     """
 
     def __init__(self) -> None:
         self.happened = False
         self._handlers: dict[int, Any] = {}
-        self._others: frozenset[int] = frozenset()  # children of this process that are not Java's
+        self._others: frozenset[int] = frozenset()  # this process's children other than Java
 
     def watch(self) -> None:
         self._others = children()

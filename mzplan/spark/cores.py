@@ -1,4 +1,4 @@
-"""Whether Spark has enough cores: jobs that wait for seconds before their first task starts say no."""
+"""Detects that Spark has too few cores: a job waits for seconds before its first task starts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAITS = 2.0  # seconds that a stage may wait for its first task
-KEPT = 60.0  # seconds that a wait is remembered: jobs come and go
-EVERY = 5  # looks, one a second
+KEPT = 60.0  # seconds for which a wait is remembered: jobs come and go
+EVERY = 5  # calls of `look` (one a second) per question to Spark
 
 
 class CoreWatch:
-    """Looks at the stages that Spark has submitted. `clock` gives seconds since the epoch, as Spark's do."""
+    """Watches the stages that Spark has submitted.
+
+    `clock` returns seconds since the epoch, like Spark's times.
+    """
 
     def __init__(self, spark: SparkSession, clock: Callable[[], float] = time.time):
         self._spark = spark
@@ -27,20 +30,20 @@ class CoreWatch:
         self._waited_at = float("-inf")
 
     def look(self) -> None:
-        """Ask Spark, in one of EVERY calls: each question is a few calls into Java."""
+        """Ask Spark in one of EVERY calls, because a question takes several calls into Java."""
         self._looks += 1
         if self._looks % EVERY:
             return
         java: Any = self._spark.sparkContext._jsc
         tracker = java.sc().statusTracker()
         cores = cores_of(self._spark)
-        # A pool serves its oldest job first, so those that wait for longest are behind those that run.
+        # A pool serves its oldest job first, so the longest-waiting stages come right after the running ones.
         oldest = sorted(tracker.getActiveStageIds())[: 2 * cores + 2]
         if any(self._waits(tracker.getStageInfo(stage)) for stage in oldest):
             self._cores, self._waited_at = cores, self._clock()
 
     def short_of(self) -> int:
-        """Return how many cores there are, if they don't suffice; 0 if they do."""
+        """Return the number of cores if it is too low, else 0."""
         return self._cores if self._clock() - self._waited_at < KEPT else 0
 
     def _waits(self, found: Any) -> bool:

@@ -1,5 +1,4 @@
-"""Storage of collections: Delta tables and checkpoints below a warehouse, without Spark but for merging
-files."""
+"""The storage of collections and checkpoints in a warehouse. Only merging files needs Spark."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ from mzplan.warehouse.step_history import StepHistory, needed_by
 from mzplan.warehouse.step_record import StepRecord
 from mzplan.warehouse.storage import places_below
 
-# Commits of a table's log, their checksums, and checkpoints, whole or in parts.
+# Commits of a table's log, their checksums, and checkpoints (whole or in parts).
 _ENTRY = re.compile(r"(\d{20})\.(json|crc|checkpoint\.[0-9a-z.-]+)")
 _CHECKSUM = re.compile(r"(\d{20})\.crc")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -60,19 +59,26 @@ _CHANGES_BEFORE = 3600.0  # seconds that a micro-batch may take to merge its cha
 
 
 class Tables(Protocol):
-    """What only Spark may do, for only one process may write a table's log. Both raise what Spark raises."""
+    """Operations that only Spark may do: a table's log may have one writer process.
+
+    Both raise Spark's errors.
+    """
 
     def merge_files(self, collection: str) -> None:
         """Merge small files into large ones."""
 
     def reclaim_files(self, collection: str, older: float) -> None:
-        """Remove the files that no version of the last so many seconds has."""
+        """Remove the files that no version of the last `older` seconds contains."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reclaimed:
-    """When a collection was last tried (monotonic seconds), how far it reached, and up to which step what was
-    given up is gone."""
+    """The state of a collection's last reclaiming.
+
+    `tried`: when it was last tried, in monotonic seconds.
+    `upper`: the collection's upper at that time.
+    `since`: all steps before this one have been reclaimed.
+    """
 
     tried: float
     upper: Step
@@ -85,9 +91,10 @@ _NEVER = _Reclaimed(-math.inf, 0, 0)
 class DeltaStorage:
     """Implements mzplan.controller.storage.Storage.
 
-    A collection with `merge_at` small files or more has them merged. What was given up is reclaimed every
-    `reclaim_every` seconds, or `reclaim_steps` steps if that is sooner, and only what is older than `safety`
-    seconds.
+    `merge_at`: merge a collection's small files when it has at least this many.
+    `reclaim_every`, `reclaim_steps`: reclaim storage after this many seconds or steps, whichever comes first.
+    `safety`: reclaim only files older than this many seconds.
+    `alone`: keeps other processes from appending where the storage has no lock.
     """
 
     def __init__(
@@ -101,7 +108,6 @@ class DeltaStorage:
         safety: float = 3600.0,
         alone: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ):
-        """`alone` keeps other appends out where the storage has no lock; of any process."""
         self._warehouse = warehouse
         self._tables = tables
         self.merge_at = merge_at
@@ -136,16 +142,16 @@ class DeltaStorage:
         last = self._reclaimed.get(place, _NEVER)
         is_due = now - last.tried >= self.reclaim_every or upper - last.upper >= self.reclaim_steps
         if since == last.since or not is_due:
-            return  # each time is a commit or two, which every reader of the table has to look at
+            return  # each time makes a commit or two, which every reader of the table has to look at
         oldest = next((r for r in history.committed(since, since) if r.step == since), None)
         if oldest is not None and oldest.time is not None:
-            # A failure is not tried again each minute.
+            # Don't retry a failure every minute.
             self._reclaimed[place] = _Reclaimed(now, upper, last.since)
-            # A file that was replaced after that step may still be read, by who reads from it on.
+            # A reader that starts at that step may still need a file that was replaced after it.
             older = max(self.safety, time.time() - oldest.time)
             if self._is_merged(history, oldest):
-                # The files of a change feed are of no version: they go by their own age, and those of a
-                # step are somewhat older than its commit.
+                # Change-feed files belong to no version and are removed by their own age. The files of a step
+                # are somewhat older than its commit.
                 older += _CHANGES_BEFORE
             self._tables.reclaim_files(collection, older)
             self._reclaimed[place] = _Reclaimed(now, upper, since)
@@ -153,8 +159,10 @@ class DeltaStorage:
             self._clean_log(history, since)
 
     def _clean_log(self, history: StepHistory, since: Step) -> None:
-        """Of the log, what even the last step that was given up came after: a sink that has read up to
-        `since` may go on right behind that step, with versions that hold no rows."""
+        """Remove the log entries before the last reclaimed step.
+
+        A sink that has read up to `since` may resume right behind that step, at versions without rows.
+        """
         before = history.index.find(since - 1)
         if before is not None and before.version is not None:
             clean_log(history.collection.collection, before.version)
@@ -178,7 +186,7 @@ class DeltaStorage:
                 known = turn.known(command.key)
                 first = numbering.upper() if known is None else numbering.collected(known)
                 if first is None and known is not None:
-                    continue  # so long ago that nothing is known of it
+                    continue  # so long ago that nothing is known about it
                 if first is None:
                     raise InvalidUppersError(command.id, command.upper - 1, numbering.next + 1, decided=False)
                 planned = planned_steps(command, first, keyed)
@@ -200,7 +208,7 @@ class DeltaStorage:
             raise ReadBeforeSinceError(str(gone)) from None
 
     def migrate(self, places: Sequence[Place]) -> None:
-        with ThreadPoolExecutor(_READERS) as pool:  # an object store takes its time for each
+        with ThreadPoolExecutor(_READERS) as pool:  # an object store is slow to answer each request
             layouts = list(pool.map(lambda p: Checkpoint.of(self._warehouse, *p).layout(), places))
         for place, layout in zip(places, layouts, strict=True):
             if layout > LAYOUT:
@@ -214,7 +222,7 @@ class DeltaStorage:
 
 
 class SparkStorageController(Controller):
-    """Implements StorageController on one PySpark driver. `clock` gives seconds, monotonic."""
+    """Implements StorageController on one PySpark driver. `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -233,19 +241,21 @@ class SparkStorageController(Controller):
         super().__init__(store, spark, storage, secrets, pool, clock, parameters, gates)
 
 
-# ── the log of a table, kept short
+# ── keeping a table's log short
 #
-# Delta itself removes entries of its log that are older than `delta.logRetentionDuration`, a property of the
-# table, which can't follow who still reads it. So collections are made with one that is never reached, and
-# what nobody needs is removed here, as Delta does it: everything before a checkpoint. It is no commit, and
-# nobody who reads from that checkpoint on notices. It matters for speed: whoever looks at a table lists its
-# log, several times in each micro-batch, and where the storage can't list from a name on, that is all of it.
+# Delta removes log entries older than the table property `delta.logRetentionDuration`, which can't follow the
+# readers. So collections have a retention that is never reached, and `clean_log` removes unneeded entries as
+# Delta does: everything before a checkpoint. This makes no commit, and a reader that starts at that
+# checkpoint or later doesn't notice. Speed depends on it: every access to a table lists its log, several
+# times in each micro-batch. Storage that can't start listing at a name lists the whole log.
 
 
 def clean_log(collection: str, version: int) -> int:
-    """Remove what is before the newest checkpoint that neither `version` nor the next VACUUM … LITE needs
-    more than; from there on, every version can be read as before. How many entries that were. Raises OSError
-    for what the storage did."""
+    """Remove log entries that neither `version`, a later version, nor the next VACUUM … LITE needs.
+
+    Keeps everything from the newest checkpoint that all of them can start from. Returns the number of removed
+    entries. Raises OSError for storage failures.
+    """
     folder = open_folder(f"{collection}/_delta_log")
     names = folder.names()
     limit = min(version, last_vacuumed(collection))
@@ -253,14 +263,17 @@ def clean_log(collection: str, version: int) -> int:
         (checkpoint for checkpoint in _versions(names, _CHECKPOINT) if checkpoint <= limit), default=0
     )
     gone = [name for name in names if (match := _ENTRY.fullmatch(name)) and int(match[1]) < first]
-    for name in gone:  # oldest first: stopped half-way, the log is as whole as it was
+    for name in gone:  # oldest first: if this is interrupted, the log stays intact
         _delete(folder, name)
     return len(gone)
 
 
 def tidy_log(collection: str) -> int:
-    """Remove the checksums of the versions before the newest checkpoint: nobody reads them any more, and they
-    are three of four files that a commit leaves on a file system. How many. Raises OSError."""
+    """Remove the checksums of the versions before the newest checkpoint; return how many.
+
+    Nothing reads them any more, and they are three of the four files that a commit leaves on a file system.
+    Raises OSError.
+    """
     folder = open_folder(f"{collection}/_delta_log")
     names = folder.names()
     newest = max(_versions(names, _CHECKPOINT), default=0)

@@ -1,4 +1,4 @@
-"""The Spark session of an executor: opened once, listened to, and closed."""
+"""The Spark session of an executor: opens it once, listens to it, and closes it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from mzplan.warehouse.paths import absolute, local_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Spark's default sets the permissions of each file of a checkpoint, which Hadoop does on a local disk with a
-# process of its own (`chmod`): some twenty for each micro-batch. Both write beside the file, and rename.
+# Spark's default sets the permissions of each checkpoint file. On a local disk, Hadoop starts a `chmod`
+# process for each: some twenty per micro-batch. Both managers write a temporary file and rename it.
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 class SparkDriver:
-    """What an executor builds on. Methods may be called from several threads."""
+    """The base of an executor. Methods may be called from several threads."""
 
     def __init__(self, context: ExecutorContext, listener: ProgressListener):
         self._context = context
@@ -105,7 +105,7 @@ class SparkDriver:
             if self._liveness is not None:
                 self._liveness.close()
             if unlisten is not None:
-                with suppress(Exception):  # the session may have ended
+                with suppress(Exception):  # the session may already have ended
                     unlisten()
             if spark is not None:
                 spark.stop()

@@ -58,8 +58,9 @@ from mzplan.warehouse.storage import missing_storage
 log = logging.getLogger("mzplan.spark")
 
 _CLOSE_THREADS = 16
-# For how many seconds a look asks Spark about its queries, by calls into the JVM, and about how many in any
-# case. While queries start there are twenty looks a second: asking about hundreds would hold them up.
+# For how many seconds one look asks Spark about its queries (calls into the JVM), and how many queries it
+# asks about at least. While queries start there are twenty looks a second: asking about hundreds of queries
+# would delay the starts.
 _ASKING = 0.01
 _ASKED = 4
 
@@ -91,7 +92,7 @@ class SparkExecutor(SparkDriver):
     def close(self) -> None:
         self._unfinished.close()
         with self._lock:
-            names = [] if self._has_ended() else list(self._running)  # what has ended needs no stop
+            names = [] if self._has_ended() else list(self._running)  # ended queries need no stop
         if names:
             with ThreadPoolExecutor(_CLOSE_THREADS) as pool:
                 list(pool.map(self._stop_whatever_happens, names))
@@ -128,7 +129,7 @@ class SparkExecutor(SparkDriver):
         return self._secrets or self._context.secrets or Secrets(self._context.directory)
 
     def merge_files(self, collection: str) -> None:
-        """Merge the small files of a Delta table into large ones; its streams don't notice."""
+        """Merge the small files of a Delta table into large ones; streams that read it don't notice."""
         session = self._session()
         with self._collections.rewriting(collection):
             merge_small_files(session, table_at(collection))
@@ -139,7 +140,7 @@ class SparkExecutor(SparkDriver):
         return compact_target(self._session(), sink, query, self._collections.rewriting)
 
     def reclaim_files(self, collection: str, older: float) -> None:
-        """Remove the files of a Delta table that no version of the last so many seconds has."""
+        """Remove the files of a Delta table that no version of the last `older` seconds contains."""
         vacuum(self._session(), collection, older)
 
     # ── checking
@@ -162,13 +163,15 @@ class SparkExecutor(SparkDriver):
         )
 
     def _unreadable(self, description: Description) -> tuple[Diagnostic, ...]:
-        """MZ031, before anything is stopped for a query that could not go on from its checkpoint."""
+        """Report MZ031 if the query couldn't resume from its checkpoint, before anything is stopped."""
         checkpoint = Checkpoint.of(self._warehouse, *description.place)
         return _refusals(lambda: require_readable(checkpoint, description.address))
 
     def _unsupported(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """MZ281, before anything is stopped for a query that could not go on with its tables. One that runs
-        with these tables fails by itself."""
+        """Report MZ281 if the query couldn't use its tables, before anything is stopped.
+
+        Skips a query that already runs with these tables: it fails by itself.
+        """
         if self._spark is None or description.address.kind == "connection":
             return ()
         if any(
@@ -178,7 +181,7 @@ class SparkExecutor(SparkDriver):
         return _refusals(lambda: self._require_features(self._resolve(description, secrets)))
 
     def _uncastable(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """MZ294, before anything is stopped for a source that could not begin with the rows that it has."""
+        """Report MZ294 if the source couldn't migrate its rows, before anything is stopped."""
         if self._spark is None or description.predecessor is None:
             return ()
         connector = self._connectors.source(description.type)
@@ -187,26 +190,26 @@ class SparkExecutor(SparkDriver):
             return RowMigration(self._spark, self._warehouse, connector, query).uncastable()
         except MzplanError as problem:
             return problem.diagnostics
-        except Exception as problem:  # what is wrong with the storage, the start says
+        except Exception as problem:  # the start reports problems with the storage
             log.warning("%s: its rows could not be looked at: %s", description.address, problem)
             return ()
 
     def _unacceptable(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """MZ019, before anything is stopped for a task whose arguments Spark does not accept."""
+        """Report MZ019 if Spark doesn't accept a task's arguments, before anything is stopped."""
         spark = self._spark
         if spark is None or not description.tasks:
             return ()
         return _refusals(lambda: check_arguments(spark, self._resolve(description, secrets)))
 
     def _otherwise(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """MZ019 and MZ230, before anything is stopped for a view that Spark reads in another way."""
+        """Report MZ019 or MZ230 if Spark reads the view differently, before anything is stopped."""
         if self._spark is None or not description.reads or not description.address.writes_collection:
             return ()
         query = self._resolve(description, secrets)
         return _refusals(lambda: ensure_columns(self._outputs(query), query))
 
     def _lacking_jars(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """MZ129, before anything is stopped for a query that could not be started."""
+        """Report MZ129 if the query lacks jars to start, before anything is stopped."""
         spark, link = self._spark, description.connections.get("connection")
         if spark is None or link is None or AWS not in link.connections:
             return ()
@@ -217,7 +220,7 @@ class SparkExecutor(SparkDriver):
             return [query for name, query in self._running.items() if name.address == address]
 
     def _require_features(self, query: ResolvedQuery) -> None:
-        """Raise MZ281 for a table that the Delta of here can't read, or write where the query does."""
+        """Raise MZ281 if this Delta can't read, or write, a table that the query reads or writes."""
         description, writes = query.description, query.address.writes_collection
         tables = {
             CollectionLog(collection_path(self._warehouse, *read.place)): False
@@ -231,10 +234,10 @@ class SparkExecutor(SparkDriver):
         if (folder := folder_of(query)) is not None:
             tables[CollectionLog(folder)] = True
         ours = self._delta_features
-        if ours is None:  # it then says so itself
+        if ours is None:  # this Delta doesn't list its features; it reports the problem itself
             return
         for table, writes in tables.items():
-            with suppress(OSError, ValueError):  # what can't be seen, the start says
+            with suppress(OSError, ValueError):  # the start reports unreadable tables
                 require_features(table, query.address, ours, writes=writes)
 
     def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
@@ -244,7 +247,7 @@ class SparkExecutor(SparkDriver):
         )
 
     def _outputs(self, query: ResolvedQuery) -> tuple[Output, ...]:
-        """Return the columns that a sink or view gives: without Spark, as far as they are known."""
+        """Return the columns that a sink or view writes; without Spark, as far as they are known."""
         if self._spark is None:
             return outputs_without_spark(query)
         if (compute := function_of(self._connectors, query)) is not None:
@@ -284,7 +287,7 @@ class SparkExecutor(SparkDriver):
         with self._lock:
             before = self._running.get(name)
             self._running[name] = running
-        if before is not None:  # it had failed, and is healed
+        if before is not None:  # the failed query is replaced
             self._progress.forget(before.run_id)
 
     def _source_runs(self, source: Address) -> bool:
@@ -309,7 +312,7 @@ class SparkExecutor(SparkDriver):
             self._pools.leave(name.address)
 
     def _stop_whatever_happens(self, name: QueryName) -> None:
-        # The session is about to end, and the query with it; it may have ended already.
+        # The session is about to close and ends the query; the query may already have ended.
         with suppress(Exception):
             self.stop(name)
 
@@ -325,14 +328,14 @@ class SparkExecutor(SparkDriver):
             running = list(self._running.values())
         progress = {query.run_id: self._progress.get(query.run_id) for query in running}
         if self._look(running, progress):
-            self._collections.forget_all()  # it may have failed of its table: look again
+            self._collections.forget_all()  # a query may have failed because of its table: look again
         reports = [
             query.report(progress[query.run_id], self._steps.recorded(str(query.name))) for query in running
         ]
         return list(map(self._explained, reports))
 
     def _explained(self, report: QueryReport) -> QueryReport:
-        """MZ243 for what has ended in a way that says nothing, as Python's tasks are of another PySpark."""
+        """Report MZ243 for an unexplained end: Python tasks fail so after PySpark has been replaced."""
         if report.error is None or report.error_kind != "unexplained":
             return report
         if (now := self.replaced(at_once=True)) is None:
@@ -342,10 +345,13 @@ class SparkExecutor(SparkDriver):
         return replace(report, error=f"{why} {fix} {report.error}", error_code="MZ243", error_kind="")
 
     def _look(self, running: list[Running], found: Mapping[str, Progress | None]) -> bool:
-        """Ask Spark about those that it says have ended; and for a moment about others, that were asked
-        longest ago, but first about those of which it says nothing by itself. One of the rest is asked in any
-        case: it may have ended unannounced, while many others are in long first micro-batches. Returns
-        whether one has ended."""
+        """Ask Spark about its queries; return whether a query has ended since the last look.
+
+        Asks first about the queries that Spark reported as ended. Then asks about others for a moment:
+        queries without any report first, then queries in the order of their last look. One query with reports
+        always goes first, because it may have ended unannounced while many others are in long first
+        micro-batches.
+        """
         ended: list[Running] = []
         others: list[Running] = []
         for query in running:
@@ -365,7 +371,7 @@ class SparkExecutor(SparkDriver):
 
 
 def _refusals(check: Callable[[], object]) -> tuple[Diagnostic, ...]:
-    """Return why this runner can't run the description. The start reports what is wrong with the storage."""
+    """Return why this runner can't run the description. The start reports problems with the storage."""
     try:
         check()
     except MzplanError as problem:

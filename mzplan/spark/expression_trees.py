@@ -1,6 +1,6 @@
-"""Check Catalyst's trees of expressions, as Spark's parser reads them and as Spark has analysed them.
+"""Check Catalyst's expression trees, as parsed by Spark and as analysed by Spark.
 
-What may be in a tree is listed, and nothing else runs.
+Only listed kinds of nodes may be in a tree.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _NOT_OF_ROW = (
     r"(?!(?:Exists|ListQuery|CallMethodViaReflection|TryReflect|ApplyFunctionExpression)\b)"
     r"(?!\w*(?:XPath|Subquery|UDF|UDAF|UDTF|UserDefined|Window))\w+\$?"
 )
-# Catalyst's own expressions of a row, but those that hold a query, call others' code, or see other rows.
+# Catalyst's expressions over one row, except for subqueries, calls of foreign code and views of other rows.
 _EXPRESSION = re.compile(re.escape(CATALYST) + _ROW + _NOT_OF_ROW)
-# Of a query over several rows also aggregates, and windows of time.
+# A query over several rows may also use aggregates and time windows.
 _EXPRESSION_OF_ROWS = re.compile(
     re.escape(CATALYST) + r"(?!expressions\.(?:Cube|Rollup|GroupingSets)\b)(?:"
     r"expressions\.(?:TimeWindow|SessionWindow|WindowTime)|"
@@ -40,11 +40,12 @@ _UNRESOLVED_OF_ROWS = _UNRESOLVED | {
     f"{CATALYST}analysis.UnresolvedOrdinal",
 }
 _STAR = f"{CATALYST}analysis.UnresolvedStar"
-# What LATERAL VIEW may call.
+# The functions that LATERAL VIEW may call.
 _GENERATORS = frozenset(
     f"{name}{outer}" for name in ("explode", "inline", "posexplode") for outer in ("", "_outer")
 ) | {"json_tuple", "stack"}
-# With more arguments than these they open a file or an address, which their options name; or call Java.
+# With more arguments than these, the functions open a file or an address named in their options, or call
+# Java.
 _MOST_ARGUMENTS = {
     "from_avro": 2,
     "from_protobuf": 0,
@@ -52,12 +53,12 @@ _MOST_ARGUMENTS = {
     "java_method": 0,
     "reflect": 0,
     "schema_of_avro": 1,
-    "schema_of_csv": 1,  # an option says how much memory it takes
+    "schema_of_csv": 1,  # an option sets how much memory it takes
     "schema_of_xml": 1,
     "to_avro": 2,
     "to_protobuf": 0,
     "try_reflect": 0,
-    # They open what a document type in the text of XML names.
+    # They open the files that a document type in the XML text names.
     **dict.fromkeys(XPATH, 0),
 }
 
@@ -69,9 +70,9 @@ def expression_check(gateway: Any) -> ExpressionCheck:
 
 
 class ExpressionCheck:
-    """Looks at trees of Catalyst, with few calls: Java walks a tree, and names the class of each node.
+    """Inspects Catalyst trees in few calls: Java walks a tree and lists the class of each node.
 
-    (`toJSON` says more, and takes a hundred times as long: 300 ms for sixty columns.)
+    `toJSON` says more but takes a hundred times as long: 300 ms for sixty columns.
     """
 
     def __init__(self, gateway: Any):
@@ -111,8 +112,8 @@ class ExpressionCheck:
     def problem_of_parsed(self, tree: Any, *, of_rows: bool = False) -> str:
         """Say in a sentence what isn't allowed in an expression that is only parsed; "" if all of it is.
 
-        `of_rows`: the expression is part of a query over several rows, whose inputs have no columns of
-        mzplan's own.
+        `of_rows`: the expression belongs to a query over several rows. Inputs of such a query have no columns
+        reserved by mzplan.
         """
         allowed = _UNRESOLVED_OF_ROWS if of_rows else _UNRESOLVED
         pattern = _EXPRESSION_OF_ROWS if of_rows else _EXPRESSION
@@ -141,15 +142,17 @@ class ExpressionCheck:
         return ""
 
     def problem_of_analysed(self, node: Any, *, of_rows: bool = False) -> str:
-        """See problem_of_parsed, for the expressions of one node of an analysed plan."""
+        """Like problem_of_parsed, for the expressions of one node of an analysed plan."""
         pattern = _EXPRESSION_OF_ROWS if of_rows else _EXPRESSION
         classes = _lines(node.expressions().flatMap(self._classes).distinct())
         refused = next((class_ for class_ in classes if not pattern.fullmatch(class_)), None)
         return _not_allowed(refused, of_rows=of_rows) if refused is not None else ""
 
     def problem_of_projection(self, plan: Any, base: Any, made: Iterable[str]) -> str:
-        """Say what isn't allowed in an analysed projection: nodes of these classes, then `base`; "" if all of
-        it is."""
+        """Say what isn't allowed in an analysed projection; "" if all of it is.
+
+        The plan must be nodes of the classes in `made`, outermost first, on top of `base`.
+        """
         for wanted in made:
             node = str(plan.getClass().getName())
             if node != f"{CATALYST}plans.logical.{wanted}":
@@ -173,13 +176,14 @@ def _lines(sequence: Any) -> list[str]:
 
 
 def _has_options(tree: Any, called: str) -> bool:
-    """Whether a call of this function has more arguments than it may have."""
     return any(len(arguments) > _MOST_ARGUMENTS[called] for arguments in _calls(tree, called))
 
 
 def _has_plain_types(tree: Any, called: str) -> bool:
-    """Whether the types that calls of this function take are DDL, or made by Spark: in JSON they could name
-    classes, which would be loaded."""
+    """Return whether the type arguments of all calls of a function are plain DDL or made by Spark.
+
+    Types in JSON could name classes, which would be loaded.
+    """
     place = TYPED[called]
     for types in (arguments[place] for arguments in _calls(tree, called) if len(arguments) > place):
         is_text = str(types["class"]).endswith(".Literal") and types.get("dataType") == "string"
@@ -189,10 +193,12 @@ def _has_plain_types(tree: Any, called: str) -> bool:
 
 
 def _calls(tree: Any, called: str) -> list[list[Mapping[str, Any]]]:
-    """The arguments of each call of a function. In Spark's JSON the nodes of a tree stand in a row, each
-    before its children."""
+    """Return the arguments of each call of a function.
+
+    Spark's JSON lists the nodes of a tree in one array, each before its children.
+    """
     nodes = json.loads(tree.toJSON())
-    after = [0] * len(nodes)  # where what belongs to a node ends
+    after = [0] * len(nodes)  # the end of each node's subtree
     calls = []
     for place in reversed(range(len(nodes))):
         arguments, following = [], place + 1
@@ -206,7 +212,7 @@ def _calls(tree: Any, called: str) -> list[list[Mapping[str, Any]]]:
 
 
 def _called(node: Mapping[str, Any]) -> str:
-    """The function that a node calls, without what it is qualified with; "" for another node."""
+    """Return the unqualified name of the function that a node calls; "" for another node."""
     if node["class"] != _FUNCTION:
         return ""
     return str(node["nameParts"]).strip("[]").lower().rpartition(", ")[2]

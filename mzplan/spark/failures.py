@@ -1,4 +1,4 @@
-"""Why a query failed, for people: from a tower of Java exceptions to a line and a code."""
+"""Explains why a query failed: turns a chain of Java exceptions into one line and a code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_MESSAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A failure that `pattern` recognises, by a piece of an exception's class or message in the chain."""
+    """A failure recognised by `pattern`, which matches an exception's class and message."""
 
     code: str
     pattern: re.Pattern[str]
@@ -80,7 +80,7 @@ _KNOWN = (
     ),
 )
 _FILE = re.compile(r"FAILED_READ_FILE\S* .*?reading file (\S+?)\.?(?:\s|$)")
-# The fix of a failure that doesn't name one itself.
+# The fixes of failures that don't name one themselves.
 _FIXES = {known.code: known.fix for known in _KNOWN} | {
     "MZ066": "correct the producer, or the source's schema; on_error: skip skips such records, and "
     "dead-letter keeps those of Kafka aside.",
@@ -96,7 +96,7 @@ _CAST = (
     "correct the value where it comes from; or in select use try_cast, which makes it NULL, or a wider type."
 )
 _COLUMN = "give the table a column that takes it, or make in select what the column takes."
-# By what Spark and Delta say of a value: what is said of it here, without the value.
+# Patterns of Spark's and Delta's messages about a value, and our text for each, which leaves the value out.
 _VALUES = (
     (
         r'The value .* of the type "([^"]+)" cannot be cast to "([^"]+)"',
@@ -134,7 +134,7 @@ _VALUES = (
     (r"\[(\w+)[\w.]*\][^\n]*SQLSTATE: 22", "a value does not fit ({1})", _CAST),
 )
 _EXPRESSION = re.compile(r"== SQL [^\n]*==\n([^\n]+)")
-# Spark gives a new Python process ten seconds, and there is no setting for it.
+# Spark gives a new Python process ten seconds; no setting changes that.
 _NO_WORKER = "Spark's Python process did not start within 10 s: is the machine overloaded? It is tried again"
 _BORING = re.compile(
     r"^(at |Traceback|File |Caused by: *$|\.\.\. \d+ more|\s|=== Streaming Query ===|Identifier:|Current )"
@@ -143,7 +143,7 @@ _BORING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a query ended of: a line or two for a person, and a code of docs/errors.md."""
+    """Why a query ended: a line or two for a person, and a code of docs/errors.md."""
 
     text: str
     code: str
@@ -151,7 +151,7 @@ class Failure:
 
 
 def of_exception(problem: BaseException) -> Failure:
-    """Of something that our own code raised in a batch."""
+    """Return the failure for an exception that our own code raised in a batch."""
     if isinstance(problem, MzplanError):
         first = problem.diagnostics[0]
         return Failure(sentence(first), first.code, first.kind)
@@ -160,8 +160,8 @@ def of_exception(problem: BaseException) -> Failure:
 
 
 def spark_message(problem: BaseException) -> str:
-    """Return what Spark says of SQL that it refuses, in one line."""
-    thrown = getattr(problem, "java_exception", None)  # of Java itself, such as a stack that is full
+    """Return Spark's message about SQL that it refuses, in one line."""
+    thrown = getattr(problem, "java_exception", None)  # an error of Java itself, such as a stack overflow
     message = str(thrown.toString()) if thrown is not None else str(problem)
     text = re.sub(r"\s*SQLSTATE: \w+.*", "", message.strip(), flags=re.S)
     return shortened(" ".join(text.split()), _LONGEST_MESSAGE)
@@ -170,15 +170,18 @@ def spark_message(problem: BaseException) -> str:
 def as_error(
     problem: BaseException, otherwise: str, summary: str, address: Address, hint: str = ""
 ) -> MzplanError:
-    """The same as an error of a query; `otherwise` is its code where what failed has none of its own."""
+    """Return an exception as a query's error; `otherwise` is the code of a failure without its own."""
     failure = of_exception(problem)
     code = otherwise if failure.kind == "unexplained" else failure.code
     return error(code, summary, failure.text, hint, address=address, kind=failure.kind)
 
 
 def _thrown(problem: BaseException) -> Any:
-    """The Java exception behind an error of PySpark's, if there is one. PySpark fails to translate those of
-    Delta, and raises what that failed of: the first one says why."""
+    """Return the Java exception behind a PySpark error, or None.
+
+    PySpark can't translate Delta's exceptions and raises its own translation error. The first exception in
+    the chain is the cause.
+    """
     seen: BaseException | None = problem
     thrown = None
     while seen is not None:
@@ -188,7 +191,10 @@ def _thrown(problem: BaseException) -> Any:
 
 
 def of_query(query: Any, place: str) -> Failure | None:
-    """Of a streaming query (Java's) that has ended; None when it was stopped. `place` is what it talks to."""
+    """Return why a streaming query (Java's) ended; None if it was stopped.
+
+    `place`: the server or folder that the query uses.
+    """
     caught = query.exception()
     if caught.isEmpty():
         return None
@@ -196,7 +202,7 @@ def of_query(query: Any, place: str) -> Failure | None:
 
 
 def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
-    """Of exceptions, outermost first, each as (class, message)."""
+    """Return the failure for a chain of exceptions, outermost first, each as (class, message)."""
     chain = [(name, _without_plan(message)) for name, message in chain]
     marked = next((match for _, message in reversed(chain) if (match := _MARKED.search(message))), None)
     if marked:
@@ -209,14 +215,14 @@ def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
             return Failure(text, known.code, known.kind)
     if any("Python worker failed to connect back" in message for _, message in chain):
         return Failure(_NO_WORKER, OTHER, "unexplained")
-    # The innermost is the cause, unless it says nothing.
+    # The innermost exception is the cause, unless it has no message.
     lines = [_first_line(message) for _, message in reversed(chain)]
     file = next((match for _, message in chain if (match := _FILE.search(message))), None)
     if file is not None and any(_GONE.search(message) for _, message in chain):
         return Failure(
             _with_fix(f"file {file[1]} was deleted before it was read", _BACK), "MZ067", "offsets-gone"
         )
-    if file is not None:  # not of its format, or with other columns
+    if file is not None:  # not in the declared format, or with other columns
         why = next((line for line in lines if line and not _FILE.search(line)), "it can't be read")
         return Failure(_with_fix(f"file {file[1]}: {why}", _OF_FILE), "MZ066")
     if (unfit := _of_value("\n".join(message for _, message in chain) + "\n")) is not None:
@@ -226,7 +232,7 @@ def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
 
 
 def _of_value(text: str) -> str | None:
-    """What is wrong with a value, by the exceptions' messages: which column or expression, which type."""
+    """Return what is wrong with a value, by column or expression and type; None for another failure."""
     for pattern, template, fix in _VALUES:
         if (match := re.search(pattern, text, re.S)) is not None:
             expression = _EXPRESSION.search(text)
@@ -236,7 +242,7 @@ def _of_value(text: str) -> str | None:
 
 
 def _with_fix(text: str, fix: str) -> str:
-    """One that says itself how it is mended is left as it is, and whole."""
+    """Append a fix, unless the text already contains one; then return it unshortened."""
     if "Fix: " in text:
         return scrub(text.strip())
     return f"{_clean(text).rstrip('.')}. Fix: {fix}" if fix else _clean(text)
@@ -253,12 +259,12 @@ def _chain(caught: Any) -> list[tuple[str, str]]:
 
 
 def _without_plan(message: str) -> str:
-    # Spark appends the query's plan, which holds our own error texts as expressions, raised or not.
+    # Spark appends the query's plan, which contains our error texts as expressions, raised or not.
     return message.partition("=== Streaming Query ===")[0]
 
 
 def _first_line(message: str) -> str:
-    # A Python traceback says what happened in its last line.
+    # The last line of a Python traceback is the error.
     lines = [line for line in message.splitlines() if line.strip() and not _BORING.match(line)]
     if "Traceback (most recent call last)" in message and lines:
         errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)?: ", line)]

@@ -1,8 +1,8 @@
-"""The jars that Ivy resolves for Spark: which ones, and whether they are those that mzplan was tested with.
+"""Verifies the jars that Ivy resolves for Spark against the jars that mzplan was tested with.
 
-Ivy compares a download with checksums of the same server only, and a POM may name any further jar. Here each
-jar that is used, on any line of Spark, has its SHA-256 in jars.sha256 (`python -m tools.pin_jars` writes it).
-Which ones those are, host/spark_lines.py says.
+Ivy checks a download only against checksums of the same server, and a POM may name any further jar. So
+jars.sha256 pins the SHA-256 of every jar used on any line of Spark (`python -m tools.pin_jars` writes it).
+host/spark_lines.py lists the packages.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _PINS = Path(__file__).with_name("jars.sha256")
 
 
 def pinned() -> dict[str, str]:
-    """SHA-256 (64 hex digits) by the name that Ivy gives a jar: `organisation_name-version.jar`."""
+    """Return the SHA-256 (64 hex digits) of each pinned jar `organisation_name-version.jar`."""
     lines = _PINS.read_text(encoding="utf-8").splitlines()
     pairs = (line.split() for line in lines if not line.startswith("#"))
     return {name: digest for digest, name in pairs}
 
 
 def jar_name(package: str) -> str:
-    """`org:name:1.0` as Ivy names its jar: `org_name-1.0.jar`."""
+    """Return Ivy's name for the jar of `org:name:1.0`: `org_name-1.0.jar`."""
     organisation, name, version = (*package.strip().split(":"), "", "")[:3]
     return f"{organisation}_{name}-{version}.jar"
 
 
 def local_jars(uris: str | None) -> list[Path]:
-    """The files of this machine in Spark's comma-separated list of jars (`spark.jars`)."""
+    """Return the local files in Spark's comma-separated list of jars (`spark.jars`)."""
     parts = (urlsplit(uri) for uri in (uris or "").split(",") if uri)
     return [Path(unquote(part.path)) for part in parts if part.scheme in ("", "file", "local")]
 
 
 def is_as_pinned(jar: Path) -> bool:
-    """Whether the file is there, and is what jars.sha256 says of its name."""
+    """Return whether the file exists and has the SHA-256 pinned for its name."""
     try:
         return _sha256(jar) == pinned().get(jar.name)
     except OSError:
@@ -46,11 +46,11 @@ def is_as_pinned(jar: Path) -> bool:
 
 
 def require_pinned(jars: Sequence[Path], packages: str | None, others: bool = False) -> None:
-    """See that jars are those that mzplan was tested with (70 MB: 0.1 s). `packages`: what Ivy was asked for;
-    `others`: whether somebody else has named jars, too.
+    """Check that mzplan was tested with these jars (70 MB: 0.1 s).
 
-    Raises MzplanError MZ114 for a jar with another content than the pinned one, and for one that nobody has
-    asked for. What somebody else has asked for is his: it is not checked.
+    `packages`: the packages that Ivy was asked for. `others`: whether the user's configuration names further
+    jars. Raises MzplanError MZ114 for a jar whose content differs from the pin, and for a jar that nobody
+    asked for. Jars that the user asked for aren't checked.
     """
     pins = pinned()
     asked = [jar_name(package) for package in (packages or "").split(",") if package]
@@ -89,7 +89,7 @@ def _unexpected(jar: Path) -> MzplanError:
 
 
 def _remove(jar: Path) -> str:
-    """Ivy takes a jar from its cache, beside the folder that Spark loads from: both copies must go."""
+    """Return the command that removes a jar and the copy in Ivy's cache."""
     organisation, _, rest = jar.name.partition("_")
     cache = jar.parent.parent / "cache" / organisation
     name = next((p.name for p in sorted(cache.glob("*"), reverse=True) if rest.startswith(f"{p.name}-")), "")

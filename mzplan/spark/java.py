@@ -1,4 +1,4 @@
-"""Java, which Spark needs: found and looked at before Spark fails in a way that nobody understands."""
+"""Finds Java and checks its version, before Spark fails with an obscure error."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _HINT = (
 
 
 def require_java() -> str:
-    """The path of a `java` that Spark 4 runs on. Raises MzplanError MZ061 when there is none, or one too old.
+    """Return the path of a `java` that Spark 4 runs on.
 
-    Looks where Spark's own launcher looks: JAVA_HOME, else the PATH.
+    Looks where Spark's launcher looks: in JAVA_HOME if it is set, else on the PATH. Raises MzplanError MZ061
+    if Java is missing or too old.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")

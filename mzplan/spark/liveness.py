@@ -1,4 +1,4 @@
-"""Whether Spark can still run queries: its Java process lives, answers Python, and has its context."""
+"""Checks that Spark's Java process lives, answers Python, and has its context."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SILENT = 60  # looks, one a second, that a question may stay unanswered: collecting garbage takes its time
-FAILED = 2  # questions in a row that Java didn't take
+SILENT = 60  # looks (one a second) for which a question may stay unanswered: garbage collection can take long
+FAILED = 2  # failed questions in a row
 _OUT_OF_MEMORY = 3  # Java's exit code under ExitOnOutOfMemoryError
 
 
 class Liveness:
-    """Asks Spark on a thread of its own, because a question to a process that hangs never returns."""
+    """Asks Spark on a separate thread, because a question to a hanging process never returns."""
 
     def __init__(self, spark: SparkSession, also: Callable[[], None] = lambda: None):
         """`also` is called after each answer, to ask Spark more."""
@@ -34,7 +34,7 @@ class Liveness:
     def why_dead(self) -> str | None:
         """Return why Spark can't run queries any more, as a sentence; None while it can.
 
-        Call it once a second. It returns at once, with what the last question found.
+        Call this once a second. It returns immediately, with the result of the last question.
         """
         if (ended := self.why_ended()) is not None:
             return ended
@@ -46,7 +46,7 @@ class Liveness:
             return "Spark's Java process takes no calls from Python any more (Py4J's gateway has ended)."
         if self._silent >= SILENT:
             return f"Spark's Java process hasn't answered for {SILENT} s."
-        self._silent += 1  # counts looks and not time, which also passes while this process is suspended
+        self._silent += 1  # counts looks, not time: time also passes while this process is suspended
         self._due.set()
         return None
 
@@ -56,14 +56,14 @@ class Liveness:
         return None if code is None else f"Spark's Java process has ended: {_how(code)}."
 
     def kill(self) -> None:
-        """Kill Spark's Java process, so that calls that hang in it return. A parent process is left alone."""
+        """Kill Spark's Java process, so that hanging calls into it return. Never kills a parent process."""
         if self._process is not None:
             self._process.kill()
             with suppress(Exception):
                 self._process.wait(2.0)
 
     def close(self) -> None:
-        """Stop asking: the session is about to be closed."""
+        """Stop asking, before the session is closed."""
         self._closed = True
         self._due.set()
 
@@ -78,7 +78,7 @@ class Liveness:
                 self._failed = 0
                 with suppress(Exception):
                     self._also()
-            except Exception:  # Py4J: nobody listens, or the connection broke
+            except Exception:  # Py4J: nothing listens, or the connection broke
                 self._failed += 1
             self._silent = 0
 

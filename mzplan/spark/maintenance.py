@@ -1,4 +1,4 @@
-"""Beside the queries: files of tables are merged and removed, and what waits for a query is measured."""
+"""Merges and removes files of tables, and measures the backlog of a query."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mzplan.warehouse.step_history import StepHistory, unread
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_FULL_HOURS = 168  # Delta's own default: nobody takes so long to write one micro-batch
+_FULL_HOURS = 168  # Delta's default: no micro-batch takes so long to write
 
 
 def compact_target(
@@ -44,28 +44,34 @@ def compact_target(
 
 
 def vacuum(spark: SparkSession, table: str, older: float) -> None:
-    """Remove the files of a Delta table that no version of the last so many seconds has; Delta counts in
-    whole hours. Raises what Spark raises."""
-    # It guards against readers that are slow: here, `older` follows from what every reader still needs.
+    """Remove the files of a Delta table that no version of the last `older` seconds contains.
+
+    Delta rounds up to whole hours. Raises Spark's errors.
+    """
+    # Delta's check guards against slow readers. Here, `older` already covers what every reader still needs.
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    # LITE: only what the log knows, so never a file of a micro-batch that is being written.
+    # LITE removes only files that the log knows, so never a file of a micro-batch that is being written.
     hours = math.ceil(older / 3600)
     try:
         spark.sql(f"VACUUM {table_at(table)} LITE RETAIN {hours} HOURS")
     except Exception as problem:
         if "CANNOT_VACUUM_LITE" not in str(problem):
             raise
-        # Part of the log is gone (Delta keeps it for 30 days): by what lies there, a week old at least.
+        # Part of the log is gone (Delta keeps it for 30 days), so list the folder; remove only files older
+        # than a week.
         spark.sql(f"VACUUM {table_at(table)} RETAIN {max(hours, _FULL_HOURS)} HOURS")
 
 
 def measured(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Measured:
-    """Return what waits for a query, whether it runs or not: by the logs of the collections that it reads, or
-    by what its upstream says. Needs no Spark session; never raises for what a server or the storage did."""
+    """Return the backlog of a query, whether it runs or not.
+
+    The backlog comes from the logs of the collections that the query reads, or from its upstream. Needs no
+    Spark session. Never raises for failures of a server or the storage.
+    """
     description = query.description
     input_ = description.input
     history = StepHistory(warehouse, description.place, input_.place if input_ is not None else None)
-    at = time.time()  # what comes while it is asked is not in the answer
+    at = time.time()  # taken first: records that arrive during the request aren't in its answer
     backlog: Mapping[str, int] | None = None
     loss: Loss | None = None
     try:
@@ -84,7 +90,7 @@ def measured(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Me
 
 
 def _unread(warehouse: str, description: Description) -> Mapping[str, int]:
-    """Return the steps and rows of all its collections that a query has still to read. Raises OSError."""
+    """Return the unread steps and rows of all collections that a query reads. Raises OSError."""
     waiting = [
         unread(StepHistory(warehouse, description.place, read.place), StepHistory(warehouse, read.place))
         for read in description.reads.values()

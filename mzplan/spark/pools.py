@@ -1,9 +1,8 @@
-"""In which of Spark's scheduler pools the jobs of each query wait for a core.
+"""Assigns each query's jobs to one of Spark's scheduler pools, where they wait for a core.
 
-Spark gives a free core to the pool that runs the fewest tasks, and of equal ones to the first by name. With
-more pools than cores, those at the end of the alphabet would never get one. So there are no more pools than
-cores, and each serves its jobs in the order in which they came. With a pool of its own, a query with a long
-job holds up only the queries that share it.
+Spark gives a free core to the pool that runs the fewest tasks, and breaks ties by name. With more pools than
+cores, pools at the end of the alphabet would never get a core. So there are at most as many pools as cores,
+and each serves its jobs in order of arrival. A query with a long job delays only the queries in its pool.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PROPERTY = "spark.scheduler.pool"
-DEFAULT = "default"  # Spark's own, for checks and maintenance. Not for queries: it sorts stages by name, too
+DEFAULT = "default"  # Spark's own pool, for checks and maintenance: it also sorts stages by name
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 
@@ -33,7 +32,7 @@ class SchedulerPools:
         self._by_query: dict[Address, str] = {}
 
     def of(self, query: Address) -> str:
-        """Return the pool of a query: one with the fewest queries, when it is asked for first."""
+        """Return the pool of a query; the first call chooses a pool with the fewest queries."""
         with self._lock:
             if query not in self._by_query:
                 names = [f"queries-{number}" for number in range(self._count())]
@@ -42,27 +41,27 @@ class SchedulerPools:
             return self._by_query[query]
 
     def leave(self, query: Address) -> None:
-        """Forget a query that was stopped."""
+        """Forget a stopped query."""
         with self._lock:
             self._by_query.pop(query, None)
 
 
 def cores_of(spark: SparkSession) -> int:
-    """Return how many tasks run at once: on a cluster, on the executors that have come up by now."""
+    """Return how many tasks can run at once; on a cluster, on the executors that are up so far."""
     local = _LOCAL.fullmatch(spark.sparkContext.master or "")
     if local is None:
         return spark.sparkContext.defaultParallelism
     if local[1] != "*":
         return int(local[1] or 1)
-    java: Any = spark._jvm  # which knows the limit of a container
+    java: Any = spark._jvm  # Java knows the limit of a container
     return int(java.Runtime.getRuntime().availableProcessors())
 
 
 def pool_count(spark: SparkSession) -> int:
-    """Return how many pools this session can have, so that each gets a core."""
+    """Return how many pools this session can have so that each gets a core."""
     context = spark.sparkContext
     if _LOCAL.fullmatch(context.master or ""):
         return cores_of(spark)
     if context.getConf().contains("spark.default.parallelism"):
-        return 1  # it hides how many cores there are
-    return max(1, cores_of(spark) - 1)  # Spark says 2 for 1, and an executor may be lost
+        return 1  # this setting hides the number of cores
+    return max(1, cores_of(spark) - 1)  # Spark reports 2 for 1 core, and an executor may be lost

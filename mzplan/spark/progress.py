@@ -1,7 +1,7 @@
-"""What runs, as Spark reports it: a listener that keeps the newest progress of each run.
+"""A listener that keeps the newest progress of each run, as Spark reports it.
 
-Spark pushes one event a trigger, and we take its JSON in one call. Asking each query instead costs several
-calls into the JVM a query, every second.
+Spark pushes one event per trigger, and reading its JSON takes one call. Polling would cost several calls into
+the JVM per query and second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The newest that is known of one run. See QueryReport for the meaning."""
+    """The newest known progress of one run. See QueryReport for the fields."""
 
     step: int = -1
     input_rows_per_second: float = 0.0
@@ -38,7 +38,7 @@ class Progress:
     late_rows: int | None = None
 
     def after(self, before: Progress) -> Progress:
-        """Add what this run has counted `before`; what only a micro-batch tells stays what it was."""
+        """Add the counts of this run `before`; keep values that only a micro-batch reports."""
         kept = {
             name: getattr(before, name)
             for name in ("batch_seconds", "state_rows", "state_bytes", "watermark_timestamp_seconds")
@@ -51,7 +51,7 @@ class Progress:
 
 
 class ProgressListener:
-    """Spark calls it from a thread of its own; `get` may be called from any."""
+    """Spark calls the listener from its own thread; `get` may be called from any thread."""
 
     def __init__(self, also: Callable[[dict[str, Any]], None] | None = None) -> None:
         """`also` is called with the JSON of each StreamingQueryProgress."""
@@ -63,7 +63,7 @@ class ProgressListener:
         self._also = also
 
     def get(self, run_id: str) -> Progress | None:
-        """The newest progress of a run; None until it has finished a first trigger."""
+        """Return the newest progress of a run; None until it has finished its first trigger."""
         with self._lock:
             return self._runs.get(run_id)
 
@@ -73,23 +73,26 @@ class ProgressListener:
             self._active.discard(run_id)
 
     def follow(self, run_id: str) -> None:
-        """This run has begun: see has_ended."""
+        """Start to watch whether a run ends; see has_ended."""
         with self._lock:
             self._active.add(run_id)
 
     def has_ended(self, run_id: str) -> bool:
-        """Whether Spark has said that a run which is followed has ended. It may not say it: events get lost
-        where too many wait, and one that ends at once does so before it is followed."""
+        """Return whether Spark has reported the end of a followed run.
+
+        The report can be missing: Spark drops events when too many are queued, and a run may end before it is
+        followed.
+        """
         with self._lock:
             return run_id not in self._active
 
     def expect(self, name: str) -> None:
-        """A query of this name is started here."""
+        """Announce that a query of this name is started here."""
         with self._lock:
             self._expected.add(name)
 
     def foreign(self) -> list[str]:
-        """The queries that run in this session and were not started here: by name, or id without one."""
+        """Return the queries of this session that weren't started here, by name (or by id)."""
         with self._lock:
             return sorted(self._foreign.values())
 
@@ -128,13 +131,13 @@ class ProgressListener:
             self._active.discard(run_id)
 
     class Java:
-        """How py4j knows which Java interface this is."""
+        """Names the Java interface that the class implements, for Py4J."""
 
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
 
 def listen(spark: SparkSession, listener: ProgressListener) -> Callable[[], Any]:
-    """Let a listener hear of the queries of a session. Return what ends that."""
+    """Register a listener for the queries of a session. Return the function that removes it."""
     java: Any = spark._jvm
     wrapper = java.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(listener)
     streams = spark._jsparkSession.streams()
@@ -143,8 +146,8 @@ def listen(spark: SparkSession, listener: ProgressListener) -> Callable[[], Any]
 
 
 def parse_progress(data: dict[str, Any]) -> Progress:
-    """From the JSON of a StreamingQueryProgress."""
-    # A trigger without data reports the number of the batch that comes next.
+    """Return the progress from the JSON of a StreamingQueryProgress."""
+    # A trigger without data reports the number of the next batch.
     durations = data.get("durationMs", {})
     executed = "addBatch" in durations
     return Progress(
@@ -159,8 +162,10 @@ def parse_progress(data: dict[str, Any]) -> Progress:
 
 
 def late_rows_of(data: Mapping[str, Any]) -> int | None:
-    """Return how many rows a micro-batch dropped as late; None for a query without state. `data`: the JSON of
-    its StreamingQueryProgress."""
+    """Return how many rows a micro-batch dropped as late; None for a query without state.
+
+    `data`: the JSON of the micro-batch's StreamingQueryProgress.
+    """
     operators = data.get("stateOperators") or []
     if not operators:
         return None
@@ -168,7 +173,7 @@ def late_rows_of(data: Mapping[str, Any]) -> int | None:
 
 
 def _state_of(data: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a Progress about the state of all stateful operators; none for a stateless query."""
+    """Return the Progress fields about stateful operators; empty for a stateless query."""
     operators = data.get("stateOperators") or []
     if not operators:
         return {}
@@ -181,24 +186,24 @@ def _state_of(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _size(operator: dict[str, Any]) -> int:
-    """The bytes of RocksDB's files, once it has any; else what the state takes in memory."""
+    """Return the bytes of RocksDB's files, or of the state in memory while it has no files."""
     files = (operator.get("customMetrics") or {}).get("rocksdbSstFileSize")
     return int(files or operator.get("memoryUsedBytes") or 0)
 
 
 def _watermark(event_time: dict[str, Any]) -> float | None:
-    """In seconds since the epoch. Spark begins with the epoch, before it has seen a row."""
+    """Return the watermark in seconds since the epoch; None before Spark has seen a row."""
     milliseconds = instant(str(event_time.get("watermark", "")))
     return milliseconds / 1000 if milliseconds else None
 
 
 def _left_out(data: dict[str, Any]) -> int:
-    """How many malformed records a micro-batch has skipped."""
+    """Return how many malformed records a micro-batch skipped."""
     return int(((data.get("observedMetrics") or {}).get(LEFT_OUT) or {}).get("records") or 0)
 
 
 def _lag(sources: list[dict[str, Any]]) -> int | None:
-    """Records behind: known of Kafka; of a Delta table only that there are none."""
+    """Return how many records the query is behind. For a Delta table: 0 or None (unknown)."""
     if len(sources) != 1:
         return None
     source = sources[0]

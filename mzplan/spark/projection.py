@@ -1,8 +1,8 @@
-"""The columns that a sink writes: `select` and `where`, and what Spark may make of them.
+"""The columns that a sink writes: checks `select` and `where`, and has Spark compute them.
 
-What a person, or a writer of the store, has written never gets to Spark as it is (see schema.sql_text). And
-whatever it was, Spark's own trees are looked at: as its parser reads them, before any analysis, which already
-opens files; and as it has analysed them. In both, what is allowed is listed, and nothing else runs.
+Text written by a user, or by a writer of the store, never reaches Spark unchanged (see schema.sql_text).
+Spark's own trees are also checked. The parsed tree is checked before any analysis, because analysis already
+opens files; then the analysed tree. Only listed kinds of nodes may be in either.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ _HOW = {
 
 
 def read_by(query: ResolvedQuery) -> ResolvedQuery:
-    """A query as one that reads a collection: a view as a sink would say what its SQL says, with the columns
-    that it reads. Raises MzplanError MZ019 for SQL that no view may have."""
+    """Return a query over one collection as a sink: a view's SQL becomes `select` and `where`.
+
+    The result has the columns that the query reads. Raises MzplanError MZ019 for SQL that views can't have.
+    """
     source = query.description.input
     property_ = resource_kind(query.address.kind, query.description.type).query_property
     if source is None or property_ is None:
@@ -48,10 +50,11 @@ def read_by(query: ResolvedQuery) -> ResolvedQuery:
 
 
 def project(rows: DataFrame, query: ResolvedQuery, *, or_else: str = "") -> DataFrame:
-    """The sink's columns, then `_position`: `where` sees the collection's columns, then `select` is taken.
-    `or_else`: a condition in SQL by which rows are taken that `where` leaves out.
+    """Return the sink's columns, then `_position`.
 
-    Raises MzplanError MZ019 when Spark can't make sense of them, or would do more with them than may be.
+    `where` filters the collection's rows before `select` applies.
+    `or_else`: a SQL condition; matching rows are included even if `where` leaves them out. Raises MzplanError
+    MZ019 if Spark doesn't accept the expressions, or if they would do more than allowed.
     """
     check = expression_check(rows.sparkSession.sparkContext._gateway)
     nodes = ["Project"]
@@ -60,7 +63,7 @@ def project(rows: DataFrame, query: ResolvedQuery, *, or_else: str = "") -> Data
         for index, text in enumerate(query.body.get("select") or ["*"]):
             parsed = parse_select(text)
             item = _sql(parsed, f"select[{index}]", rows, query)
-            # Spark's own star has mzplan's columns, too.
+            # Spark's own star would include mzplan's columns.
             star = [quoted(c.name) for c in query.columns if c.name.lower() not in parsed.without]
             items += star if parsed.star else [item]
         filtered = rows
@@ -80,8 +83,10 @@ def project(rows: DataFrame, query: ResolvedQuery, *, or_else: str = "") -> Data
 
 
 def rows_where(rows: DataFrame, text: str, place: str, query: ResolvedQuery) -> DataFrame:
-    """The rows that meet a condition over their columns; `place`: where it is written. Raises as `project`
-    does."""
+    """Return the rows that meet a condition; `place`: where the condition is written.
+
+    Raises the same errors as `project`.
+    """
     try:
         met = rows.where(_sql(parse_where(text), place, rows, query))
     except MzplanError:
@@ -95,8 +100,10 @@ def rows_where(rows: DataFrame, text: str, place: str, query: ResolvedQuery) -> 
 
 
 def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -> tuple[Output, ...]:
-    """The columns that a sink or a view makes, as Spark sees them, without any table. Raises MzplanError
-    MZ019."""
+    """Return the columns of a sink or a view as Spark analyses them, without any table.
+
+    Raises MzplanError MZ019.
+    """
     query = read_by(query)
     fields = [f"CAST(NULL AS {spark_type(c.type)}) AS {quoted(c.name)}" for c in query.columns]
     empty = spark.range(0).selectExpr(*fields, f"CAST(NULL AS {position}) AS {POSITION}")
@@ -104,8 +111,10 @@ def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -
 
 
 def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
-    """Raises MzplanError MZ230 where what comes out is not what the query's collection has: the plan has
-    worked out the columns of a view without Spark, or its files say them."""
+    """Raise MzplanError MZ230 if the query's outputs differ from the columns of its collection.
+
+    The plan worked out the columns of a view without Spark, or read them from its files.
+    """
     by_name = {output.name.lower(): spark_type(output.type or "") for output in outputs}
     if [output.name.lower() for output in outputs] != [column.name.lower() for column in query.columns]:
         differing = f"Spark makes {', '.join(output.name for output in outputs)} of its query, in this order"
@@ -127,18 +136,21 @@ def ensure_columns(outputs: Sequence[Output], query: ResolvedQuery) -> None:
 
 
 def outputs_of(rows: DataFrame) -> tuple[Output, ...]:
-    """The columns of a projected stream, without mzplan's own, which come last."""
+    """Return the columns of a projected stream without mzplan's own columns, which come last."""
     names = rows.columns
     fields = rows.schema.fields[: names.index(POSITION)]
     return tuple(Output(name=field.name, type=canonical_type(ddl_of(field.dataType))) for field in fields)
 
 
 def _sql(parsed: Parsed, place: str, rows: DataFrame, query: ResolvedQuery) -> str:
-    """What Spark is given of an expression. Raises MzplanError MZ019 for what may not run, by mzplan's own
-    reading or by that of Spark's parser; whatever that parser raises."""
+    """Return the SQL of an expression for Spark.
+
+    Raises MzplanError MZ019 for a forbidden expression, found by mzplan's parser or in Spark's parsed tree.
+    Also raises the errors of Spark's parser.
+    """
     if parsed.problem:
         raise _too_much(query, place, f"{parsed.problem[0].upper()}{parsed.problem[1:]}.")
-    # Without a bracket there is neither a query in it nor a call.
+    # Without a bracket, the text contains neither a query nor a call.
     if "(" in parsed.sql:
         columns = {name.lower() for name in rows.columns}
         for name, _ in parsed.columns:

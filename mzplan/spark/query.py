@@ -1,4 +1,4 @@
-"""One streaming query that was started: how it is stopped, and what is reported of it."""
+"""One started streaming query: how to stop it, and its report."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from mzplan.warehouse.checkpoints import Checkpoint
 
 log = logging.getLogger("mzplan.spark")
 
-# How long a stop waits for the running micro-batch before it interrupts it, in seconds.
+# How many seconds a stop waits for the running micro-batch before it interrupts it.
 _IDLE_WAIT_S = 2.0
-# What Spark says of a query once it has looked for data: nothing new, and nothing to do until the next look.
+# Spark's messages for a query that found no new data and waits for the next look.
 _IDLE_MESSAGES = ("Waiting for data to arrive", "Waiting for next trigger")
 
 _NOTHING = RecordedSteps()
@@ -32,14 +32,22 @@ _NOTHING = RecordedSteps()
 
 @dataclass(slots=True)
 class Running:
-    """A query that was started and not stopped. `java` is Spark's StreamingQuery, and `place` what it talks
-    to, for people. `pool`: the scheduler pool where its jobs wait for a core. `failed` is what our own code
-    raised in a batch, `warning` the last thing that it warned of, `left_out` counts the records that it kept
-    aside, and `interruptions` end a batch that waits for a server. `resumed` is where it has gone on (see
-    RunFacts). `step` is the last micro-batch before this run: of one that finds nothing to do, Spark reports
-    none. `was_idle`: it has finished a trigger. `written_with`: what has written its checkpoint before, where
-    that is another Spark or Delta. `tasks_done`: see RunFacts. `asked_at`: when it
-    was looked at last, in seconds, monotonic."""
+    """A query that was started and not stopped.
+
+    `place`: the server or folder that the query uses, for people.
+    `pool`: the scheduler pool in which its jobs wait for a core.
+    `java`: Spark's StreamingQuery.
+    `step`: the last micro-batch before this run. Spark reports no micro-batch for a run that finds nothing to
+    do.
+    `failed`: the error that our own code raised in a batch.
+    `warning`: the run's last warning.
+    `left_out`: how many malformed records the run kept aside.
+    `resumed`, `tasks_done`: see RunFacts.
+    `interruptions`: functions that end a batch that waits for a server.
+    `was_idle`: whether the run has finished a trigger.
+    `written_with`: the Spark and Delta that wrote the checkpoint before, if they differ from these.
+    `asked_at`: when the query was last looked at, in monotonic seconds.
+    """
 
     name: QueryName
     place: str
@@ -62,23 +70,23 @@ class Running:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fail(self, problem: BaseException) -> None:
-        """Keep the error of a batch: it says more than what Spark makes of it."""
+        """Keep the error of a batch: it says more than Spark's error about it."""
         self.failed = problem
 
     def leave_out(self, count: int) -> None:
-        """So many malformed records were kept aside."""
+        """Count malformed records that were kept aside."""
         self.left_out += count
 
     def warn(self, warning: Diagnostic) -> None:
-        """Warn of something that the query goes on in spite of: in the log, and in the status."""
+        """Report a problem that doesn't stop the query, in the log and in the status."""
         text = failures.of_exception(MzplanError(warning)).text
         self.warning = f"[{warning.code}] {text}"
         log.warning("%s %s", self.name.address, self.warning)
 
     def stop(self) -> None:
-        """End the query; when this returns, it has ended. Two threads may stop the same one.
+        """Stop the query and wait until it has ended. Two threads may stop the same query.
 
-        Raises MzplanError MZ063 when it has not ended within Spark's stopTimeout.
+        Raises MzplanError MZ063 if it hasn't ended within Spark's stopTimeout.
         """
         with self.lock:
             if not self.java.isActive():
@@ -100,32 +108,37 @@ class Running:
                 ) from None
 
     def has_ended(self) -> bool:
-        """Whether it runs no more; then `ended` says of what."""
+        """Return whether the query has ended; `ended` then holds the reason."""
         if self.ended is None and not self.java.isActive():
             self.ended = self._ending()
         return self.ended is not None
 
     def look(self, progress: Progress | None) -> bool:
-        """Ask Spark whether it has ended, and whether it has finished a trigger; `progress` is its newest.
-        Returns whether it has ended since the last look."""
+        """Ask Spark whether the query has ended, and whether it has finished a trigger.
+
+        `progress`: the query's newest progress. Returns whether it has ended since the last look.
+        """
         self.asked_at = time.monotonic()
         ended_before = self.ended is not None
         if self.has_ended():
             return not ended_before
         if progress is None and not self.was_idle:
-            # Spark reports a trigger without data to its listeners only after ten idle seconds, but its
-            # status says so at once, until data comes.
+            # Spark reports a trigger without data to its listeners only after ten idle seconds. Its status
+            # shows it immediately, until data arrives.
             self.was_idle = self.java.status().message() in _IDLE_MESSAGES and not self._has_to_tell()
         return False
 
     def _has_to_tell(self) -> bool:
-        """Whether the report of a trigger with data is on its way to us: that one tells what was read."""
+        """Return whether the report of a trigger with data, and its rows, is on its way."""
         last = self.java.lastProgress()
         return last is not None and bool(last.durationMs().containsKey("addBatch"))
 
     def report(self, progress: Progress | None, recorded: RecordedSteps = _NOTHING) -> QueryReport:
-        """What is reported to the controller, with the newest progress (None: no trigger has finished), and
-        what is recorded of its steps."""
+        """Return the report for the controller.
+
+        `progress`: the newest progress; None if no trigger has finished.
+        `recorded`: the recorded steps of the query.
+        """
         ended = self.ended
         newest = progress or Progress()
         step = max(newest.step, self.step)
@@ -160,13 +173,13 @@ class Running:
         )
 
     def _ending(self) -> Failure:
-        """Why it ended; an empty Failure when it was stopped."""
+        """Return why the query ended; an empty Failure if it was stopped."""
         if self.failed is not None:
             return failures.of_exception(self.failed)
         return failures.of_query(self.java, self.place) or Failure("", "")
 
     def _becomes_idle(self) -> bool:
-        """Wait for the end of the running micro-batch, for a moment: an interrupted one is done again."""
+        """Wait briefly for the end of the running micro-batch, because an interrupted batch runs again."""
         deadline = time.monotonic() + _IDLE_WAIT_S
         while self.java.isActive() and self.java.status().isTriggerActive():
             if time.monotonic() > deadline:
@@ -176,7 +189,7 @@ class Running:
 
 
 def resumed(checkpoint: Checkpoint, step: int) -> Mapping[str, Any] | None:
-    """Where a run goes on after this step, its last; None where there was none. See RunFacts."""
+    """Return the step and position after which a run resumes, or None. See RunFacts."""
     if step < 0:
         return None
     return {"step": step, "position": checkpoint.log.offset(step)[0]}

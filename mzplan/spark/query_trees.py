@@ -1,7 +1,7 @@
 """Check Catalyst's trees of a query over several relations, as parsed and as analysed.
 
-Analysis already opens files, so the parsed tree is checked first. Each relation must be an input of the query
-by its name, or a CTE of the query. The nodes that may be in a tree are listed, and nothing else runs.
+The parsed tree is checked first, because analysis already opens files. Each relation must be an input of the
+query by its name, or a CTE of the query. Only listed kinds of nodes may be in a tree.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _PARSED = _COMMON | {
     f"{CATALYST}analysis.UnresolvedHaving",
     f"{CATALYST}analysis.UnresolvedSubqueryColumnAliases",
 }
-# Spark makes Expand of overlapping windows.
+# Spark turns overlapping windows into Expand.
 _ANALYSED = _COMMON | {
     f"{_LOGICAL}{name}" for name in ("CTERelationDef", "CTERelationRef", "Expand", "WithCTE")
 }
-# What people call the nodes that Spark's parser makes of clauses which aren't allowed.
+# SQL's names of the clauses that aren't allowed, by the nodes that Spark's parser makes from them.
 _CLAUSES = {
     "Except": "EXCEPT",
     "GlobalLimit": "LIMIT or TABLESAMPLE",
@@ -54,14 +54,16 @@ _CLAUSES = {
 
 
 class QueryCheck:
-    """Walks the plans of one query."""
+    """Checks the plans of one query."""
 
     def __init__(self, expressions: ExpressionCheck):
         self._expressions = expressions
 
     def problem_of_parsed(self, plan: Any, names: Collection[str]) -> str:
-        """Say in a sentence what isn't allowed in a plan that is only parsed; "" if all of it is. `names`: of
-        the inputs, in lower case."""
+        """Say in a sentence what isn't allowed in a plan that is only parsed; "" if all of it is.
+
+        `names`: the names of the inputs, in lower case.
+        """
         waiting = [(plan, frozenset(names))]
         while waiting:
             node, known = waiting.pop()
@@ -83,7 +85,7 @@ class QueryCheck:
         return ""
 
     def problem_of_analysed(self, plan: Any, inputs: Collection[Any]) -> str:
-        """See problem_of_parsed, for an analysed plan. `inputs`: the plans behind the temporary views."""
+        """Like problem_of_parsed, for an analysed plan. `inputs`: the plans behind the temporary views."""
         waiting = [plan]
         while waiting:
             node = waiting.pop()
@@ -101,8 +103,10 @@ class QueryCheck:
 
 
 def nodes_of(plan: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the nodes of an analysed query down to its inputs, parents first and from left to right, each
-    with its name: `Join`, `Aggregate`."""
+    """Yield each node of an analysed query, down to the inputs, with its name such as `Join`.
+
+    Parents come first, siblings from left to right.
+    """
     waiting = [plan]
     while waiting:
         node = waiting.pop()

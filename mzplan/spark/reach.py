@@ -1,8 +1,8 @@
-"""What a text of others could have Spark do, taken out of it: call Java, open files, import Python.
+"""Removes functions with which foreign text could call Java, open files, or import Python.
 
-Expressions of `select` and `where` are looked at (mzplan.spark.projection). Others come with tables, which
-whoever writes the warehouse can alter under a running query: Delta evaluates generated columns and
-constraints with each write, and PySpark imports, or unpickles, what a schema names as a user-defined type.
+mzplan.spark.projection checks the expressions of `select` and `where`. Other expressions come with tables,
+and whoever writes the warehouse can alter a table under a running query. Delta evaluates generated columns
+and constraints on each write. PySpark imports, or unpickles, user-defined types named in a schema.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REACHING = (*JAVA, *XPATH, "from_protobuf", "to_protobuf")
 
 
 def take_out(session: SparkSession) -> None:
-    """Of this process: of the session, and of all that are made from now on."""
+    """Remove the functions from a session, and from all later sessions of this process."""
     from pyspark.sql.types import UserDefinedType
 
     spark: Any = session
@@ -27,7 +27,7 @@ def take_out(session: SparkSession) -> None:
     module = getattr(catalyst.analysis, "FunctionRegistry$").__getattr__("MODULE$")
     for registry in (module.builtin(), spark._jsparkSession.sessionState().functionRegistry()):
         listed = registry.listFunction()
-        # Spark 4.2 has them qualified in a session's registry, and by their names alone in the common one.
+        # Spark 4.2 qualifies names in a session's registry, but not in the common registry.
         lines = str(listed.mkString("\n")).lower().split("\n")
         names = [line.rpartition(".")[2].strip("`") for line in lines]
         identifiers = {name: listed.apply(place) for place, name in enumerate(names) if name in _REACHING}

@@ -34,13 +34,13 @@ _ROWS = "_mzplan_rows"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationalRun:
-    """What a run of a relational view needs.
+    """The parameters of one run of a relational view.
 
-    - `position`: the type of `_position`, as Spark DDL.
-    - `collection`: the path or URI of its collection; `paths`: those of the collections that it reads, by
-      name.
-    - `fail`: takes the error of a micro-batch.
-    - `rewriting`: keeps others from rewriting the files of its collection.
+    `position`: the type of `_position`, as Spark DDL.
+    `collection`: the path or URI of the view's collection.
+    `paths`: the path or URI of each collection that the view reads, by name.
+    `fail`: takes the error of a micro-batch.
+    `rewriting`: the lock on rewriting the files of the view's collection.
     """
 
     query: ResolvedQuery
@@ -53,9 +53,10 @@ class RelationalRun:
     rewriting: AbstractContextManager[Any]
 
     def writer(self, session: SparkSession, streams: Mapping[str, DataFrame]) -> DataStreamWriter:
-        """Return the writer of the view's rows. `streams`: what it reads, in `session`.
+        """Return the writer of the view's rows.
 
-        Raises MzplanError MZ019 or MZ230 for a query that can't run, or has other columns than the view.
+        `streams`: the view's input streams, in `session`. Raises MzplanError MZ019 or MZ230 if the query
+        can't run, or has other columns than the view.
         """
         tables = {name: _table(session, self.paths[name]) for name in self.query.description.snapshots}
         rows = computed_by_sql(session, streams, tables, self.query, self.position)
@@ -76,10 +77,10 @@ class RelationalRun:
         return Checkpoint.of(self.warehouse, *place).collection()
 
     def _update(self, batch: DataFrame, step: int) -> None:
-        """Merge the rows of the groups that have changed."""
+        """Merge the rows of the changed groups."""
         with self._writing():
-            # To compute it again would commit the query's state again. Spark can't cache rows in the order of
-            # a column that isn't among them: a shuffle forgets the order.
+            # Computing the batch again would commit the query's state again. Spark can't cache rows ordered
+            # by a column that isn't among them; a shuffle discards the order.
             batch = batch.repartition(int(self.query.body["partitions"])).persist()
             try:
                 self._require_one_row_a_key(batch)
@@ -89,7 +90,7 @@ class RelationalRun:
                 batch.unpersist()
 
     def _add_joined(self, batch: DataFrame, step: int) -> None:
-        """Add the rows that a micro-batch gives, joined with each snapshot at one version."""
+        """Append the rows of a micro-batch, joined with one version of each snapshot."""
         snapshots = self.query.description.snapshots
         paths = {read.place: self.paths[name] for name, read in snapshots.items()}
         chosen = SnapshotVersions(self.checkpoint.folder)
@@ -100,7 +101,7 @@ class RelationalRun:
             except Exception as problem:
                 if not before or failures.of_exception(problem).kind != "offsets-gone":
                     raise
-                # VACUUM has removed files of these versions since. Nothing of the step was written.
+                # VACUUM has removed files of the chosen versions. No row of the step was written.
                 chosen.forget(step)
                 self._add(batch, step, chosen.choose(step, paths))
 
@@ -125,7 +126,7 @@ class RelationalRun:
             raise
 
     def _require_one_row_a_key(self, batch: DataFrame) -> None:
-        """Raise MzplanError MZ019 if several rows of a micro-batch have one key."""
+        """Raise MzplanError MZ019 if several rows of a micro-batch have the same key."""
         counted = batch.groupBy(*(f.col(quoted(key)) for key in self.query.keys)).agg(
             f.count(f.lit(1)).alias(_ROWS)
         )
@@ -142,7 +143,7 @@ class RelationalRun:
 
 
 def inputs_in_order(rows: DataFrame) -> list[str]:
-    """Return the name of the input behind each source of a stream, in the order of Spark's offset log."""
+    """Return the input name of each source of a stream, in the order of Spark's offset log."""
     seen: list[Any] = []
     names: list[str] = []
     for name, node in nodes_of(analysed(rows)):
@@ -153,6 +154,5 @@ def inputs_in_order(rows: DataFrame) -> list[str]:
 
 
 def _table(session: SparkSession, path: str, version: int | None = None) -> DataFrame:
-    """Return the rows of a collection, as of a version."""
     reader = session.read.format("delta")
     return (reader if version is None else reader.option("versionAsOf", version)).load(path)

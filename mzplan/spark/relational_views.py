@@ -1,4 +1,4 @@
-"""Relational views before they run: their own session, and what Spark makes of them over empty inputs."""
+"""The sessions of relational views, and their analysis by Spark over empty inputs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 
 
 def is_relational_view(query: ResolvedQuery) -> bool:
-    """Whether this is a view by SQL that does more than compute each row from one row."""
+    """Return whether this is a SQL view that does more than compute each row from one row."""
     address = query.address
     return address.reads_collections and address.writes_collection and is_relational(query.body)
 
 
 class QuerySessions:
-    """A session for each relational view: with its own temporary views and settings. Spark tells only the
-    listeners of a session about its queries. Methods may be called from several threads."""
+    """Keeps a session for each relational view, with its own temporary views and settings.
+
+    Spark reports queries only to the listeners of their session. Methods may be called from several threads.
+    """
 
     def __init__(self, progress: ProgressListener) -> None:
         self._progress = progress
@@ -58,8 +60,10 @@ def own_session(spark: SparkSession) -> SparkSession:
 
 
 def outputs_by_sql(spark: SparkSession, query: ResolvedQuery, connectors: Connectors) -> tuple[Output, ...]:
-    """Return the columns that a relational view gives, without reading any table. Raises MzplanError MZ019 if
-    Spark refuses its query, or can't run it as a stream."""
+    """Return the columns of a relational view, without reading any table.
+
+    Raises MzplanError MZ019 if Spark refuses the query, or can't run it as a stream.
+    """
     session, description = own_session(spark), query.description
     streams = {name: _empty_stream(session, read) for name, read in description.reads.items()}
     tables = {name: _empty_table(session, read) for name, read in description.snapshots.items()}
@@ -71,7 +75,7 @@ def outputs_by_sql(spark: SparkSession, query: ResolvedQuery, connectors: Connec
 def _empty_stream(session: SparkSession, read: CollectionRead) -> DataFrame:
     """Return a stream with a collection's columns.
 
-    Spark's optimizer must not see that all of them are NULL: it would take conditions away.
+    Spark's optimizer must not see that every value is NULL: it would drop conditions.
     """
     fields = [
         f"element_at(array({_null(column)}), CAST(value AS INT)) AS {quoted(column.name)}"

@@ -1,5 +1,7 @@
-"""The Spark session of a runner: an ordinary PySpark driver, with any master, tuned for many small queries
-(mzplan.spark.settings)."""
+"""The Spark session of a runner: an ordinary PySpark driver with any master.
+
+mzplan.spark.settings tunes it for many small queries.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ log = logging.getLogger("mzplan.spark.jvm")
 
 _KEPT_LINES = 400
 _discards = threading.Event()
-# As Ivy names what it could not get: `download failed: org.x#name;1.0!name.jar`, `unresolved dependency: …`.
+# Ivy's messages for missing artifacts: `download failed: org.x#name;1.0!name.jar`, `unresolved dependency:
+# …`.
 _ARTIFACT = re.compile(
     r"(?:unresolved dependency|module not found|download failed): ([^#\s]+)#([^;\s]+);([^!:\s]+)"
 )
@@ -54,12 +57,12 @@ _ARTIFACT = re.compile(
 def open_session(
     application: str, options: Mapping[str, str], further: Mapping[str, tuple[str, ...]] = NOTHING
 ) -> SparkSession:
-    """A session with Kafka and Delta, made or joined (5–20 s; the first time on a machine, Ivy downloads
-    70 MB of jars). `options` is Spark configuration that wins over everything; `further` are jars, and others
-    to leave out, beside those of always (see schema.description.packages_of).
+    """Create or join a session with Kafka and Delta.
 
-    Raises MzplanError: MZ061 when there is no usable Java, MZ240 for a Spark of another line, MZ114 or
-    MZ114 for a jar that is not as expected, MZ062 for anything else.
+    Takes 5–20 s; the first time on a machine, Ivy downloads 70 MB of jars. `options`: Spark configuration
+    that overrides everything else. `further`: packages to add and to exclude (see
+    schema.description.packages_of). Raises MzplanError: MZ061 without a usable Java, MZ240 for an unsupported
+    Spark version, MZ114 for an unexpected jar, MZ062 for anything else.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -76,7 +79,7 @@ def open_session(
             _start(configuration, line)
         try:
             session = SparkSession.builder.config(conf=configuration).getOrCreate()
-            for name, value in READING.items():  # also of a session that was there
+            for name, value in READING.items():  # also applies to a session that already existed
                 session.conf.set(name, value)
             session.range(1).collect()
         except Exception as problem:
@@ -96,8 +99,11 @@ def _is_submitted() -> bool:
 
 
 def current_line() -> SparkLine:
-    """The line of this driver's Spark: the one that spark-submit has started, whichever PySpark is beside
-    mzplan, or else the one that open_session would start. Raises MzplanError MZ240."""
+    """Return the line of this driver's Spark. Raises MzplanError MZ240.
+
+    Under spark-submit, this is the line of the running Spark, whichever PySpark is installed beside mzplan.
+    Otherwise it is the line that open_session would start.
+    """
     from pyspark import SparkContext
 
     if not _is_submitted():
@@ -109,7 +115,7 @@ def current_line() -> SparkLine:
 
 
 def _require_packages(session: SparkSession, line: SparkLine) -> None:
-    """What spark-submit started can't be given jars any more: say so, before a query fails of it."""
+    """Raise MZ062 if spark-submit was started without the needed jars: they can't be added any more."""
     java: Any = session._jvm
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
     try:
@@ -126,10 +132,10 @@ def _require_packages(session: SparkSession, line: SparkLine) -> None:
 
 
 def _keep_jars_from_python(session: SparkSession) -> None:
-    """Take the jars of spark.jars.packages off Python's path, here and in the workers.
+    """Remove the jars of spark.jars.packages from Python's path, here and in the workers.
 
-    spark-submit offers them to Python, too, in case one holds a module. None of ours does, and each
-    Python task would read their 60,000 directory entries again: a quarter of a second.
+    spark-submit also offers jars to Python, in case a jar holds a module. Ours hold none, and each Python
+    task would read their 60,000 directory entries: a quarter of a second.
     """
     includes: list[str] = session.sparkContext._python_includes or []
     includes[:] = [name for name in includes if not name.endswith(".jar")]
@@ -137,8 +143,7 @@ def _keep_jars_from_python(session: SparkSession) -> None:
 
 
 def _keep_out_of_the_project(configuration: SparkConf, scratch: Path) -> None:
-    """Spark's own tables, and Derby's log and database of a Hive catalogue, would be made in the folder that
-    the driver was started in."""
+    """Move the tables of Spark's catalogue, and Derby's files, out of the project's folder."""
     configuration.setIfMissing("spark.sql.warehouse.dir", (scratch / "tables").as_uri())
     options = configuration.get(JAVA_OPTIONS, "")
     if "derby.system.home" not in str(options):
@@ -148,7 +153,7 @@ def _keep_out_of_the_project(configuration: SparkConf, scratch: Path) -> None:
 def _on_this_machine(
     configuration: SparkConf, submitted: bool, scratch: Path
 ) -> AbstractContextManager[None]:
-    """What only a session without a cluster needs: a folder of its own, and tasks like the driver."""
+    """Prepare a session without a cluster: a local folder, and tasks with the driver's Python."""
     if not str(configuration.get("spark.master")).startswith("local"):
         return nullcontext()
     if not submitted and not configuration.contains("spark.local.dir"):
@@ -157,22 +162,24 @@ def _on_this_machine(
 
 
 def _scratch() -> Path:
-    """A folder for this user alone: what Spark shuffles and caches are rows of other people's tables.
+    """Create a private folder, because Spark's shuffles and caches hold users' rows.
 
-    It is locked until this process ends, however that happens: systemd-tmpfiles, which removes from /tmp what
-    is ten days old, leaves a locked folder alone, and tasks start from it for as long as we run."""
+    The folder is locked until this process ends, in whatever way. systemd-tmpfiles removes files older than
+    ten days from /tmp but leaves a locked folder alone, and tasks start from this folder as long as the
+    process runs.
+    """
     folder = tempfile.mkdtemp(prefix="mzplan-spark-")  # 0700
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with suppress(OSError):  # a file system without locks
-        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)  # never closed: that would end the lock
+        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)  # never closed, to keep the lock
     return Path(folder)
 
 
 def _start(conf: SparkConf, line: SparkLine) -> None:
-    """Start the JVM, with jars that are as pinned. Raises MzplanError MZ062, MZ114.
+    """Start the JVM with verified jars. Raises MzplanError MZ062, MZ114.
 
-    What replaces a jar of Spark's must be on the class path when Java starts, and Ivy runs in there: the
-    first start of a machine, which downloads it, is made twice.
+    A jar that replaces one of Spark's jars must be on the class path when Java starts, but Ivy runs inside
+    Java. So the first start on a machine, which downloads the jar, starts Java twice.
     """
     from pyspark import SparkContext
 
@@ -201,14 +208,14 @@ def _start(conf: SparkConf, line: SparkLine) -> None:
 
 
 def _end(gateway: Any) -> None:
-    """End a JVM that has no session yet."""
+    """Stop a JVM that has no session yet."""
     gateway.shutdown()
-    gateway.proc.stdin.close()  # which it waits for
+    gateway.proc.stdin.close()  # the JVM waits for this
     gateway.proc.wait(STOP_TIMEOUT_S)
 
 
 def _launch(conf: SparkConf) -> Any:
-    """Start a JVM, and keep what it says meanwhile: Ivy's report is the only trace of a failure."""
+    """Start a JVM and keep its first output, because Ivy's report is the only trace of a failure."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
@@ -219,7 +226,7 @@ def _launch(conf: SparkConf) -> Any:
     relay.start()
     try:
         gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
-            # In a group of its own: a signal to the whole group must not end Java before we do.
+            # In its own process group: a signal to our group must not end Java before us.
             conf,
             {"stderr": writer, "stdout": writer, "process_group": 0},
         )
@@ -233,12 +240,12 @@ def _launch(conf: SparkConf) -> Any:
 
 
 def discard_java_output() -> None:
-    """Print nothing more of what the JVM says, because its end is ours."""
+    """Discard all further output of the JVM, because we are ending it."""
     _discards.set()
 
 
 def _relay(reader: int, lines: deque[bytes], started: threading.Event) -> None:
-    """Pass on the JVM's output once it has started; what came before is only kept (Ivy is talkative)."""
+    """Pass on the JVM's output once it has started; keep earlier output (Ivy prints a lot)."""
     as_json = os.environ.get(LOG_FORMAT_VARIABLE) == "json"
     with os.fdopen(reader, "rb") as stream:
         for line in stream:
@@ -248,7 +255,7 @@ def _relay(reader: int, lines: deque[bytes], started: threading.Event) -> None:
             if _discards.is_set():
                 continue
             text = scrub(line.decode(errors="surrogateescape"))
-            if as_json and not text.startswith('{"time"'):  # of the JVM itself, or of a library's own
+            if as_json and not text.startswith('{"time"'):  # printed by the JVM itself or by a library
                 log.warning("%s", text.rstrip("\n"))
                 continue
             try:
@@ -259,7 +266,7 @@ def _relay(reader: int, lines: deque[bytes], started: threading.Event) -> None:
 
 
 def _not_started(lines: list[str]) -> MzplanError:
-    """Why Spark did not start, from what it has printed."""
+    """Return the error for a failed start, from the JVM's output."""
     text = "\n".join(lines)
     missing = [":".join(coordinates) for coordinates in _ARTIFACT.findall(text)]
     listed = ", ".join(dict.fromkeys(missing)) or "see the log"

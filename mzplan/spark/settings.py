@@ -1,5 +1,7 @@
-"""The configuration of a runner's Spark session: mzplan's defaults, and what spark-submit,
-PYSPARK_SUBMIT_ARGS or spark-defaults.conf have set already, which is kept."""
+"""The configuration of a runner's Spark session.
+
+mzplan's defaults yield to the settings of spark-submit, PYSPARK_SUBMIT_ARGS and spark-defaults.conf.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,17 @@ if TYPE_CHECKING:
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-# What Spark shows as asterisks in its UI and event log: its own default, which ours is beside.
+# Settings that Spark masks in its UI and event log: Spark's own default, then our addition.
 _REDACTED = "(?i:secret|password|token|access[.]?key)"
 _REDACTED_TOO = "(?i:keystore[.]key|jaas|private.?key)"
-# How Spark reads what others have written, and writes what others read, whatever is configured. Else it puts
-# values of its configuration, secrets among them, in the place of ${…}, and takes "…" for a name; and the log
-# of a table has it merge after a write what that log names, files of other places among them.
+# How Spark reads foreign text and writes for foreign readers, whatever is configured. Otherwise Spark
+# replaces ${…} by configuration values, including secrets, and reads "…" as a name. And after a write, Delta
+# merges the files that a table's log names, even files elsewhere.
 READING = {
     "spark.sql.variable.substitute": "false",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.databricks.delta.autoCompact.enabled": "false",
-    # Spark's default, INT96, is deprecated: other readers take it for nanoseconds, which end in 2262.
+    # Spark's deprecated default, INT96, is read elsewhere as nanoseconds, which end in 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 STOP_TIMEOUT_S = 20
@@ -50,9 +52,9 @@ def _defaults(application: str) -> dict[str, str]:
         "spark.app.name": application,
         "spark.master": "local[*]",
         "spark.driver.memory": _driver_memory(),
-        # Without the larger stack, stopping a query in the middle of a foreachBatch dies of a
-        # StackOverflowError in a regular expression.
-        # A JVM that ran out of memory may have lost any of its threads: it ends, and is started again.
+        # Without the larger stack, stopping a query inside a foreachBatch dies of a StackOverflowError in a
+        # regular expression. A JVM that ran out of memory may have lost any thread, so it exits and is
+        # started again.
         JAVA_OPTIONS: f"-Xss8m -XX:+ExitOnOutOfMemoryError -Dlog4j2.configurationFile={log4j.as_uri()}",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -61,50 +63,50 @@ def _defaults(application: str) -> dict[str, str]:
         # See pools.py.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
-        # The defaults, 200 and 50, are for large tables: with them a micro-batch of ten rows takes seconds.
+        # The defaults (200 and 50) suit large tables: with them, a micro-batch of ten rows takes seconds.
         "spark.sql.shuffle.partitions": str(max(cores, 2)),
         "spark.databricks.delta.snapshotPartitions": "1",
-        # Delta computes the state of a table anew for each micro-batch that it writes: without histograms
-        # that nobody here reads, a first micro-batch takes a tenth less CPU.
+        # Delta recomputes a table's state for each micro-batch that it writes. Without histograms, which
+        # nothing reads, a first micro-batch takes a tenth less CPU.
         "spark.databricks.delta.fileSizeHistogramMetrics.enabled": "false",
         "spark.databricks.delta.checksumDVMetrics.enabled": "false",
-        # mzplan does not look into what merges commits of a log; Delta itself writes none.
+        # mzplan doesn't read compacted log files, and Delta itself writes none.
         "spark.databricks.delta.deltaLog.minorCompaction.useForReads": "false",
-        # Also in an object store: by it, verify tells files that VACUUM has removed from lost ones.
+        # Even in an object store: verify uses this log to tell files removed by VACUUM from lost files.
         "spark.databricks.delta.vacuum.logging.enabled": "true",
-        # Else Spark checks its own optimizer after each rule.
+        # Otherwise Spark checks its own optimizer after each rule.
         "spark.sql.lightweightPlanChangeValidation": "false",
-        # Streaming queries can't use it, and each start would warn of that.
+        # Streaming queries can't use it, and each start would log a warning.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S}s",
         "spark.sql.streaming.numRecentProgressUpdates": "5",
-        # The state of queries is in RocksDB: on disk, and in a bounded part of the memory outside of Java's
-        # heap, which all queries of a process share.
+        # RocksDB keeps the state of queries on disk and in bounded memory outside Java's heap, shared by all
+        # queries of the process.
         **{f"{_STATE}.{name}": value for name, value in _STATE_SETTINGS.items()},
         f"{_STATE}.rocksdb.maxMemoryUsageMB": str(_state_memory_mb()),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-        # The log of a table may name any file, and Hadoop would fetch it from any server. There are no such
-        # classes: a read fails of that, and says so.
+        # A table's log may name any file, and Hadoop would fetch it from any server. These classes don't
+        # exist, so such a read fails with a clear error.
         **{f"spark.hadoop.fs.{scheme}.impl": f"mzplan.reads.no.{scheme}" for scheme in _FETCHED},
-        # Else PySpark may have the JVM note which line of ours made each expression, for Spark's errors (the
-        # thread that asks first decides): the rows of a Kafka source then take 1,100 calls and not 400.
+        # Otherwise PySpark may have the JVM record the source line of each expression for Spark's errors (the
+        # first thread that asks decides). The rows of a Kafka source would take 1,100 calls instead of 400.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
 
 
 def _driver_memory() -> str:
-    """A quarter of the machine's memory, from 1 to 4 GiB: 200 idle queries take about 3 GiB."""
+    """Return a quarter of the machine's memory, from 1 to 4 GiB: 200 idle queries take about 3 GiB."""
     total = _memory()
     return f"{min(max(total // 4, 1 << 30), 4 << 30) >> 20}m" if total else "2g"
 
 
 def _state_memory_mb() -> int:
-    """A sixteenth of the machine's memory, from 256 MB to 1 GB."""
+    """Return a sixteenth of the machine's memory, from 256 MB to 1 GB, in MB."""
     return min(max((_memory() or 0) // 16, 256 << 20), 1 << 30) >> 20
 
 
 def _memory() -> int | None:
-    """The machine's memory in bytes; None where it is not known."""
+    """Return the machine's memory in bytes; None if unknown."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -123,7 +125,7 @@ def configuration_of(
     line = line or installed_line()
     defaults = _defaults(application)
     if not given.get("spark.master", options.get("spark.master", "local")).startswith("local"):
-        # On a cluster the executors must find the driver by its real address.
+        # On a cluster, executors must find the driver by its real address.
         del defaults["spark.driver.host"], defaults["spark.driver.bindAddress"]
     wanted = {**defaults, **line.settings, **given, **options, **READING}
     packages = (*line.packages, *line.fitting(further.get("spark.jars.packages", ())))
@@ -133,7 +135,7 @@ def configuration_of(
     wanted[JAVA_OPTIONS] = _java_options(defaults[JAVA_OPTIONS], wanted[JAVA_OPTIONS])
     wanted["spark.sql.extensions"] = _joined(wanted.get("spark.sql.extensions"), (DELTA_EXTENSION,))
     wanted.setdefault("spark.sql.catalog.spark_catalog", _DELTA_CATALOG)
-    # Options of a Kafka sink or dead letters hold a key: Spark prints the options of a write.
+    # Options of a Kafka sink or of dead letters can hold a key, and Spark prints the options of a write.
     redacted = wanted.get("spark.redaction.regex", _REDACTED)
     wanted["spark.redaction.regex"] = f"{redacted}|{_REDACTED_TOO}"
     conf = SparkConf(loadDefaults=False)
@@ -143,7 +145,7 @@ def configuration_of(
 
 
 def _java_options(ours: str, wanted: str) -> str:
-    """Ours, then what is given: of two, Java takes the last. Only Log4j prefers our name of its file."""
+    """Return our options, then the given options, because Java uses the last. (Log4j prefers ours.)"""
     if wanted == ours:
         return ours
     logs = "configurationFile" in wanted
@@ -153,14 +155,14 @@ def _java_options(ours: str, wanted: str) -> str:
 
 
 def _joined(given: str | None, ours: tuple[str, ...]) -> str:
-    """A comma-separated list with ours added, except those that are there in some version."""
+    """Return a comma-separated list with our items added, unless the list has them in some version."""
     listed = [item for item in (given or "").split(",") if item]
     names = {item.rpartition(":")[0] or item for item in listed}
     return ",".join([*listed, *(item for item in ours if (item.rpartition(":")[0] or item) not in names)])
 
 
 def given_here() -> dict[str, str]:
-    """Configuration from outside that our own would override: spark-defaults.conf, PYSPARK_SUBMIT_ARGS."""
+    """Return the configuration from spark-defaults.conf and PYSPARK_SUBMIT_ARGS."""
     settings = _spark_defaults()
     words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
     names = {
@@ -192,7 +194,7 @@ def _spark_defaults() -> dict[str, str]:
 
 
 def given_by_submit() -> dict[str, str]:
-    """What spark-submit was given: its JVM runs already, so memory and Java options are as they are."""
+    """Return spark-submit's configuration. Its JVM runs, so memory and Java options are fixed."""
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()

@@ -1,4 +1,4 @@
-"""One start of one query: what is done before, and its submission to Spark."""
+"""One start of one query: the preparation, then the submission to Spark."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartContext:
-    """What all starts of one executor share. `source_runs`: whether a query of this source runs."""
+    """The parts that all starts of one executor share. `source_runs`: whether a source runs."""
 
     warehouse: str
     connectors: Connectors
@@ -67,7 +67,10 @@ class StartContext:
 
 
 class QueryStart:
-    """`running` takes what happens. `resolve` resolves another description of the same query."""
+    """Starts one query and records its progress in `running`.
+
+    `resolve` resolves other descriptions of the query.
+    """
 
     def __init__(
         self,
@@ -96,10 +99,13 @@ class QueryStart:
         )
 
     def submit(self, ours: Versions | None) -> StreamingQuery:
-        """Start the query, once all that comes before that is done. `ours`: what writes its checkpoint from
-        now on. Raises MzplanError, OSError, and whatever Spark raises."""
+        """Prepare the query, then start it.
+
+        `ours`: the versions that write the checkpoint from now on. Raises MzplanError, OSError, and Spark's
+        errors.
+        """
         description, checkpoint, running = self._query.description, self._checkpoint, self._running
-        if description.reads:  # what began before the query was changed is finished first
+        if description.reads:  # finish a step that began before the query was changed
             if "from" in description.body:  # the plan migrates no rows below any other query
                 self._move_to_generation()
             self._context.unfinished.begin(description, checkpoint, running, self._run_once)
@@ -118,7 +124,7 @@ class QueryStart:
         return start._start(once=True)
 
     def _migrate_rows(self) -> None:
-        """Let a source begin with the rows of its former generation, where it is to."""
+        """Migrate the rows of the source's former generation, if the description says so."""
         query, context = self._query, self._context
         if query.description.predecessor is None:
             return
@@ -138,8 +144,7 @@ class QueryStart:
             ) from None
 
     def _move_to_generation(self) -> None:
-        """Let a query go on with the generation of its source that has begun with the rows of the former one,
-        once it has read the rest of that."""
+        """Move a query to its source's new generation, after it has read the former one to its end."""
         moves = GenerationMove(self._context.warehouse, self._query.description, self._checkpoint)
         while (earlier := moves.to_read()) is not None:
             running = self._running
@@ -153,7 +158,7 @@ class QueryStart:
             moves.move()
 
     def _do_tasks(self) -> None:
-        """Do the open tasks of the query. Raises as `submit` does."""
+        """Do the open tasks of the query. Raises the same errors as `submit`."""
         query, checkpoint, running = self._query, self._checkpoint, self._running
         if not query.description.tasks and not checkpoint.tasks.all():
             return
@@ -171,7 +176,7 @@ class QueryStart:
         running.tasks_done = do_open_tasks(context, self._prepare_tasks)
 
     def _prepare_tasks(self) -> None:
-        """Finish the step that was interrupted, and see that source and collection are those of before."""
+        """Finish an interrupted step, and check that the source and its collection haven't been replaced."""
         query, running = self._query, self._running
         if query.address.writes_collection:
             self._remember_upstream()
@@ -182,7 +187,7 @@ class QueryStart:
         self._use_scheduler_pool()
 
     def _start(self, *, once: bool = False) -> StreamingQuery:
-        """`once`: for one micro-batch."""
+        """Start the query; with `once`, for one micro-batch only."""
         query, name = self._query, str(self._running.name)
         if query.address.writes_collection:
             self._remember_upstream()
@@ -194,12 +199,12 @@ class QueryStart:
         self._context.steps.begins(name, self._history, self._end_if_restored)
         self._use_scheduler_pool()
         writer = writer.queryName(name).option("checkpointLocation", self._checkpoint.spark)
-        if once:  # not availableNow, which would go on to what has come since
+        if once:  # not availableNow, which would also read newer data
             return writer.trigger(once=True).start()
         return writer.trigger(processingTime=trigger_interval(query)).start()
 
     def _use_scheduler_pool(self) -> None:
-        """Let the jobs of this thread, and of a query that it starts, wait for a core in the query's pool."""
+        """Run this thread's jobs, and the jobs of a query that it starts, in the query's scheduler pool."""
         self._spark.sparkContext.setLocalProperty(PROPERTY, self._running.pool)
 
     def _source_writer(self) -> DataStreamWriter:
@@ -252,14 +257,14 @@ class QueryStart:
         return self._context.connectors.sink(self._query.description.type).write(rows, run)
 
     def _rows_read(self) -> DataFrame:
-        """Return what a sink or a view by SQL makes of the collection that it reads."""
+        """Return the rows that a sink or a SQL view computes from its collection."""
         query, read = read_by(self._query), self._query.description.input
         assert read is not None, f"{query.address} doesn't read exactly one collection"
         path = self._readable(read)
         return rows_read(self._spark, query, path, begins=not self._checkpoint.log.has_begun())
 
     def _rows_computed(self, compute: Compute) -> DataFrame:
-        """Return what the function of a view makes of the collections that it reads."""
+        """Return the rows that a view's function computes from its collections."""
         query, begins = self._query, not self._checkpoint.log.has_begun()
         inputs = {
             name: collection_stream(self._spark, query, self._readable(read), begins=begins)
@@ -269,7 +274,7 @@ class QueryStart:
         return computed(compute, inputs, query, position)
 
     def _readable(self, read: CollectionRead) -> str:
-        """Make sure that a collection to read is there, with its newest columns. Returns its path or URI."""
+        """Ensure that a collection to read exists with its newest columns. Return its path or URI."""
         path, columns = (
             collection_path(self._context.warehouse, *read.place),
             columns_of(read.type, read.body),
@@ -297,16 +302,19 @@ class QueryStart:
         )
 
     def _own_collection(self) -> None:
-        """Make sure that the source's collection is there, and is the one that it has written before."""
+        """Ensure that the source's collection exists and is the table that the source wrote before."""
         ensure_collection(self._checkpoint, self._query.address, self._collection)
         self._ensure_table(self._collection, self._query.description)
         remember_collection(self._checkpoint, self._collection)
         self._context.collections.is_written_with(self._collection, self._query.columns)
 
     def _end_if_restored(self) -> None:
-        """End a query whose table was restored to an older copy. A source's sinks would read past what comes
-        in the place of the lost steps, and a sink's target lacks rows. (Of a source whose table was made anew
-        there is nothing left to save: it is drift, and its next start is refused.)"""
+        """Stop the query if its table was restored to an older copy.
+
+        A source's sinks would skip the rows that replace the lost steps; a sink's target misses rows. If a
+        source's table was recreated, nothing is left to protect: this is drift, and the next start is
+        refused.
+        """
         try:
             if self._query.address.writes_collection:
                 ensure_collection(self._checkpoint, self._query.address, self._collection)
@@ -316,7 +324,7 @@ class QueryStart:
             if problem.kind not in ("steps-missing", "target-restored"):
                 return
             self._running.fail(problem)
-            with suppress(MzplanError):  # it is busy: its next start is refused
+            with suppress(MzplanError):  # the query is busy: its next start is refused
                 self._running.stop()
 
     def _ensure_table(self, path: str, collection: Description | CollectionRead) -> None:
@@ -326,7 +334,7 @@ class QueryStart:
         self._context.collections.ensure(self._spark, path, columns, position, keyed=keyed)
 
     def _remember_upstream(self) -> None:
-        """Record the upstream's identity before the very first start; later, insist on it."""
+        """Record the upstream's identity before the first start; require it at later starts."""
         query, checkpoint = self._query, self._checkpoint
         connector = self._context.connectors.source(query.description.type)
         probe = connector.probe(query)
@@ -338,7 +346,7 @@ class QueryStart:
             take_upstream(connector, query, checkpoint, probe.upstream, self._last_times)
 
     def _last_times(self) -> dict[int, int]:
-        """When the last record of each partition that was read is from, in milliseconds since the epoch."""
+        """Return the time of the last record read from each partition, in milliseconds since the epoch."""
         from pyspark.sql import functions as f
 
         rows = self._spark.read.format("delta").load(self._collection)

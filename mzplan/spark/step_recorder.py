@@ -1,7 +1,7 @@
-"""Keeps the index of each query's steps up to date, on a thread of its own: no query waits for it.
+"""Updates the index of each query's steps on a separate thread, so that no query waits for it.
 
-What a running step reports (its content hash, the rows that a sink wrote) comes with Spark's progress events;
-everything else is read from Spark's own logs, also what happened while nobody was looking.
+Spark's progress events carry a running step's own figures: its content hash and the rows that a sink wrote.
+All other facts are read from Spark's logs, including steps that ran while no recorder was running.
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ from mzplan.warehouse.step_record import StepRecord, known_sum, with_late_rows, 
 
 log = logging.getLogger("mzplan.steps")
 
-EVERY = 1.0  # seconds between looks at what was reported
+EVERY = 1.0  # seconds between looks at reported steps
 CLOSING = 10.0  # seconds that the last look may take
-# A hash that was not reported is computed here, of so many of the newest steps and so many bytes of files.
+# Missing hashes are computed here for so many of the newest steps, and for so many bytes of files.
 _COMPUTED_STEPS = 100
 _COMPUTED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reported:
-    """Of a step: its hash, its rows, the time of its oldest record, how many rows it has dropped as late, and
-    when it ended (seconds since the epoch); None for what it has not reported (yet)."""
+    """The figures of one step; None for a figure that was not reported (yet).
+
+    `oldest`: the time of the step's oldest record, in seconds since the epoch.
+    `late`: how many rows the step dropped as late.
+    `ended`: when the step ended, in seconds since the epoch.
+    """
 
     hash: ContentHash | None = None
     rows: int | None = None
@@ -49,9 +53,12 @@ class _Reported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSteps:
-    """What is recorded of a query: the `recent` of its steps, the newest first, and the `rows` of those since
-    it began to run, None where that is not known. `latency`: how many seconds the oldest record of the last
-    step was on its way, where that is known."""
+    """The recorded steps of a query.
+
+    `recent`: the last recorded steps, newest first.
+    `rows`: the rows of the steps since the query began to run; None if unknown.
+    `latency`: the latency of the last step's oldest record, in seconds; None if unknown.
+    """
 
     recent: tuple[StepRecord, ...] = ()
     rows: int | None = None
@@ -60,10 +67,14 @@ class RecordedSteps:
 
 @dataclass(slots=True)
 class _Recorded:
-    """One query. `upto`: the newest step that may be written down, for all that it reports has come. `base`:
-    the last step before this run, and `rows` those of the steps since. `ended_at`: when it was stopped; what
-    it still reports is waited for. `unwritten`: the late rows of steps that have reported and aren't in the
-    collection (they had no rows to write)."""
+    """The recording of one query.
+
+    `upto`: the newest step that may be recorded, because its whole report has arrived.
+    `base`: the last step before this run.
+    `rows`: the rows of the steps after `base`.
+    `ended_at`: when the query was stopped, in monotonic seconds; its outstanding reports are still awaited.
+    `unwritten`: the late rows of reported steps without rows, which aren't in the collection.
+    """
 
     history: StepHistory
     upto: int
@@ -82,7 +93,10 @@ class _Recorded:
 
 
 class StepRecorder:
-    """Queries by name. Methods may be called from any thread; one of its own writes."""
+    """Records the steps of queries, by query name.
+
+    Methods may be called from any thread; one thread writes.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -93,19 +107,21 @@ class StepRecorder:
         self._thread: threading.Thread | None = None
 
     def begins(self, name: str, history: StepHistory, lost: Callable[[], None] = lambda: None) -> None:
-        """A query is about to start: record what it did before, and does from now on. `lost` is called, on a
-        thread of its own, when a source has done a step that its collection does not hold behind the step
-        before (somebody has restored the table under it), and after each look at new steps of a sink."""
+        """Record the earlier steps of a query that is about to start, and its steps from now on.
+
+        `lost` is called on a new thread when a source's finished step is missing in its collection, because
+        the table was restored to an older copy. For a sink, it is called after each look at new steps.
+        """
         try:
             finished = history.log.committed()
         except OSError as problem:
             log.warning("%s: its steps are not recorded: %s", name, problem)
             return
-        # So that its rows are counted from its first trigger on: commands wait for that. Nothing is written
-        # yet: the last step of the run before may still be reported.
+        # Read now, so that rows are counted from the first trigger: commands wait for that. Nothing is
+        # written yet, because the last step of the previous run may still be reported.
         try:
             recent = history.index.recent()
-        except Exception:  # told by the thread, which tries again
+        except Exception:  # the thread tries again, and logs the problem
             recent = ()
         parsed = QueryName.parse(name)
         address = parsed.address if parsed is not None else None
@@ -114,7 +130,7 @@ class StepRecorder:
             query.upto, query.due, query.ended_at = max(query.upto, finished), True, None
             query.lost = lost
             query.latency = None
-            query.begun = False  # somebody else may have written since
+            query.begun = False  # another process may have written since
             query.base, query.rows = finished, 0
             query.recent = recent or query.recent
             if self._thread is None:
@@ -122,7 +138,7 @@ class StepRecorder:
                 self._thread.start()
 
     def recorded(self, name: str) -> RecordedSteps:
-        """What is written down of a query by now."""
+        """Return the recorded steps of a query."""
         with self._lock:
             query = self._queries.get(name)
             if query is None:
@@ -130,14 +146,14 @@ class StepRecorder:
             return RecordedSteps(recent=query.recent, rows=query.rows, latency=query.latency)
 
     def counted(self) -> dict[Address, Counters]:
-        """The rows and micro-batches of each query that this process has run, over all of its runs."""
+        """Return the rows and micro-batches of each query that this process has run, over all its runs."""
         with self._lock:
             return dict(self._counters)
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """A query has finished a trigger: the JSON of a StreamingQueryProgress."""
+        """Take in the JSON of a StreamingQueryProgress, after a finished trigger."""
         if "addBatch" not in progress.get("durationMs", {}):
-            return  # without data: no step
+            return  # a trigger without data is no step
         with self._lock:
             query = self._queries.get(progress.get("name") or "")
             if query is None:
@@ -156,21 +172,21 @@ class StepRecorder:
             query.due = True
 
     def wrote(self, name: str, step: int, rows: int) -> None:
-        """A sink has written so many rows in a step, which its progress will report as done."""
+        """Take in how many rows a sink wrote in a step; the step's progress will report it as done."""
         with self._lock:
             query = self._queries.get(name)
             if query is not None:
                 query.reported[step] = _Reported(rows=rows)
 
     def ended(self, name: str) -> None:
-        """A query has been stopped."""
+        """Note that a query has been stopped."""
         with self._lock:
             query = self._queries.get(name)
             if query is not None:
                 query.ended_at = time.monotonic()
 
     def close(self) -> None:
-        """Write down what there is, and end."""
+        """Record all outstanding steps, then stop."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(CLOSING)
@@ -184,8 +200,8 @@ class StepRecorder:
         now = time.monotonic()
         with self._lock:
             due = [(name, query) for name, query in self._queries.items() if query.due]
-        # Sources first, for sinks ask when their steps were made; and in the order in which they began: two
-        # may have the same index.
+        # Sources first, because sinks look up when their steps' records were created. Otherwise in start
+        # order, because two queries may share an index.
         for name, query in sorted(due, key=lambda pair: not pair[1].history.is_source):
             self._write(name, query)
         with self._lock:
@@ -203,8 +219,8 @@ class StepRecorder:
             newest = records[-1] if records and records[-1].step in reported else None
             ended_at = reported[newest.step].ended if newest is not None else None
             latency = self._latencies.latency(query.history, newest, ended_at) if newest else None
-        except Exception as problem:  # the thread must outlive whatever a storage does; it is tried again
-            if str(problem) != query.problem:  # once, not every second
+        except Exception as problem:  # the thread must survive any storage failure, and tries again
+            if str(problem) != query.problem:  # log it once, not every second
                 log.warning("%s: its steps could not be recorded: %s", name, problem)
             query.problem = str(problem)
             with self._lock:
@@ -212,7 +228,7 @@ class StepRecorder:
             return
         query.problem = ""
         recorded = max((record.step for record in query.recent), default=-1)
-        # A sink's steps are read from its checkpoint: whether its target holds them is asked each time.
+        # A sink's steps come from its checkpoint, so ask each time whether the target holds them.
         if any(step > recorded for step in reported) or (records and not query.history.is_source):
             threading.Thread(target=query.lost, name="lost steps", daemon=True).start()
         with self._lock:
@@ -222,7 +238,7 @@ class StepRecorder:
                 if step > recorded:
                     query.unwritten[step] = report.late
             if query.address is not None:
-                # Those that have run here: an index may lack others', that ran before.
+                # Count only steps that ran here: the index may miss earlier steps of other processes.
                 self._count(query.address, [record for record in records if record.step in reported])
 
     def _count(self, address: Address, ran: Sequence[StepRecord]) -> None:
@@ -232,7 +248,7 @@ class StepRecorder:
 
 
 def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> list[StepRecord]:
-    """Add what is new to the index; which steps that were."""
+    """Add new steps to the index; return them."""
     history = query.history
     if not query.begun:
         query.recent, query.begun = history.index.recent(), True
@@ -253,21 +269,23 @@ def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> l
 
 
 def _written(progress: Mapping[str, Any]) -> int | None:
-    """The rows that went to a target by Spark's own sink; None where a batch was ours to write, which tells
-    it by `wrote`: what Spark has read for that, perhaps twice, says nothing."""
+    """Return the rows that Spark's own sink wrote; None if our code wrote the batch.
+
+    Our code reports its rows through `wrote`. The rows that Spark read don't count: it may read them twice.
+    """
     return ((progress.get("observedMetrics") or {}).get(WRITTEN) or {}).get("rows")
 
 
 def _filled(
     history: StepHistory, record: StepRecord, reported: Mapping[int, _Reported], *, compute: bool
 ) -> StepRecord:
-    """With what the step reported; what it did not (a crash came first) is computed where that is cheap."""
+    """Add a step's reported figures; compute a missing hash (after a crash) if that is cheap."""
     report = reported.get(record.step)
     if not history.is_source:
         return replace(record, rows=report.rows) if report is not None and report.rows is not None else record
     if report is not None:
         record = replace(record, oldest=report.oldest)
-    # A step that is run again, and that the collection has already, reports no rows.
+    # A repeated step that the collection already contains reports no rows.
     if report is not None and report.hash is not None and report.hash.rows == record.rows:
         return replace(record, digest=str(report.hash), digest_from="stream")
     if not compute or record.bytes is None or record.bytes > _COMPUTED_BYTES:

@@ -1,7 +1,7 @@
-"""Check by Spark's rules, before a commit, that Spark can run the query of a relational view as a stream.
+"""Check before a commit that Spark can run a relational view's query as a stream.
 
 Spark's own check looks at the analysed plan. It can't see that a join of two streams has no equality: Spark
-finds that in the first micro-batch.
+reports that only in the first micro-batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UPDATE = "set output: update with `key`, or declare `watermarks` and group by a
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A rule of Spark's, recognised by a piece of its message: what it says in plain words, and the fix."""
+    """A rule of Spark, recognised by a piece of its message, with plain words for it and the fix."""
 
     pattern: re.Pattern[str]
     rule: str
@@ -92,8 +92,10 @@ _RULES = (
 
 
 def require_stream(rows: DataFrame, query: ResolvedQuery) -> None:
-    """Raise MzplanError MZ019 if these rows of a relational view, computed from streams and tables, can't be
-    computed as a stream, or not in the view's output mode."""
+    """Raise MzplanError MZ019 if Spark can't stream these rows in the view's output mode.
+
+    `rows`: the rows of a relational view, computed from streams and tables.
+    """
     if problem := _problem_of_body(query) or _problem_of_state(rows, query):
         raise _refused(query, *problem)
     spark: Any = rows.sparkSession
@@ -147,7 +149,7 @@ def _problem_of_state(rows: DataFrame, query: ResolvedQuery) -> tuple[str, str] 
 
 
 def _operator(name: str, node: Any) -> str:
-    """Return what keeps state, in words; "" for a node that keeps none."""
+    """Return the name of a stateful operator; "" for a stateless node."""
     if name in ("Aggregate", "Distinct") and node.isStreaming():
         return "aggregation"
     joins = name == "Join" and node.left().isStreaming() and node.right().isStreaming()
@@ -155,7 +157,7 @@ def _operator(name: str, node: Any) -> str:
 
 
 def _joins_without_equality(rows: DataFrame) -> bool:
-    """Whether two streams are joined without equality, once Spark has moved conditions to the joins."""
+    """Return whether two streams are joined without equality, after Spark's optimization."""
     spark: Any = rows.sparkSession
     plan = analysed(rows)
     if not any(_operator(name, node) == "a join" for name, node in nodes_of(plan)):
@@ -169,7 +171,7 @@ def _joins_without_equality(rows: DataFrame) -> bool:
 
 
 def _in_plain_words(message: str) -> tuple[str, str]:
-    """Return Spark's rule in words, with Spark's sentence, and the fix."""
+    """Return a plain sentence for Spark's rule, followed by Spark's sentence, and the fix."""
     sentence = message.partition(";")[0].strip()
     for known in _RULES:
         if known.pattern.search(message):

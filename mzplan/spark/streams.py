@@ -1,4 +1,4 @@
-"""From descriptions to streaming queries: what a source and a sink are in Structured Streaming."""
+"""Builds the streaming queries of sources, sinks and views in Structured Streaming."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def trigger_interval(query: ResolvedQuery) -> str:
-    """`"500ms"` → `"500 milliseconds"`."""
+    """Return the trigger's interval in Spark's words: `"500ms"` becomes `"500 milliseconds"`."""
     return f"{milliseconds(query.body['trigger']['interval'])} milliseconds"
 
 
@@ -48,11 +48,13 @@ def source_writer(
     left_out: Callable[[int], None],
     guard: Callable[[int], None] | None,
 ) -> DataStreamWriter:
-    """The rows of a source or view into its collection. Those that are only added go by Spark's own Delta
-    sink unless a step is guarded, and each step reports its hash; the changes of a keyed collection are
-    merged, one commit a step, while `rewriting` keeps others from rewriting its files. Malformed records that
-    are kept aside (dead letters) are so before the others are written. `fail` takes the error of a batch,
-    `left_out` how many were kept aside. `guard`: see SourceConnector.guard."""
+    """Return the writer of a source's or view's rows to its collection.
+
+    Rows that are only appended go through Spark's own Delta sink, unless steps are guarded; each step reports
+    its hash. Changes of a keyed collection are merged, in one commit per step, under the lock `rewriting`.
+    Dead letters are stored before the good rows are written. `fail` takes the error of a batch, `left_out`
+    the number of dead letters. `guard`: see SourceConnector.guard.
+    """
     letters = letters_of(connector, query, left_out)
     is_read_once = not query.keys and letters is None
     seen = observed(rows, *oldest(rows)) if is_read_once else with_time(rows)
@@ -63,7 +65,7 @@ def source_writer(
         failpoint(Failpoint.SOURCE_BEFORE_MERGE)
         if query.keys:
             latest = latest_rows(batch, query.keys, position=True)
-            if query.description.reads:  # the rows came in the order of the collection that it reads
+            if query.description.reads:  # the rows were ordered like the collection that the view reads
                 latest = without_order(latest)
             with rewriting:
                 merge(latest, step, table_at(collection), query.keys, guarded=connector.guarded)
@@ -89,20 +91,22 @@ def source_writer(
 def letters_of(
     connector: SourceConnector, query: ResolvedQuery, left_out: Callable[[int], None]
 ) -> DeadLetters | None:
-    """What keeps a source's malformed records aside, where it says so."""
+    """Return the writer of a source's dead letters; None unless the source keeps malformed records."""
     if query.body.get("on_error") != WORD:
         return None
     return DeadLetters(query, partial(connector.send_letters, query=query), left_out)
 
 
 def rows_read(spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool) -> DataFrame:
-    """Return what a sink or a view by SQL (see projection.read_by) makes of the collection that it reads.
-    `begins`: its checkpoint is still empty. Raises MzplanError MZ019 for expressions that Spark refuses."""
+    """Return the rows that a sink or a view (see projection.read_by) computes from its collection.
+
+    `begins`: the checkpoint is still empty. Raises MzplanError MZ019 for expressions that Spark refuses.
+    """
     reader = _reader(spark, query, collection, begins)
     if query.keys:
         feed = with_order(reader.options(**CHANGE_FEED).load(collection), query.columns)
-        # A view's rows are found by its key: one that goes is taken away whatever the condition says of it,
-        # for it may have come in under another.
+        # A view's rows are found by key. A row that goes away is removed even if the condition leaves it out,
+        # because it may have entered the view with other values.
         return with_change(project(feed, query, or_else=GOES if query.address.writes_collection else ""))
     return project(reader.load(collection), query)
 
@@ -110,7 +114,7 @@ def rows_read(spark: SparkSession, query: ResolvedQuery, collection: str, *, beg
 def collection_stream(
     spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool
 ) -> DataFrame:
-    """Return the rows of a collection as a stream, for a view by a function. `begins`: see rows_read."""
+    """Return a collection as a stream, for a view's function. `begins`: see rows_read."""
     return _reader(spark, query, collection, begins).load(collection)
 
 
@@ -118,7 +122,7 @@ def _reader(spark: SparkSession, query: ResolvedQuery, collection: str, begins: 
     reader = spark.readStream.format("delta")
     reader = reader.option("maxFilesPerTrigger", query.body.get("max_files_per_trigger", 1000))
     if begins and is_untouched(collection):
-        # From its first version on, which spares a micro-batch that reads an empty snapshot. Not for a table
-        # that has rows: files of its early versions may be merged and gone.
+        # Starting at the first version saves a micro-batch that reads an empty snapshot. A table with rows
+        # can't do this: files of its early versions may have been merged and removed.
         reader = reader.option("startingVersion", 0)
     return reader

@@ -1,4 +1,4 @@
-"""The Python of Spark's tasks, where they run on the driver's machine."""
+"""The Python interpreter of Spark's tasks that run on the driver's machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-# Spark's own entries stand first, and end with its jar (PythonUtils.sparkPythonPath).
+# Spark puts its own entries first; its jar is the last of them (PythonUtils.sparkPythonPath).
 _SCRIPT = """\
 #!/bin/sh
 PYTHONPATH=${{PYTHONPATH#*/jars/spark-core_*.jar}}
@@ -21,8 +21,10 @@ exec {python} "$@"
 
 @contextmanager
 def tasks_like_the_driver(folder: Path) -> Iterator[None]:
-    """A session that is opened within has the driver's interpreter for its tasks, whatever `python3` is; a
-    PYSPARK_PYTHON that is set wins. Processes that are started later don't inherit it: `folder` goes with us.
+    """Make a session that is opened inside this context run its tasks with the driver's interpreter.
+
+    An existing PYSPARK_PYTHON wins. Later processes don't inherit the setting, because `folder` is removed
+    when this process ends.
     """
     if os.environ.get("PYSPARK_PYTHON"):
         yield
@@ -35,12 +37,12 @@ def tasks_like_the_driver(folder: Path) -> Iterator[None]:
 
 
 def _by_way_of_a_script(folder: Path) -> str:
-    """The interpreter that runs here, by way of a script in `folder`.
+    """Return the path of a script in `folder` that runs this interpreter; or the interpreter itself.
 
-    Spark has Python tasks import PySpark from an archive of its source, which each process compiles anew:
-    half a second of CPU. The script takes the archive off their path, so that they find the installed
-    package, as the driver did. Where that was the archive itself, or `folder` may not hold programs, there
-    is not a script.
+    Spark makes Python tasks import PySpark from an archive of its source, which each process compiles again:
+    half a second of CPU. The script takes the archive off the path, so that tasks import the installed
+    package like the driver. Returns the interpreter itself if the driver imported the archive, or if `folder`
+    can't hold programs.
     """
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():

@@ -1,9 +1,8 @@
-"""A step that a crash has interrupted, finished: a sink's under the description that began it, a source's
-before a backfill.
+"""Finishes interrupted steps: a sink's under its old description, a source's before a task.
 
-Spark runs its last micro-batch again when a query starts, as the query is then. Where the sink has changed
-meanwhile, it is first started as it was, for that one micro-batch. This holds for all kinds of sinks: those
-that write a step whole or not at all, and those of which a part may be there.
+When a query starts, Spark repeats its last micro-batch with the query's current definition. If the sink was
+changed in between, it is first started with its old definition for this one micro-batch. This applies to all
+sinks, whether they write a step atomically or in parts.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
 _LOOK_S = 0.05
 
 RunOnce = Callable[[Description, Running], "StreamingQuery"]
-"""Submits a query for one micro-batch: of a step that was interrupted, that one."""
+"""Submits a query for one micro-batch: the interrupted step, if there is one."""
 
 
 class UnfinishedSteps:
-    """The steps that are being finished before their sinks start. Methods may be called from any thread."""
+    """Finishes interrupted steps before their queries start. Methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +41,7 @@ class UnfinishedSteps:
         self._closing = False
 
     def close(self) -> None:
-        """Stop all of them, and finish no more."""
+        """Stop all running queries, and finish no more steps."""
         with self._lock:
             self._closing, running = True, list(self._running)
         for query in running:
@@ -52,11 +51,10 @@ class UnfinishedSteps:
     def begin(
         self, description: Description, checkpoint: Checkpoint, running: Running, run_once: RunOnce
     ) -> None:
-        """Before a sink starts: finish what began under another description, and record what its steps begin
-        under from now on.
+        """Finish a sink's step that began under another description; record the current description.
 
-        Where it can't be finished, `running` warns (MZ131): the step is pushed again as the sink is now, and
-        the output rule keeps it from becoming a mixture. Raises OSError, and MzplanError MZ063 when it was
+        If the step can't be finished, `running` gets a warning (MZ131): the sink pushes the step again as it
+        is now, and the output rule prevents a mixture. Raises OSError, and MzplanError MZ063 if it was
         stopped meanwhile.
         """
         names = resource_kind(description.address.kind, description.type).row_properties
@@ -71,7 +69,7 @@ class UnfinishedSteps:
             running.warning, first = finishing.warning, step + 1
             if checkpoint.log.unfinished() is not None:
                 self._insist(description.address, step)
-                # The history keeps what it began under, for the next start: the failure may pass.
+                # The history keeps the old description for the next start: the failure may be temporary.
                 running.warn(_not_finished(description.address, step, problem))
         now = history.going_on(Begun(step=first, digest=description.digest, rows=rows))
         if now != history:
@@ -80,8 +78,10 @@ class UnfinishedSteps:
     def finish(
         self, description: Description, checkpoint: Checkpoint, finishing: Running, run_once: RunOnce
     ) -> None:
-        """Finish the step that was interrupted, or planned, if there is one, as a query of its own
-        (`finishing`). Raises MzplanError MZ063 where that fails, and OSError."""
+        """Finish an interrupted or planned step, if there is one, as a separate query (`finishing`).
+
+        Raises OSError, and MzplanError MZ063 if the step can't be finished.
+        """
         step = checkpoint.log.unfinished()
         if step is None:
             return
@@ -96,7 +96,7 @@ class UnfinishedSteps:
             )
 
     def _finish(self, earlier: Description, finishing: Running, run_once: RunOnce) -> str:
-        """Run the step to its end. Returns why it failed; empty where it did not."""
+        """Run the step to its end. Return why it failed, "" if it didn't."""
         try:
             finishing.java = run_once(earlier, finishing)._jsq
             with self._lock:
@@ -113,7 +113,7 @@ class UnfinishedSteps:
         return (finishing.ended or Failure("", "")).text
 
     def _insist(self, address: Address, step: int) -> None:
-        """Raises MzplanError where we were stopped: nothing may start then."""
+        """Raise MzplanError MZ063 after `close`: nothing may start then."""
         if self._closing:
             raise error(
                 "MZ063",

@@ -1,5 +1,4 @@
-"""Which Spark and Delta have written a checkpoint and the tables that belong to it, and whether those that
-are here can go on from there."""
+"""Checks whether this Spark and Delta can use a checkpoint and its tables, by recorded versions."""
 
 from __future__ import annotations
 
@@ -18,8 +17,11 @@ if TYPE_CHECKING:
 
 
 def take_over(checkpoint: Checkpoint, address: Address, ours: Versions | None) -> Versions | None:
-    """Record that we write here from now on. Returns what has written before, where that is another Spark or
-    Delta. Raises MzplanError MZ031, and OSError."""
+    """Record that these versions write the checkpoint from now on.
+
+    Returns the previous versions if they store data differently, else None. Raises MzplanError MZ031, and
+    OSError.
+    """
     before = require_readable(checkpoint, address)
     if ours is None or before == ours:
         return None
@@ -28,10 +30,11 @@ def take_over(checkpoint: Checkpoint, address: Address, ours: Versions | None) -
 
 
 def require_readable(checkpoint: Checkpoint, address: Address) -> Versions | None:
-    """What has written a checkpoint; None where that is not recorded. Raises MzplanError MZ031 where no line
-    of this mzplan is known to read it, or its layout is of a later mzplan, and OSError.
+    """Return the versions that wrote a checkpoint; None if they weren't recorded.
 
-    Lines that are in the table read each other's checkpoints: a test goes to and fro between them.
+    Lines of Spark in the table read each other's checkpoints; a test switches between them. Raises
+    MzplanError MZ031 if no known line can read the checkpoint, or its layout is from a later mzplan. Raises
+    OSError.
     """
     if (layout := checkpoint.layout()) > LAYOUT:
         raise _of_later_layout(address, layout)
@@ -65,20 +68,24 @@ def _of_later_layout(address: Address, layout: int) -> MzplanError:
 
 
 def delta_features(spark: SparkSession) -> frozenset[str] | None:
-    """The features of tables that the Delta of this session has, which on somebody's cluster may be another
-    than ours; None where it does not say."""
+    """Return the table features of this session's Delta; None if unknown.
+
+    On a cluster, Delta may have another version than ours.
+    """
     java: Any = spark._jvm
     try:
         known = java.org.apache.spark.sql.delta.TableFeature.allSupportedFeaturesMap().values().toSeq()
         features = java.scala.jdk.javaapi.CollectionConverters.asJava(known)
         return frozenset(feature.name() for feature in features)
-    except Exception:  # a vendor's own Delta, which has no such thing
+    except Exception:  # a vendor's Delta without such a list
         return None
 
 
 def require_features(table: CollectionLog, address: Address, ours: frozenset[str], *, writes: bool) -> None:
-    """Raise MzplanError MZ281 for a Delta table with a feature that is not among ours, before a query that
-    reads it, or also `writes` it, is stopped or started. Raises OSError."""
+    """Raise MzplanError MZ281 for a Delta table with a feature that isn't in `ours`.
+
+    Called before a query that reads the table (or also `writes` it) is stopped or started. Raises OSError.
+    """
     features = table.features()
     if features is None:
         return

@@ -1,4 +1,4 @@
-"""Views by a function, which computes the rows from the rows of each collection that the view reads."""
+"""Views with a function, which computes their rows from the collections they read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-_LONGEST_REASON = 1000  # characters of what the function or Spark says
+_LONGEST_REASON = 1000  # characters of the function's or Spark's message
 
 
 def function_of(connectors: Connectors, query: ResolvedQuery) -> Compute | None:
@@ -35,7 +35,7 @@ def function_of(connectors: Connectors, query: ResolvedQuery) -> Compute | None:
 def computed(
     compute: Compute, inputs: Mapping[str, DataFrame], query: ResolvedQuery, position: str
 ) -> DataFrame:
-    """Return the function's rows: the view's columns, then `_position`, NULL unless the function keeps one.
+    """Return the function's rows, then `_position`, NULL unless the function keeps it.
 
     Raises MzplanError MZ019 if the function fails, or returns anything but rows of the view's columns.
     """
@@ -64,7 +64,10 @@ def computed(
 def computed_outputs(
     spark: SparkSession, compute: Compute, query: ResolvedQuery, connectors: Connectors
 ) -> tuple[Output, ...]:
-    """Return the columns that the function gives, without reading any table. Raises as `computed`."""
+    """Return the columns of the function's rows, without reading any table.
+
+    Raises the same errors as `computed`.
+    """
     reads = query.description.reads.items()
     empty = {
         name: _empty(spark, columns_of(read.type, read.body), connectors.position(read))

@@ -1,6 +1,6 @@
-"""Views by SQL over several rows: joins, aggregations, unions. (Views of one row for each row: projection.)
+"""SQL views over several rows: joins, aggregations, unions. (projection has simpler views.)
 
-Spark reads the SQL in a session whose only relations are the inputs of the view.
+Spark reads the SQL in a session whose only relations are the view's inputs.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ def computed_by_sql(
     query: ResolvedQuery,
     position: str,
 ) -> DataFrame:
-    """Return the rows of a relational view: the columns of its query, then `_position`, NULL of this type.
+    """Return the rows of a relational view, then `_position`, a NULL of this type.
 
-    `streams`, `tables`: the rows of its inputs by name, read in `session`. They become temporary views there,
-    with their declared columns. Raises MzplanError MZ019 for SQL that no view may have, or that Spark
-    refuses.
+    `streams`, `tables`: the rows of the inputs by name, in `session`. They become temporary views with their
+    declared columns. Raises MzplanError MZ019 for SQL that views can't have, or that Spark refuses.
     """
     reads = query.description.inputs
     inputs = {name: _declared(rows, reads[name]) for name, rows in {**streams, **tables}.items()}
@@ -57,7 +56,7 @@ def computed_by_sql(
 
 
 def refused_by_spark(query: ResolvedQuery, problem: BaseException) -> MzplanError:
-    """Return Spark's refusal of a view's SQL as an error."""
+    """Return an error for Spark's refusal of a view's SQL."""
     columns = (
         f"{name} ({', '.join(column.name for column in columns_of(read.type, read.body))})"
         for name, read in query.description.inputs.items()
@@ -73,7 +72,7 @@ def refused_by_spark(query: ResolvedQuery, problem: BaseException) -> MzplanErro
 
 
 def analysed(rows: DataFrame) -> Any:
-    """Return Spark's analysed plan of some rows."""
+    """Return Spark's analysed plan of the rows."""
     return rows._jdf.queryExecution().analyzed()
 
 
@@ -94,12 +93,12 @@ def _run(session: SparkSession, query: ResolvedQuery, inputs: Mapping[str, DataF
 
 
 def _declared(rows: DataFrame, read: CollectionRead) -> DataFrame:
-    """Return the rows with their declared columns, without mzplan's own."""
+    """Return the rows with their declared columns, without mzplan's own columns."""
     return rows.select(*(quoted(column.name) for column in columns_of(read.type, read.body)))
 
 
 def _interval(delay: str) -> str:
-    """`"10m"` → `"10 minutes"`."""
+    """Return a duration in Spark's words: `"10m"` becomes `"10 minutes"`."""
     return re.sub(r"^(\d+)([smhd])$", lambda match: f"{match[1]} {_UNITS[match[2]]}", delay)
 
 

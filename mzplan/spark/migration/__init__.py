@@ -1,1 +1,1 @@
-"""A generation of a source that begins with the rows of the former one (`replace: from-collection`)."""
+"""Migrates a source's rows to a new generation (`replace: from-collection`)."""

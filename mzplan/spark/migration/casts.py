@@ -1,7 +1,7 @@
-"""Rows of a collection with the columns of its next generation: each value stays what it is.
+"""Casts rows of a collection to the columns of its next generation, without changing any value.
 
-The plan has compared the declared columns. Here the table itself is looked at, because it says what the rows
-really have, and because only they tell whether each has a value for a new key.
+The plan has compared the declared columns. This module inspects the table: it has the real columns, and only
+its rows show whether each has a value for a new key.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def cast_rows(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """The rows with these columns, by name in any case, and `_position`.
+    """Return the rows with these columns, matched by name in any case, and `_position`.
 
-    A column that the rows don't have is NULL: it was added after the generation was planned. Others are left
-    out.
+    A column missing in the rows becomes NULL: it was added after the generation was planned. Other columns
+    are dropped.
     """
     fields = _fields(rows)
     casts = []
@@ -40,9 +40,9 @@ def cast_rows(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
 def find_uncastable(
     rows: DataFrame, address: Address, columns: Sequence[Column], keys: Sequence[str]
 ) -> Diagnostic | None:
-    """Return MZ294 for the first column, or the first row, that can't be taken as it is; None if all can.
+    """Return MZ294 for the first column or row that can't be migrated unchanged; None if all can.
 
-    `keys`: columns in which each row must have a value. Raises what Spark raises.
+    `keys`: columns in which each row must have a value. Raises Spark's errors.
     """
     fields = _fields(rows)
     for column in columns:

@@ -1,13 +1,13 @@
-"""Migration: a new generation of a source begins with the rows of a former one's collection, and continues at
-the same place of the upstream (`lifecycle: {replace: from-collection}`).
+"""Migrates rows: a new generation of a source starts with the rows of the former collection and continues
+at the same place of the upstream (`lifecycle: {replace: from-collection}`).
 
 If the runner is killed, the next start finishes the same migration:
 
-    the rows are checked → which rows, and where to continue, is written down → the rows are committed, as
-    step 0 → the checkpoint is behind that step → done
+    check the rows → record which rows to migrate and where to continue → commit the rows as step 0 →
+    put the checkpoint behind that step → record that it is done
 
-Until it is written down, the former generation may continue instead; from then on it may not
-(see require_not_migrated). It is only read, and dropped when this one has run.
+Until the record is written, the former generation may run instead; afterwards it may not
+(see require_not_migrated). It is only read, and dropped after the new generation has run.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("mzplan.spark")
 
 _IDS = uuid.UUID("5b2a3d0e-6d0c-4b5e-9d35-1f0c4f1f6d1a")
-_LOOKED = 30.0  # seconds that the rows are looked at before anything is committed
+_LOOKED = 30.0  # seconds for which rows are checked before anything is committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Generation:
-    """One generation of a source that begins with the rows of another."""
+    """One generation of a source that starts with the rows of another generation."""
 
     id: str
     generation: int
@@ -62,10 +62,10 @@ class _Generation:
 
 
 class RowMigration:
-    """Of one source. Raises MzplanError, OSError, and whatever Spark raises."""
+    """Migrates the rows of one source. Raises MzplanError, OSError, and Spark's errors."""
 
     def __init__(self, spark: SparkSession, warehouse: str, connector: SourceConnector, query: ResolvedQuery):
-        self._spark = spark.newSession()  # for its settings
+        self._spark = spark.newSession()  # a separate session, because its settings differ
         self._spark.conf.set("spark.sql.ansi.enabled", "true")
         self._warehouse = warehouse
         self._connector = connector
@@ -73,13 +73,15 @@ class RowMigration:
         self._type = query.description.type
 
     def begin(self, collections: Collections) -> None:
-        """Let the source's generation begin so, if it is to, and has not yet."""
+        """Migrate the rows of the source's generation, if it has a predecessor and hasn't migrated yet."""
         if (generation := self._generation()) is not None:
             self._begin(generation, collections)
 
     def uncastable(self) -> tuple[Diagnostic, ...]:
-        """Why that would fail, as far as can be seen in a moment; nothing if it has been done. Changes
-        nothing."""
+        """Return why the migration would fail, by a short check; empty if it is already done.
+
+        Changes nothing.
+        """
         generation = self._generation()
         if generation is None or generation.checkpoint(self._warehouse).migrated_rows() is not None:
             return ()
@@ -120,7 +122,7 @@ class RowMigration:
         if migrated is not None and migrated.done:
             return
         if migrated is None:
-            if (former := self._former(generation)).predecessor is not None:  # it has begun: finish that
+            if (former := self._former(generation)).predecessor is not None:  # finish its migration first
                 earlier = replace(
                     generation,
                     generation=former.generation,
@@ -143,12 +145,12 @@ class RowMigration:
         return newest_begun(self._warehouse, generation.id, generation.predecessor)
 
     def _planned(self, former: Predecessor) -> MigratedRows:
-        """Which rows are to be migrated: all that the former collection holds now. Nothing writes to it."""
+        """Return the rows to migrate: all rows of the former collection. Nothing writes to it any more."""
         number, body, id_ = former.generation, former.body, self._query.description.id
         earlier = Checkpoint.of(self._warehouse, id_, number)
         path = collection_path(self._warehouse, id_, number)
         table = earlier.collection() or table_id(path)
-        if table is None:  # it has never run
+        if table is None:  # the former generation never ran
             return MigratedRows(generation=number, body=body)
         collection = CollectionLog(path)
         position = _position(earlier, collection)
@@ -191,7 +193,7 @@ class RowMigration:
         return self._spark.read.format("delta").option("versionAsOf", version).load(collection)
 
     def _uncastable(self, generation: _Generation) -> Diagnostic | None:
-        """The first column or row of the former collection that can't be taken as it is."""
+        """Return MZ294 for the first column or row of the former collection that can't be migrated."""
         former = self._former(generation)
         path = collection_path(self._warehouse, generation.id, former.generation)
         version = max(CollectionLog(path).versions(), default=-1)
@@ -202,7 +204,10 @@ class RowMigration:
         return find_uncastable(rows, self._query.address, generation.columns, new_key)
 
     def _made(self, generation: _Generation, migrated: MigratedRows, rows: DataFrame) -> DataFrame:
-        """Of a new key, the latest row: rows that differed in the former key may have the same one now."""
+        """Return the migrated rows.
+
+        For a new key, keep the latest row: different former keys may now be equal.
+        """
         new_rows = cast_rows(rows, generation.columns)
         if self._same_key(generation.keys, migrated.body):
             return new_rows
@@ -213,8 +218,10 @@ class RowMigration:
 
 
 def _position(earlier: Checkpoint, collection: CollectionLog) -> str | None:
-    """Where the rows of a collection end: behind the last step that is in it, done or not. None where nothing
-    was read. Raises OSError where that is not known."""
+    """Return the position after the last step in a collection; None if nothing was read.
+
+    Raises OSError if the position is unknown.
+    """
     log_, query_id = earlier.log, earlier.log.query_id()
     step = log_.committed()
     unfinished = log_.unfinished()
@@ -229,7 +236,7 @@ def _position(earlier: Checkpoint, collection: CollectionLog) -> str | None:
 
 
 def _written(path: str, query_id: str) -> int:
-    """The version of a table that has the rows; that of its making, where there were none."""
+    """Return the version of a table that contains the rows; the first version if there were none."""
     collection = CollectionLog(path)
     for version in collection.versions():
         commit = collection.commit(version)

@@ -1,1 +1,1 @@
-"""One-off tasks: the rule that open ones are done before their query starts, and what each kind does."""
+"""One-off tasks: open tasks are done before their query starts; one module for each kind."""

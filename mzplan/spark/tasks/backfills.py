@@ -1,4 +1,4 @@
-"""Backfills: a range of the upstream once more, as a step of the collection (see source_steps)."""
+"""Backfills: read a range of the upstream again, as a step of the collection (see source_steps)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _do(context: TaskContext, task: Task) -> None:
 def begin_backfill(
     connector: SourceConnector, query: ResolvedQuery, checkpoint: Checkpoint, task: Task
 ) -> TaskRecord:
-    """Write down what it is to read, where a killed runner has not. Raises MzplanError, OSError."""
+    """Record the range to read, unless a killed runner already did. Raises MzplanError, OSError."""
     number, record = next_step(query, checkpoint, task)
     if record is not None:
         return record
@@ -48,7 +48,7 @@ def _write(context: TaskContext, connector: SourceConnector, record: TaskRecord)
     assert record.step is not None
     spark, query = context.spark, context.query
     letters = letters_of(connector, query, context.leave_out)
-    with naming(spark, context.checkpoint.log.query_id() or ""):  # as the query of the checkpoint does
+    with naming(spark, context.checkpoint.log.query_id() or ""):  # as the checkpoint's query does
         rows = connector.replay(spark, query, record.start, record.end, lambda: ())
         if letters is None:
             return append(rows, record.step, context.collection)

@@ -1,10 +1,9 @@
-"""Replays of dead letters: records that a source has kept aside, read once more as the source is now, and
-those that are rows now taken out of the table of letters.
+"""Replays dead letters with the source's current definition, and deletes good letters.
 
-The rows are a step of the collection (see source_steps). Whether a record is a row the collection itself
-says, by its `_position`. So no record becomes a row twice, whoever has made it one before (a replay that was
-killed, a backfill, a generation that has read everything again); and no letter goes whose record is not
-there, under whatever description the next start goes on.
+The rows are a step of the collection (see source_steps). The collection itself says whether a record already
+is a row, by `_position`. So no record becomes a row twice, even after a killed replay, a backfill, or a
+generation that has read everything again. And no letter is deleted unless its record is in the collection,
+whatever the description is at the next start.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mzplan.spark")
 
-WHERE = "--where"  # of the command, for people
-REASONS = 20  # of letters that stay; the others are counted together
+WHERE = "--where"  # the command's option, for messages
+REASONS = 20  # reasons listed for letters that stay; the rest is counted together
 _LONGEST = 200  # characters of a reason
 _HELD = "_held"
 
@@ -78,8 +77,10 @@ def _do(context: TaskContext, task: Task) -> None:
 
 
 def _settle(context: TaskContext, record: TaskRecord) -> None:
-    """Finish a replay whose rows are in the collection. Where it was given up, its letters may stay: the
-    next replay finds that they are rows."""
+    """Finish a replay whose rows are in the collection.
+
+    If the task was cancelled, its letters may stay: the next replay finds that they already are rows.
+    """
     try:
         _clear(context, record)
     except Exception as problem:
@@ -89,7 +90,7 @@ def _settle(context: TaskContext, record: TaskRecord) -> None:
 
 
 def _check(spark: SparkSession, query: ResolvedQuery, task: Task) -> None:
-    """Raise MzplanError MZ019 for a condition that Spark does not accept."""
+    """Raise MzplanError MZ019 for a condition that Spark doesn't accept."""
     if where := task.arguments.get("where"):
         rows_where(spark.createDataFrame([], COLUMNS), where, WHERE, query)
 
@@ -98,8 +99,12 @@ DEAD_LETTERS = TaskKind(do=_do, settle=_settle, check=_check)
 
 
 def outcome_of(task: Task, rows: int, before: int, stay: Sequence[tuple[str, int]]) -> TaskOutcome:
-    """Return what has become of dead letters, each record counted once: `rows` of them are rows now; `before`
-    were rows already, by a backfill for example; `stay` says how many stay for which reason."""
+    """Return the outcome of a replay of dead letters, with each record counted once.
+
+    `rows`: letters that became rows now. `before`: letters that already were rows, for example after a
+    backfill.
+    `stay`: how many letters stay, by reason.
+    """
     stays = sum(number for _, number in stay)
     parts = [f"{rows:,} {'is a row' if rows == 1 else 'are rows'} now"]
     if before:
@@ -132,19 +137,19 @@ def _letters(context: TaskContext, path: str, task: Task) -> DataFrame:
 
 
 def _held(context: TaskContext, rows: DataFrame) -> DataFrame:
-    """Of the records of these rows those that are rows of the collection: their positions, as `_HELD`."""
+    """Return the positions (as `_HELD`) of the records in these rows that are rows of the collection."""
     offset = f"{POSITION}.offset"
     ends = rows.agg(f.min(offset).alias("first"), f.max(offset).alias("last")).first()
     first, last = (ends["first"], ends["last"]) if ends is not None else (None, None)
     table = context.spark.read.format("delta").load(context.collection)
-    # By the range, Delta passes over files of other offsets.
+    # By this range, Delta skips files with other offsets.
     near = table.where(f.col(offset).between(f.lit(first), f.lit(last)))
     held = near.select(f.col(POSITION).alias(_HELD))
     return held.join(rows.select(POSITION), f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_semi").distinct()
 
 
 def _reasons(letters: DataFrame) -> tuple[tuple[str, int], ...]:
-    """How many letters stay for which reason, the most frequent first."""
+    """Return how many letters stay for each reason, most frequent first."""
     counted = letters.groupBy("reason").count().orderBy(f.desc("count"), "reason").collect()
     shown = [(str(row["reason"])[:_LONGEST], int(row["count"])) for row in counted[:REASONS]]
     others = sum(int(row["count"]) for row in counted[REASONS:])

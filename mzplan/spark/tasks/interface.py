@@ -1,4 +1,4 @@
-"""What a kind of tasks implements, and what it may use."""
+"""The interface of a kind of tasks, and the context of a task."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
-    """What the tasks of one query may use. The query doesn't run meanwhile.
+    """The context of one query's tasks. The query doesn't run meanwhile.
 
-    - `spark`: a session of its own, because settings and temporary views of others would interfere.
-    - `collection`: the path or URI of the collection that the query writes, if it does.
-    - `resolve`: resolves another description of the same query.
-    - `sink_run`: makes what a sink needs to write these columns.
-    - `leave_out`: counts malformed records that are skipped or kept aside.
+    `spark`: a separate session, so that other settings and temporary views can't interfere.
+    `collection`: the path or URI of the collection that the query writes, if it writes one.
+    `resolve`: resolves another description of the same query.
+    `sink_run`: returns the SinkRun for writing these columns.
+    `leave_out`: counts malformed records that are skipped or kept aside.
     """
 
     spark: SparkSession
@@ -40,12 +40,12 @@ class TaskContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskKind:
-    """What a kind of tasks does. Each function raises MzplanError, OSError, and whatever Spark raises.
+    """The functions of a kind of tasks. Each raises MzplanError, OSError, and Spark's errors.
 
-    - `do`: do a task, and record that it is done. Every step of the checkpoint is finished. Killed anywhere,
-      it is called again, and must not write a row twice.
-    - `settle`: complete a step that a killed runner has left, once its rows are in the collection.
-    - `check`: refuse arguments that Spark doesn't accept, before anything is stopped. Reads nothing.
+    `do`: does a task and records that it is done. Every step of the checkpoint is finished before. After a
+    kill, `do` is called again and must not write a row twice.
+    `settle`: completes the step of a killed runner, once its rows are in the collection.
+    `check`: refuses arguments that Spark doesn't accept, before anything is stopped. Reads nothing.
     """
 
     do: Callable[[TaskContext, Task], None]

@@ -1,5 +1,7 @@
-"""The rule of tasks: those that are open run before their query starts, each once, in the order of their
-requests. After a kill, only a task that was not recorded as done is repeated."""
+"""Runs open tasks before their query starts, each once, in the order of their requests.
+
+After a kill, only a task that wasn't recorded as done is repeated.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ _KINDS: Mapping[str, TaskKind] = {"backfill": BACKFILL, "dead-letters": DEAD_LET
 
 
 def do_open_tasks(context: TaskContext, prepare: Callable[[], None]) -> tuple[TaskOutcome, ...]:
-    """Do the open tasks of a query that doesn't run, and return the outcomes of the newest that are done.
-    `prepare`: called before the first one. Raises MzplanError and OSError."""
+    """Do the open tasks of a stopped query, and return the outcomes of the newest finished tasks.
+
+    `prepare`: called before the first task. Raises MzplanError and OSError.
+    """
     query, checkpoint = context.query, context.checkpoint
 
     def settle(record: TaskRecord) -> None:
@@ -54,7 +58,7 @@ def check_arguments(spark: SparkSession, query: ResolvedQuery) -> None:
 
 @contextmanager
 def _failing(address: Address, task: Task) -> Iterator[None]:
-    """Raise a problem of Spark's as the task's failure."""
+    """Raise Spark's errors as the task's failure."""
     try:
         yield
     except (MzplanError, OSError):

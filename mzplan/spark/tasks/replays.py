@@ -1,9 +1,9 @@
-"""Replays: rows of steps that a sink has written, once more into its target.
+"""Replays steps: writes rows of a sink's earlier steps to its target again.
 
-The sink's query does not run meanwhile. What its target should hold of the steps is made of the collection,
-as for `verify --content`: of an upsert the last row of each key that they have written, so that none takes
-the place of a newer one. It is written all or nothing, and recorded as done after that. Killed in between, it
-is done again: an upsert writes the same rows, and of what was missing nothing is missing any more.
+The sink's query doesn't run meanwhile. The rows are computed from the collection, as for `verify --content`.
+For an upsert they are the last row of each key that the steps changed, so that no old row replaces a newer
+row. They are written atomically; then the task is recorded as done. After a kill in between, the replay is
+repeated: an upsert writes the same rows, and a replay of missing rows finds none missing.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ REPLAY = TaskKind(do=_do)
 
 
 def _write(context: TaskContext, task: Task) -> int:
-    """How many rows."""
+    """Write the task's rows. Return how many."""
     query, spark, connectors = context.query, context.spark, context.connectors
     run = context.sink_run(analysed_outputs(spark, query, connectors.position(query.description)))
     both = SinkContent(query.description, context.resolve, connectors, context.warehouse, spark, carries=True)
     try:
-        # Kept: what is read of a target is as it was at one moment, which ends here.
+        # Persist the rows: they show the target at one moment, which ends with `leave`.
         rows = rows_again(both, both.sides(), ReplayedSteps.of(task)).persist()
         number = rows.count()
     except GoneError as problem:
@@ -79,7 +79,7 @@ def _write(context: TaskContext, task: Task) -> int:
 
 
 def rows_again(both: SinkContent, sides: Sides, replay: ReplayedSteps) -> DataFrame:
-    """Those of the wanted rows that are to be written, as SinkConnector.put_again takes them."""
+    """Return the wanted rows to write, in the form that SinkConnector.put_again takes."""
     from pyspark.sql import functions as f
 
     sides.steps.require_known(replay)
@@ -91,8 +91,10 @@ def rows_again(both: SinkContent, sides: Sides, replay: ReplayedSteps) -> DataFr
 
 
 def _of_keyed(sides: Sides, replay: ReplayedSteps, wanted: DataFrame) -> DataFrame:
-    """Of a keyed collection, rows of the keys that the steps have changed; and those of them that are gone by
-    now are to be deleted."""
+    """Return the rows of a keyed collection whose keys the steps changed.
+
+    Keys that no longer have a row are returned as deletions.
+    """
     comes = _with_change(wanted, UPSERT)
     if replay.is_whole or replay.first < sides.steps.moved:
         return comes
@@ -118,7 +120,10 @@ def _by_key(rows: DataFrame, others: DataFrame, keys: Sequence[str], how: str) -
 
 
 def _with_change(rows: DataFrame, change: str) -> DataFrame:
-    """There is one row of each key: their order decides nothing, but whether they are there."""
+    """Add the change and an order.
+
+    Each key has one row, so only the existence of a row matters for the order.
+    """
     from pyspark.sql import functions as f
 
     order = f.struct(f.lit(0).cast("bigint").alias(VERSION), f.lit(int(change == UPSERT)).alias(THERE))
@@ -126,7 +131,7 @@ def _with_change(rows: DataFrame, change: str) -> DataFrame:
 
 
 def _within(replay: ReplayedSteps) -> Expression:
-    """Whether a row has come with one of the steps; of files that were merged, whether it may have."""
+    """Return the condition that a row came (with merged files: may have come) with the steps."""
     from pyspark.sql import functions as f
 
     late = f.lit(True) if replay.first == 0 else f.col(f"{POSITION}.{STEP}") >= replay.first
@@ -134,7 +139,7 @@ def _within(replay: ReplayedSteps) -> Expression:
 
 
 def _missing(sides: Sides, within: Expression) -> DataFrame:
-    """Of equal rows as many as the target has too few, as `verify --content` counts them."""
+    """Return the rows that the target misses, counted as by `verify --content`."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -1,1 +1,1 @@
-"""`mzplan verify`, where rows must be made by Spark: steps of sources and sinks, and what a target holds."""
+"""The parts of `mzplan verify` that need Spark."""

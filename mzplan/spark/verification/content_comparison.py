@@ -1,7 +1,7 @@
-"""The content of a sink's target compared with the collection: each row of its steps is to be there once, or
-of an upsert the last of each key.
+"""Compares the content of a sink's target with the collection.
 
-Both sides become hashes of rows, which are counted: that needs no order, and no memory beyond Spark's own.
+The target must hold each row of the sink's steps once; for an upsert, the last row of each key. Both sides
+become counted row hashes, which needs no order, and no memory beyond Spark's own.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 _EXAMPLES = 5
 _HASH, _MAY, _THERE = "_hash", "_may", "_there"
-_WHERE = "_where"  # of a row, for people
+_WHERE = "_where"  # describes a row for people
 _KINDS = ("missing", "doubled", "more")
 
 
 class ContentComparison:
-    """One sink's. `spark`: a session that stays open, else one of its own."""
+    """Compares the content of one sink. `close` also closes the session `spark`."""
 
     def __init__(
         self, description: Description, secrets: Secrets, directory: str, warehouse: str, spark: SparkSession
@@ -50,7 +50,10 @@ class ContentComparison:
     def open(
         cls, description: Description, secrets: Secrets, directory: str, warehouse: str
     ) -> ContentComparison:
-        """With a Spark session in this process. Raises MzplanError, also for a type that can't do it."""
+        """Open a Spark session in this process.
+
+        Raises MzplanError, also for a type without readable content.
+        """
         query = resolve(description, secrets, directory, warehouse)
         require_content(query, Connectors().sink(description.type))
         links = query.connections.values()
@@ -62,28 +65,28 @@ class ContentComparison:
         return cls(description, secrets, directory, warehouse, open_command_session(further))
 
     def close(self) -> None:
-        """Leave the target, and end the session."""
+        """Close the target and the session."""
         self.leave()
         close_command_session(self._spark)
 
     def leave(self) -> None:
-        """Leave the target."""
+        """Close the target."""
         self._both.leave()
 
     def rows_read(self) -> int:
-        """How many rows of both sides were read by now, as far as Spark says."""
+        """Return how many rows of both sides have been read so far, as far as Spark reports it."""
         try:
             context: Any = self._spark.sparkContext._jsc.sc()
             stages = context.statusStore().activeStages()
             for stage in (stages.apply(i) for i in range(stages.size())):
                 self._read[stage.stageId()] = int(stage.inputRecords())
-        except Exception:  # the session ends meanwhile
+        except Exception:  # the session may be closing
             pass
         content = self._both.content
         return sum(self._read.values()) + (content.taken() if content is not None else 0)
 
     def compare(self) -> Compared:
-        """Raises MzplanError MZ177, and what a server or the storage did."""
+        """Compare both sides. Raises MzplanError MZ177, and the errors of a server or the storage."""
         try:
             return self._compare()
         except GoneError as problem:
@@ -116,7 +119,7 @@ _HINT = "see that both can be read from here; docs/errors.md has what can't be c
 
 
 def _counted(wanted: DataFrame, found: DataFrame, keys: Sequence[str]) -> dict[str, Any]:
-    """The numbers of rows, and examples."""
+    """Return the row counts and examples."""
     from pyspark.sql import functions as f
 
     columns = [name for name in found.columns if name != PLACE]
@@ -155,7 +158,7 @@ def _counted(wanted: DataFrame, found: DataFrame, keys: Sequence[str]) -> dict[s
     for kind, number in surplus.items():
         totals.append(f.sum(number).alias(kind))
         text = f.col("_ours" if kind == "missing" else "_theirs")
-        # A few of them, in one pass and a bounded place: the first of each class.
+        # Collect a few examples in one pass and bounded memory: the first of each class of hashes.
         totals += [
             f.min(f.when((number > 0) & (f.pmod(f.col(_HASH), f.lit(_EXAMPLES)) == i), text)).alias(
                 f"{kind}{i}"

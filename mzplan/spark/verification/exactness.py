@@ -1,4 +1,4 @@
-"""Whether Spark computes the same rows of a relational query again, whatever the order of its input is."""
+"""Checks whether Spark recomputes a relational query to the same rows, in any order of its input."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from mzplan.spark.query_trees import nodes_of
 
-# Each of these adds floating-point numbers up: in another order, the last digits are others.
+# These functions add floating-point numbers; another order of rows changes the last digits.
 _ADDING = frozenset(("Average", "StddevPop", "StddevSamp", "Sum", "VariancePop", "VarianceSamp"))
-# Their values don't depend on the order of the rows, but for these last digits.
+# The values of these functions don't depend on the order of rows, apart from such last digits.
 _UNORDERED = _ADDING.union(
     ("AggregateExpression", "BitAndAgg", "BitOrAgg", "BitXorAgg", "BoolAnd", "BoolOr", "Count", "CountIf"),
     ("HyperLogLogPlusPlus", "Max", "Min"),
@@ -24,12 +24,12 @@ _PASSED_ON = frozenset(("Alias", "CreateNamedStruct", "GetStructField"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:
-    """What may differ when the query runs again over the same rows.
+    """The possible differences when the query runs again over the same rows.
 
-    - `problem`: why nothing can be compared, in a sentence; "" if something can.
-    - `adds_floats`: whether floating-point columns may differ in their last digits.
-    - `one_row_each`: whether a late row changes at most one row of the result.
-    - `filters_groups`: whether a group may leave the result (HAVING).
+    `problem`: why nothing can be compared, in a sentence; "" if something can.
+    `adds_floats`: whether floating-point columns may differ in their last digits.
+    `one_row_each`: whether a late row changes at most one row of the result.
+    `filters_groups`: whether a group may leave the result (HAVING).
     """
 
     problem: str = ""
@@ -39,7 +39,7 @@ class Exactness:
 
 
 def exactness_of(plan: Any) -> Exactness:
-    """Look at an analysed plan."""
+    """Return the exactness of an analysed plan."""
     nodes = list(nodes_of(plan))
     aggregates = [node for name, node in nodes if name == "Aggregate"]
     expressions = [expression for _, node in nodes for expression in _elements(node.expressions())]
@@ -71,7 +71,7 @@ def exactness_of(plan: Any) -> Exactness:
 
 
 def _decides_by_floats(plan: Any) -> bool:
-    """Whether a value that is no floating-point number follows from one, at the aggregation or above it."""
+    """Return whether another value depends on a floating-point number, at or above the aggregation."""
     for name, node in nodes_of(plan):
         for expression in _elements(node.expressions()):
             if any(map(_is_made_of_floats, _parts(expression, below_aggregates=False))):
@@ -92,7 +92,7 @@ def _is_float(part: Any) -> bool:
 
 
 def _parts(expression: Any, *, below_aggregates: bool = True) -> Iterator[Any]:
-    """Yield the nodes of an expression; not those of an aggregate unless `below_aggregates`."""
+    """Yield the nodes of an expression; skip aggregates unless `below_aggregates`."""
     waiting = [expression]
     while waiting:
         part = waiting.pop()

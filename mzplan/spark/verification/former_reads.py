@@ -1,4 +1,4 @@
-"""Steps of a sink that have read former generations of its source, whose rows were migrated since."""
+"""Finds steps of a sink that read former generations of its source."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from mzplan.warehouse.step_record import StepRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormerReads:
-    """What is known of these steps.
+    """The steps that read former generations, whose rows were migrated.
 
-    - `moved`: the first step that has read the collection as it is now; 0 if each step has.
-    - `columns`: the collection's columns with the types that they had before, None if these are the same.
-    - `records`: the steps from `moved` on. If there is none, the last one, as ending after the migrated rows.
+    `moved`: the first step that read the current collection; 0 if every step did.
+    `columns`: the collection's columns with their former types; None if the types haven't changed.
+    `records`: the steps from `moved` on. If there is none, the last step, changed to end after the migrated
+    rows.
     """
 
     moved: int
@@ -30,7 +31,7 @@ class FormerReads:
     records: tuple[StepRecord, ...]
 
     def require_known(self, replay: ReplayedSteps) -> None:
-        """Raise GoneError for a replay of only some of the steps before `moved`: their rows are mixed."""
+        """Raise GoneError for a replay of only some steps before `moved`: their rows are mixed."""
         last = self.moved - 1
         if 0 < replay.first <= last or (replay.last is not None and replay.last < last):
             raise GoneError(
@@ -43,7 +44,7 @@ class FormerReads:
 def former_reads(
     warehouse: str, query: ResolvedQuery, history: StepHistory, records: Sequence[StepRecord]
 ) -> FormerReads:
-    """Look for them among the steps that a target holds, in order. Raises GoneError, OSError."""
+    """Find such steps among the steps that a target holds (in order). Raises GoneError, OSError."""
     former = [record for record in records if _is_former(record, history)]
     if not former:
         return FormerReads(moved=0, columns=None, records=tuple(records))
@@ -60,15 +61,19 @@ def former_reads(
 
 
 def _is_former(record: StepRecord, history: StepHistory) -> bool:
-    """Whether a step has read a former generation. The entry of the last such step was rewritten when the
-    sink moved: it begins where it ends."""
+    """Return whether a step read a former generation.
+
+    When the sink moved, the entry of the last such step was rewritten to begin where it ends.
+    """
     was_rewritten = record.start is not None and record.start == record.end
     return was_rewritten or not (history.has_read(record.start) and history.has_read(record.end))
 
 
 def _former_columns(warehouse: str, query: ResolvedQuery, tables: set[Any]) -> tuple[Column, ...] | None:
-    """The query's columns as they were in the former generations with these tables. Raises GoneError if they
-    differ between them."""
+    """Return the query's columns with their types in the former generations with these tables.
+
+    Raises GoneError if the types differ between these generations.
+    """
     source = query.description.input
     assert source is not None
     place = source.place

@@ -1,4 +1,4 @@
-"""Steps of a view that joins a stream with snapshots, computed again: each with the tables that it read."""
+"""Recomputes steps of a view that joins a stream with snapshots."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 
 
 class JoinedView:
-    """What one view reads. Implements mzplan.connectors.api.connector.Upstream.
+    """The inputs of one view. Implements mzplan.connectors.api.connector.Upstream.
 
-    `resolve`: of another description of the same view; `position`: the type of `_position`.
+    `resolve`: resolves another description of the same view.
+    `position`: the type of `_position`.
     """
 
-    keeps_positions = True  # all of them are NULL
+    keeps_positions = True  # every position is NULL
 
     def __init__(
         self,
@@ -55,11 +56,11 @@ class JoinedView:
         self._begun, self._versions = checkpoint.begun(), SnapshotVersions(checkpoint.folder)
 
     def close(self) -> None:
-        """End the session."""
+        """Close the session."""
         close_command_session(self._spark)
 
     def content_hash(self, record: StepRecord) -> ContentHash:
-        """See Upstream. The step's rows are computed by the query under which it began."""
+        """See Upstream. The step's rows are computed with the query as it was when the step began."""
         session, query = own_session(self._spark), self._resolve(self._description_of(record.step))
         files = files_of(CollectionLog(collection_path(self._warehouse, *self._read.place)), record)
         schema = ddl(columns_of(self._read.type, self._read.body))

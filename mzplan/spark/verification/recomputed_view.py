@@ -1,10 +1,11 @@
-"""A relational view computed again, from all rows that it has read up to a step.
+"""Recomputes a relational view from all rows that it had read up to a step.
 
-Its query runs anew with an empty state, in a checkpoint of its own: one micro-batch reads all rows, and a
-second one, without rows, closes the windows that the watermark of that step has closed. The result is
-compared with the view's collection as of the step.
+The query runs with an empty state and a new checkpoint. One micro-batch reads all rows; a second one, without
+rows, closes the windows that the watermark of that step has closed. The result is compared with the view's
+collection as of the step.
 
-A batch query wouldn't do: it doesn't say which windows are closed, or which rows of an outer join are final.
+A batch query doesn't work here: it can't tell which windows are closed, or which rows of an outer join are
+final.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from mzplan.warehouse.step_record import StepRecord
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_WATERMARK = "batchWatermarkMs"  # in Spark's settings of a micro-batch
+_WATERMARK = "batchWatermarkMs"  # in the offset log's settings of a micro-batch
 _EXAMPLES = 5
 _LONGEST = 200  # characters of an example
 
 
 class RecomputedView:
-    """One view, and a Spark session of its own that `close` ends."""
+    """One view with its own Spark session, which `close` closes."""
 
     def __init__(self, session: SparkSession, query: ResolvedQuery, warehouse: str, position: str):
         self._session, self._query = session, query
@@ -66,12 +67,15 @@ class RecomputedView:
         return cls(open_command_session(), query, warehouse, position)
 
     def close(self) -> None:
-        """End the session."""
+        """Close the session."""
         close_command_session(self._session)
 
     def compare(self, record: StepRecord) -> Recomputed:
-        """Compare the collection as of a step of the view. Raises GoneError if what the step read can't be
-        read again, and MzplanError MZ092 for a query that may give other rows each time."""
+        """Compare the recomputed rows with the collection as of a step of the view.
+
+        Raises GoneError if the step's input can't be read again, and MzplanError MZ092 if the query may
+        return other rows each time.
+        """
         self._require_one_query()
         with tempfile.TemporaryDirectory(prefix="mzplan-verify-") as folder:
             try:
@@ -85,7 +89,7 @@ class RecomputedView:
                 raise GoneError(f"Its inputs or its collection: {text}.") from None
 
     def _require_one_query(self) -> None:
-        """Raise MZ092 if rows of the collection follow from an earlier query."""
+        """Raise MZ092 if an earlier query produced rows of the collection."""
         names = resource_kind(self._query.address.kind, self._query.description.type).row_properties
         now = {name: self._query.description.body.get(name) for name in names}
         for begun in self._checkpoint.begun().begun:
@@ -94,9 +98,9 @@ class RecomputedView:
                 raise _not_again(self._query, why)
 
     def _computed(self, record: StepRecord, folder: Path) -> tuple[DataFrame, Exactness]:
-        """Return the rows of the query over all that the view had read after a step."""
+        """Return the query's rows over all rows that the view had read after a step."""
         query = self._query
-        session = own_session(self._session)  # for its temporary views
+        session = own_session(self._session)  # a separate session for temporary views
         streams = {
             name: collection_stream(
                 session, query, collection_path(self._warehouse, *read.place), begins=False
@@ -119,8 +123,10 @@ class RecomputedView:
         return (reader.parquet(str(written)) if written.exists() else reader.parquet()), exactness
 
     def _plan_all_rows(self, record: StepRecord, checkpoint: Path) -> int:
-        """Plan a first micro-batch that reads all that the view had read after a step. Returns the watermark
-        of that step, in milliseconds since the epoch; 0 for none."""
+        """Plan a first micro-batch that reads all rows that the view had read after a step.
+
+        Returns the watermark of that step, in milliseconds since the epoch; 0 if it has none.
+        """
         log = self._checkpoint.log
         lines = log.lines(record.step)
         if len(lines) < 3:
@@ -155,7 +161,7 @@ def _plan(checkpoint: Path, step: int, lines: Sequence[str]) -> None:
 
 
 def _run_once(rows: DataFrame, checkpoint: Path, written: Path, output: str) -> None:
-    """Run the micro-batch that is planned, and add its rows to `written`."""
+    """Run the planned micro-batch and append its rows to `written`."""
 
     def write(batch: DataFrame, _: int) -> None:
         batch.write.mode("append").parquet(str(written))
@@ -212,7 +218,7 @@ def _examples(each: DataFrame) -> tuple[str, ...]:
 
 
 def _excuse(late: int | None, numbers: Mapping[str, int], exactness: Exactness, query: ResolvedQuery) -> str:
-    """Say why rows differ although nothing need be wrong; "" if nothing excuses them."""
+    """Say why the rows differ although nothing need be wrong; "" if no excuse applies."""
     if not (numbers["missing"] or numbers["more"]):
         return ""
     if late is None:

@@ -1,7 +1,7 @@
-"""Steps of a sink verified: what its target has recorded, and the collection's rows made into its rows again.
+"""Verifies steps of a sink: compares the target's record with recomputed rows.
 
-Spark is only needed where the sink computes or filters, or an upsert leaves out rows of a step: what such
-expressions mean, no other engine agrees with in every corner.
+Spark is needed only if the sink computes or filters, or if an upsert leaves out rows of a step. No other
+engine evaluates such expressions exactly like Spark.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Downstream:
-    """One sink. Implements mzplan.features.steps.verification.VerifiedTarget."""
+    """The target of one sink. Implements mzplan.features.steps.verification.VerifiedTarget."""
 
     def __init__(
         self,
@@ -61,7 +61,10 @@ class Downstream:
 
     @classmethod
     def open(cls, description: Description, secrets: Secrets, directory: str, warehouse: str) -> Downstream:
-        """Raises MzplanError for a target that keeps no record, and for what a server did."""
+        """Open the target.
+
+        Raises MzplanError for a target without a record of steps, and for server failures.
+        """
         connectors = Connectors()
         query = resolve(description, secrets, directory, warehouse)
         sink: SinkConnector = connectors.sink(description.type)
@@ -79,13 +82,13 @@ class Downstream:
         return cls(query, recorded, history, connectors.position(source), as_begun)
 
     def close(self) -> None:
-        """Leave the target, and end the session if there is one."""
+        """Close the target, and the session if there is one."""
         self._recorded.close()
         if self._spark is not None:
             close_command_session(self._spark)
 
     def recorded(self, step: int) -> Written | None:
-        """See Target."""
+        """See VerifiedTarget."""
         try:
             return self._recorded.step(step)
         except (MzplanError, GoneError, OSError):
@@ -94,11 +97,11 @@ class Downstream:
             raise GoneError(f"The target: {problem}.") from None
 
     def content_hash(self, record: StepRecord) -> ContentHash:
-        """See Target."""
+        """See VerifiedTarget."""
         return self._content_hash(record, self._begun.under(record.step))
 
     def changed_hash(self, record: StepRecord) -> ContentHash | None:
-        """See Target."""
+        """See VerifiedTarget."""
         changed = self._begun.changed_at(record.step)
         return self._content_hash(record, changed) if changed is not None else None
 
@@ -134,7 +137,7 @@ class Downstream:
         return project(self._read(files_of(self._history.collection, record)), query)
 
     def _changes(self, record: StepRecord, query: ResolvedQuery) -> DataFrame:
-        """The rows that came and went, as the step was given them."""
+        """Return the changed rows as the step received them."""
         first, last = versions_of(self._history.collection, record)
         between = {"startingVersion": str(first), "endingVersion": str(last)}
         reader = self._session().read.format("delta").options(**CHANGE_FEED, **between)

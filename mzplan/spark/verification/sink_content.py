@@ -1,7 +1,7 @@
-"""Both sides of a sink: what its target holds, and what it should hold by the collection.
+"""Both sides of a sink: the content of its target, and the content wanted by the collection.
 
-The target is looked at first, at one moment, which says up to which step it has been written; then the
-collection is read up to that step.
+The target is read first, as of one moment, which tells its last written step. Then the collection is read up
+to that step.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """Up to the last step that the target holds. `first`: the first step whose rows it must all have; None
-    where it has lost rows of all of them. `wanted`: the rows that it should hold, in the form that it has
-    them in, with `_position` and MUST; `found`: those that it holds, with PLACE. `steps`: which of these
-    steps have read the collection as it is."""
+    """The target and the collection, up to the last step that the target holds.
+
+    `first`: the first step whose rows must all be in the target; None if rows of every step may be lost.
+    `wanted`: the rows that the target should hold, in the target's form, with `_position` and MUST.
+    `found`: the rows that the target holds, with PLACE.
+    `steps`: which steps read the current collection, and which read former generations.
+    """
 
     content: Content
     collection: WantedContent
@@ -41,7 +44,11 @@ class Sides:
 
 
 class SinkContent:
-    """One sink's. `carries`: whether `_position` has ROW. `content`: the target, while it is looked at."""
+    """The content of one sink.
+
+    `carries`: whether `_position` includes ROW.
+    `content`: the target while it is open.
+    """
 
     def __init__(
         self,
@@ -64,16 +71,19 @@ class SinkContent:
         self.content: Content | None = None
 
     def leave(self) -> None:
-        """Leave the target."""
+        """Close the target."""
         if self.content is not None:
             self.content.close()
             self.content = None
 
     def sides(self) -> Sides:
-        """Look at both. Raises MzplanError MZ177, GoneError, and what a server, the storage or Spark did."""
+        """Read both sides.
+
+        Raises MzplanError MZ177, GoneError, and the errors of a server, the storage or Spark.
+        """
         connector = require_content(self.query, self.sink)
         outputs = analysed_outputs(self._spark, self.query, self._position)
-        done = self._history.log.committed()  # before the target is looked at: it has these steps
+        done = self._history.log.committed()  # read before the target, which has all these steps
         self.content = content = connector.content(self.query, outputs, self._spark)
         records = self._history.read().records
         require_steps(self.query, records, content.frontier, done)
@@ -109,8 +119,10 @@ def require_content(query: ResolvedQuery, sink: object) -> HoldsContent:
 
 
 def require_steps(query: ResolvedQuery, records: Sequence[StepRecord], frontier: int, done: int) -> None:
-    """See that the target has the steps of this checkpoint, and these are known. `frontier`: the last one
-    that it says to have; `done`: the last one that Spark had seen through before. Raises MzplanError."""
+    """Check that the target's steps belong to this checkpoint and are known. Raises MzplanError.
+
+    `frontier`: the last step that the target claims. `done`: the last step that Spark had finished before.
+    """
     known = max((record.step for record in records), default=-1)
     if frontier > known:
         raise incomparable(
@@ -131,7 +143,7 @@ def require_steps(query: ResolvedQuery, records: Sequence[StepRecord], frontier:
 
 
 def _first_complete(records: Sequence[StepRecord], content: Content) -> int | None:
-    """Return the first step that began after all rows that the target may have lost; None if none did."""
+    """Return the first step that began after all possible losses of the target; None if no step did."""
     if content.since is None:
         return 0
     young = (r.step for r in records if r.time is not None and r.time > content.since)

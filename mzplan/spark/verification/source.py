@@ -1,8 +1,7 @@
-"""Steps of a source or view read again from its upstream: by Spark, so that records become rows exactly as
-they did; or by its endpoint, which has rows.
+"""Reads steps of a source or view again from the upstream.
 
-What Kafka's records and lines of files mean (numbers, dates, quotes, what is malformed) is what Spark's
-parsers make of them; no other parser agrees with them in every corner.
+Spark parses Kafka records and lines of files again, because no other parser agrees with it on all numbers,
+dates, quotes and malformed records. An endpoint reads an upstream that has rows.
 """
 
 from __future__ import annotations
@@ -38,8 +37,11 @@ if TYPE_CHECKING:
 
 
 def open_upstream(description: Description, secrets: Secrets, directory: str, warehouse: str) -> Upstream:
-    """The upstream of a source, or the collection that a view reads; with a Spark session in this process, if
-    its records need that. Raises MzplanError, also for a type that can't do it."""
+    """Return the upstream of a source, or the collection that a view reads.
+
+    Opens a Spark session in this process if the records need it. Raises MzplanError, also for types that
+    can't be read again.
+    """
     query, connectors = resolve(description, secrets, directory, warehouse), Connectors()
     kind = resource_kind(description.address.kind, description.type)
     if kind.query_property is not None and not query.keys:
@@ -89,19 +91,19 @@ class SparkUpstream:
 
     @classmethod
     def open(cls, connector: SourceConnector, query: ResolvedQuery) -> SparkUpstream:
-        """With a Spark session in this process, of a query that has a checkpoint. Raises MzplanError."""
+        """Open a Spark session in this process for a query with a checkpoint. Raises MzplanError."""
         assert query.checkpoint is not None, "it is the checkpoint that says what was read"
         log = query.checkpoint.log
-        if query.body.get("on_error") == WORD:  # what was kept aside is not a row of the collection
+        if query.body.get("on_error") == WORD:  # dead letters aren't rows of the collection
             query = replace(query, body={**query.body, "on_error": "skip"})
         return cls(open_command_session(), connector, query, log)
 
     def close(self) -> None:
-        """End the session."""
+        """Close the session."""
         close_command_session(self._spark)
 
     def rows(self, record: StepRecord) -> DataFrame:
-        """The step's rows. Raises GoneError when what it has read is not known any more."""
+        """Return the step's rows. Raises GoneError if the step's range of the upstream is unknown."""
         if record.end is None or (record.start is None and self.keeps_positions):
             raise GoneError("Which part of the upstream it has read is not known any more.")
         return self._connector.replay(
@@ -113,12 +115,12 @@ class SparkUpstream:
         if not files:
             raise GoneError("Which files it has read is not known any more.")
         missing = [file for file in files if not is_there(file)]
-        if missing:  # Spark would pass over it
+        if missing:  # Spark would skip a missing file
             raise GoneError(f"The upstream: {missing[0]} is gone.")
-        return tuple(map(unquote, files))  # a path of Hadoop's is a URI without its escapes
+        return tuple(map(unquote, files))  # Hadoop's paths are URIs without percent-encoding
 
     def content_hash(self, record: StepRecord) -> ContentHash:
-        """See Upstream. What the upstream did is a GoneError: of old records mostly that they are gone."""
+        """See Upstream. Failures of the upstream raise GoneError: usually, old records are gone."""
         try:
             rows = self.rows(record)
             return content_hash(rows if self.keeps_positions else rows.drop(POSITION))

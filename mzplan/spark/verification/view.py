@@ -1,4 +1,4 @@
-"""Steps of a view computed again, in batch, from the collection that it reads."""
+"""Recomputes steps of a view, in batch, from the collection that it reads."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 
 
 class ViewUpstream:
-    """What one view reads. Implements mzplan.connectors.api.connector.Upstream. `resolve`: of another
-    description of the same view; `position`: the type of `_position`."""
+    """The input of one view. Implements mzplan.connectors.api.connector.Upstream.
+
+    `resolve`: resolves another description of the same view.
+    `position`: the type of `_position`.
+    """
 
     keeps_positions = True
 
@@ -54,11 +57,11 @@ class ViewUpstream:
         self._property = property_
 
     def close(self) -> None:
-        """End the session."""
+        """Close the session."""
         close_command_session(self._spark)
 
     def content_hash(self, record: StepRecord) -> ContentHash:
-        """See Upstream. The step's rows are computed by the query under which it began."""
+        """See Upstream. The step's rows are computed with the query as it was when the step began."""
         begun, description = self._begun.under(record.step), self._description
         if begun is not None:
             names = resource_kind(description.address.kind, description.type).row_properties

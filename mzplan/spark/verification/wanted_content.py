@@ -1,5 +1,7 @@
-"""What a sink's target should hold: the rows of the collection up to a step, through the sink's select and
-where as they were when each step began."""
+"""The rows that a sink's target should hold, computed from the collection up to a step.
+
+The rows of each step pass through the sink's select and where as they were when the step began.
+"""
 
 from __future__ import annotations
 
@@ -35,23 +37,26 @@ if TYPE_CHECKING:
     from mzplan.schema.description import Description
 
 MUST = "_must"
-# The first fields of `_position`: the last and the first step that the row may have come with.
+# The first fields of `_position`: the last and the first step with which the row may have come.
 STEP, NOT_BEFORE, ORDER = "_step", "_not_before", "_order"
 ROW = "_row"
-"""The last field of `_position`, where it is asked for: the row as the sink writes it now."""
+"""The last field of `_position`, on request: the row as the sink writes it now."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Description:
-    """What a sink was from a step on."""
+    """The sink's description from step `first` on."""
 
     first: int
     query: ResolvedQuery
 
 
 class WantedContent:
-    """One sink's. `position`: the type of `_position` in its collection. `carried`: the columns of ROW, where
-    `_position` is to have it."""
+    """The wanted content of one sink.
+
+    `position`: the type of `_position` in the sink's collection.
+    `carried`: the columns of ROW; empty if `_position` shouldn't include ROW.
+    """
 
     def __init__(
         self,
@@ -72,8 +77,10 @@ class WantedContent:
         return self._spark.createDataFrame([], f"{ddl(self._query.columns)}, {POSITION} {self._position}")
 
     def rows(self, read: FormerReads, content: Content, first: int) -> DataFrame:
-        """The sink's rows as the target should hold them, with `_position`, and MUST: whether it must (it
-        may have lost those of the steps before `first`)."""
+        """Return the rows that the target should hold, with `_position` and MUST.
+
+        MUST: whether the target must hold the row; it may have lost rows of steps before `first`.
+        """
         from pyspark.sql import functions as f
 
         records = read.records
@@ -105,12 +112,14 @@ class WantedContent:
         held = reduce(lambda union, part: union.unionByName(part), parts)
         if content.keys:
             held = _last_of_each(held, content.keys)
-        # A row of before all known steps is of none that the target may have lost, if it has lost none.
+        # A row from before all known steps must be in the target if the target has lost no step.
         return held.withColumn(MUST, f.col(f"{POSITION}.{NOT_BEFORE}") >= first if first > 0 else f.lit(True))
 
     def keys_of(self, records: Sequence[StepRecord], keys: Sequence[str]) -> DataFrame:
-        """Of a keyed collection: each key of the target of which these steps, in order, have read a change.
-        Raises GoneError."""
+        """Return each key of the target that these steps (in order) of a keyed collection changed.
+
+        Raises GoneError.
+        """
         first, last, log = records[0], records[-1], self._collection
         begins, ends = versions_of(log, replace(last, step=first.step, start=first.start))
         between = {"startingVersion": str(begins), "endingVersion": str(ends)}
@@ -119,7 +128,7 @@ class WantedContent:
         return changed.select(*map(quoted, keys)).distinct()
 
     def _carrying(self, rows: DataFrame) -> DataFrame:
-        """The same rows, with ROW in their `_position` where it is asked for."""
+        """Add ROW to the rows' `_position` on request."""
         from pyspark.sql import functions as f
         from pyspark.sql import types as t
 
@@ -138,7 +147,7 @@ class WantedContent:
         return rows.withColumn(POSITION, f.struct(*fields, f.struct(*values).alias(ROW)))
 
     def _descriptions(self, last: int) -> list[_Description]:
-        """What the sink was while it wrote the steps up to the last one, in order."""
+        """Return the descriptions under which the sink wrote its steps up to `last`, in order."""
         now = self._query.description
         names = resource_kind("sink", now.type).row_properties
         begun = self._query.checkpoint.begun().begun if self._query.checkpoint is not None else ()
@@ -148,7 +157,7 @@ class WantedContent:
             if record.step <= last and (not changes or changes[-1][0].rows != record.rows):
                 changes.append((record, record.step))
         if not changes or (changes[0][1] > 0 and changes[0][0].rows != rows_now):
-            before = [_Description(OLDEST, self._query)]  # of before there was a history
+            before = [_Description(OLDEST, self._query)]  # from before the recorded history
         else:
             before, changes[0] = [], (changes[0][0], OLDEST)
         later = (
@@ -158,8 +167,10 @@ class WantedContent:
         return [*before, *later]
 
     def _with_former_types(self, descriptions: list[_Description], read: FormerReads) -> list[_Description]:
-        """The same ones; the first one sees the columns of the former generation up to the step from which
-        on the collection is as it is. (Others have begun after that.)"""
+        """Give the first description the former column types, before the current collection was read.
+
+        Later descriptions began after that step.
+        """
         if read.columns is None:
             return descriptions
         oldest, *later = descriptions
@@ -171,7 +182,7 @@ class WantedContent:
         return [then, _Description(read.moved, oldest.query), *later]
 
     def _as_then(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
-        """The rows with the types that the query has seen: narrower ones, which hold these values."""
+        """Cast the rows to the types that the query saw: narrower types that can hold these values."""
         from pyspark.sql import functions as f
 
         now = {column.name: column.type for column in self._query.columns}
@@ -181,7 +192,7 @@ class WantedContent:
         )
 
     def _require_told_apart(self, steps: FileSteps, boundaries: Sequence[int]) -> None:
-        """See that no file has rows of steps that began under two descriptions. Raises GoneError."""
+        """Raise GoneError if a file has rows of steps that began under different descriptions."""
         for boundary in boundaries:
             merged = any(first < boundary <= last for first, last in steps.spans.values())
             if merged or boundary < steps.known_from:
@@ -192,7 +203,7 @@ class WantedContent:
                 )
 
     def _added(self, record: StepRecord, steps: FileSteps) -> DataFrame:
-        """The rows of a collection that only grows, up to a step."""
+        """Return the rows of an append-only collection, up to a step."""
         from pyspark.sql import functions as f
 
         schema = "file STRING, last INT, first INT"
@@ -206,7 +217,7 @@ class WantedContent:
         return _positioned(joined, (f.col("last"), f.col("first"))).drop(PLACE, "file", "last", "first")
 
     def _tables(self, record: StepRecord) -> Iterator[DataFrame]:
-        """What a sink has read up to a step: a version of the collection, and files of the next one."""
+        """Yield the rows that a sink has read up to a step: one version, then files of the next version."""
         end, log = record.end, self._collection
         if not isinstance(end, dict) or "reservoirVersion" not in end:
             raise GoneError(
@@ -227,7 +238,7 @@ class WantedContent:
             yield self._spark.read.schema(schema).options(**EXACT_FILES).parquet(*files)
 
     def _latest_of_collection(self, record: StepRecord, boundaries: Sequence[int], first: int) -> DataFrame:
-        """The rows of a keyed collection after a step: what is deleted or replaced is so in the target."""
+        """Return the rows of a keyed collection after a step, without deleted and replaced rows."""
         if boundaries:
             raise GoneError(
                 f"The sink's select or where, or the type of a column, was changed at step {boundaries[-1]}, "
@@ -249,7 +260,7 @@ class WantedContent:
 
 
 def _cast(value: Expression, before: DataType, output: Output) -> Expression:
-    """The value as a column of today. Raises GoneError."""
+    """Cast a value to the current column type. Raises GoneError."""
     from pyspark.sql import types as t
 
     after = t.StructType.fromDDL(f"`one` {output.type}")
@@ -261,7 +272,7 @@ def _cast(value: Expression, before: DataType, output: Output) -> Expression:
 
 
 def _whole_version(log: CollectionLog, record: StepRecord) -> int:
-    """The version of a keyed collection that a sink has read to its end. Raises GoneError."""
+    """Return the last version of a keyed collection that a sink read completely, or raise GoneError."""
     end = record.end
     if not isinstance(end, dict) or not end.get("isStartingVersion"):
         return versions_of(log, replace(record, step=0, start=None))[1]
@@ -272,7 +283,7 @@ def _whole_version(log: CollectionLog, record: StepRecord) -> int:
 
 
 def _of_files(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
-    """The collection's columns, and the name of the file that a row lies in."""
+    """Return the collection's columns and the name of each row's file."""
     from pyspark.sql import functions as f
 
     names = {name.lower() for name in rows.columns}
@@ -285,7 +296,7 @@ def _of_files(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
 
 
 def _positioned(rows: DataFrame, span: tuple[Expression, Expression] | None) -> DataFrame:
-    """`_position` with the last and the first step in front, so that it goes along through a `select`."""
+    """Prepend the last and the first step to `_position`, so that they survive a `select`."""
     from pyspark.sql import functions as f
 
     unknown = f.lit(OLDEST if span is not None else 0)
