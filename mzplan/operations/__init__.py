@@ -1,5 +1,5 @@
-"""One short function for each command: the only package that connects configuration, plan, state and runners.
+"""One short function for each command. Connects configuration, plan, state and runners.
 
-Nothing here decides what should be (the planner does) or uses Spark (the runners do). The running side is
-reached only through the store, and through the `Runners` that the command line passes in.
+The planner decides what should run, and the runners use Spark; this package does neither. It reaches the
+runners only through the store and through the `Runners` that the command line passes in.
 """

@@ -1,13 +1,14 @@
-"""The edit of files and the commit of what it means, as one: both are done, or neither is.
+"""Edits files and commits their meaning as one unit: both happen, or neither.
 
     .mzplan/alter.lock     held by the one command that edits this folder's files
-    .mzplan/alter.json     the edit under way: written before the commit, removed after the files are
+    .mzplan/alter.json     the edit in progress: written before the commit, removed once the files are written
 
-The commit decides. Before it, the new contents are written beside the files and removed again: so they can be
-written. A crash leaves the journal: the next `apply` or `alter` looks whether its serial is in the store, and
-finishes the edit or forgets it. Commands that look change nothing: they read what the file will hold.
+The commit decides. Before it, the new contents are written beside the files and removed again, to prove that
+they can be written. After a crash, the journal remains. The next `apply` or `alter` checks whether its serial
+is in the store, and finishes or forgets the edit. Commands that only read change nothing: they read the
+future contents.
 
-Anybody may have written a journal. It is used only for a YAML file of the project, and only if it is whole.
+Anyone may have written a journal. It is used only for YAML files of the project, and only if it is intact.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit
     from mzplan.store.store import Store
 
-MAX_BYTES = 1 << 27  # of a journal: four times those of a configuration file
-LOCK_WAIT = 2.0  # seconds that a command waits for another one that edits
+MAX_BYTES = 1 << 27  # of a journal: four times the limit of a configuration file
+LOCK_WAIT = 2.0  # seconds that a command waits for another editing command
 
 
 class _BusyError(Exception):
@@ -55,8 +56,11 @@ class _BusyError(Exception):
 
 @contextlib.contextmanager
 def editing(directory: str, wait: float = LOCK_WAIT, busy: Exception | None = None) -> Iterator[None]:
-    """Be the one command that edits files of this folder. When another one is: raises `busy`, by default
-    MZ033 (exit 6); MZ076 where `.mzplan` may be somebody else's."""
+    """Be the only command that edits files of this folder.
+
+    If another command is editing, raises `busy`, by default MZ033 (exit 6). Raises MZ076 if `.mzplan` may
+    belong to another user.
+    """
     refuse_unused(directory)
     folder = Path(directory) / FOLDER
     handle = _open_lock(folder)
@@ -75,7 +79,7 @@ def editing(directory: str, wait: float = LOCK_WAIT, busy: Exception | None = No
         GuardedFolder(folder).sweep("", left_of("alter.json"))
         yield
     finally:
-        os.close(handle)  # and with it, or with the process, the kernel's lock
+        os.close(handle)  # releases the lock, as does the end of the process
 
 
 def _open_lock(folder: Path) -> int:
@@ -106,10 +110,12 @@ def _locked(handle: int) -> bool:
 def committing(
     directory: str, store: Store, edits: Sequence[FileEdit], statement: str, new: State
 ) -> Iterator[None]:
-    """Around the commit of `new`: the files are written if it is committed, and left alone if it is not.
-    The caller holds `editing` and the lock of the state."""
+    """Wrap the commit of `new`: write the files if it is committed, leave them alone if it isn't.
+
+    The caller holds `editing` and the lock of the state.
+    """
     for edit in edits:
-        _prepare(edit).unlink()  # so it can be written
+        _prepare(edit).unlink()  # proves that the file can be written
     failpoint(Failpoint.ALTER_PREPARED)
     try:
         journal = _journal_of(directory, edits, statement, new, store.environment)
@@ -118,9 +124,9 @@ def committing(
         yield
         failpoint(Failpoint.ALTER_COMMITTED)
     except UnknownWriteError:
-        raise  # the commit may be there yet: the next command looks again
+        raise  # the commit may still arrive: the next command checks again
     except BaseException:
-        # Whatever went wrong: what the store holds decides.
+        # After any failure, the store's content decides.
         with contextlib.suppress(MzplanError, OSError):
             settle(directory, store)
         raise
@@ -138,7 +144,7 @@ def committing(
 
 
 def write(edits: Sequence[FileEdit]) -> None:
-    """Write edits that nothing is committed with: each file whole, and none before all can be."""
+    """Write edits without a commit: prepare all, then replace each file atomically."""
     prepared = list[tuple[Path, Path]]()
     try:
         for edit in edits:
@@ -152,10 +158,12 @@ def write(edits: Sequence[FileEdit]) -> None:
 
 
 def waiting_edit(directory: str, store: Store) -> Mapping[str, bytes]:
-    """By real path: what files hold once an edit that waits, and is committed, is made. Changes nothing.
-    Raises MZ076 as `settle`."""
+    """Return the future contents of files, by real path, for a committed edit that isn't finished.
+
+    Changes nothing. Raises MZ076 like `settle`.
+    """
     journal = None if why_unused(directory) else _read(directory)
-    if journal is None or journal.environment != store.environment:  # whose store decides is another one
+    if journal is None or journal.environment != store.environment:  # another environment's store decides
         return {}
     if store.serial_digest(journal.serial) != journal.digest:
         return {}
@@ -163,7 +171,7 @@ def waiting_edit(directory: str, store: Store) -> Mapping[str, bytes]:
 
 
 def settle_left(directory: str, store: Store) -> str | None:
-    """Finish or forget what a crash has left, unless the command that edits is still at work."""
+    """Finish or forget the edit left by a crash, unless its command is still running."""
     if os.path.lexists(journal_path(directory)):
         with contextlib.suppress(_BusyError), editing(directory, wait=0.0, busy=_BusyError()):
             return settle(directory, store)
@@ -171,9 +179,11 @@ def settle_left(directory: str, store: Store) -> str | None:
 
 
 def settle(directory: str, store: Store) -> str | None:
-    """Finish or forget what a crash has left, as the store says. The caller holds `editing`. Returns what was
-    done, for people. Raises MZ076 where the file has been changed by somebody else meanwhile, and where the
-    journal is damaged, of a file that is not the project's, or of another environment."""
+    """Finish or forget the edit left by a crash, as the store decides. The caller holds `editing`.
+
+    Returns a message about the edit, or None if there was none. Raises MZ076 if a file was changed meanwhile,
+    or if the journal is damaged, names a file outside the project, or belongs to another environment.
+    """
     journal = _read(directory)
     if journal is None:
         return None
@@ -203,7 +213,7 @@ def _read(directory: str) -> Journal | None:
 
 
 def _path_of(directory: str, file: EditedFile) -> Path:
-    """The real path of a journal's file. Raises MZ076 unless the project's loader reads it."""
+    """Return the real path of a journal's file. Raises MZ076 unless the project's loader reads it."""
     path = os.path.realpath(Path(os.path.realpath(directory)) / file.path)
     if not is_declaring(directory, path):
         raise _unreadable(journal_path(directory), f"{file.path} is not a YAML file of this project")
@@ -211,8 +221,10 @@ def _path_of(directory: str, file: EditedFile) -> Path:
 
 
 def _due(directory: str, journal: Journal) -> list[tuple[Path, EditedFile]]:
-    """The files that still have their old content, each with its path. Raises MZ076 for a file that has
-    neither its old nor its new content, OSError for one that can't be read."""
+    """Return the files that still have their old content, with their paths.
+
+    Raises MZ076 for a file with neither its old nor its new content, OSError for an unreadable file.
+    """
     due = []
     for file in journal.files:
         path = _path_of(directory, file)
@@ -230,7 +242,7 @@ def _due(directory: str, journal: Journal) -> list[tuple[Path, EditedFile]]:
 def _journal_of(
     directory: str, edits: Sequence[FileEdit], statement: str, new: State, environment: str
 ) -> bytes:
-    """Raises MZ035 for what could not be read again: a name or a statement that is not UTF-8."""
+    """Return the encoded journal. Raises MZ035 if a name or the statement isn't UTF-8."""
     root = os.path.realpath(directory)
     try:
         first, *others = (edited_file(os.path.relpath(e.location, root), e.before, e.after) for e in edits)
@@ -257,7 +269,7 @@ def _journal_of(
 
 
 def _prepare(edit: FileEdit) -> Path:
-    """Put the new content beside the file. Raises MZ035, with nothing changed, where that can't be done."""
+    """Write the new content beside the file. Raises MZ035 if that fails, with nothing changed."""
     file = Path(edit.location)
     try:
         if file.read_bytes() != edit.before:
@@ -293,8 +305,7 @@ def _changed(journal: Journal, file: EditedFile, path: Path) -> MzplanError:
 
 
 def _elsewhere(journal: Journal, path: Path) -> MzplanError:
-    """The error for the edit of another environment: only the store it was to be committed in knows
-    whether it was."""
+    """Return the error for an edit of another environment, whose store knows its commit."""
     which = f" --env {shlex.quote(journal.environment)}" if journal.environment else ""
     return refusal(
         "MZ076",

@@ -1,7 +1,7 @@
-"""apply, and every other command that commits: plan, validate where it will run, commit, wake, follow.
+"""apply and other commands that commit: plan, validate, commit, wake, follow.
 
-Commit, then act: a runner acts only on what is committed, so that a crash anywhere here leaves either the old
-state or the new one, and a runner that converges to it.
+The commit comes first, because a runner acts only on committed state. A crash at any point leaves either the
+old or the new state, and the runner converges to it.
 """
 
 from __future__ import annotations
@@ -51,13 +51,18 @@ from mzplan.store.store import digest_of_state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOptions:
-    """How a plan is carried out. `allow_loss`: sources may begin anew without what their upstream no longer
-    holds of what they have read. `live`: whether validation reaches servers, from here too (None: only where
-    a runner can). `chosen`: which secrets it may send from here, where its user has named a policy. `canary`:
-    one query of each connection goes first, and must make progress within so many seconds. `parallelism`:
-    queries that are stopped and started at once. `digest`: that of the plan which was reviewed; no other is
-    applied. `message`: why, for the history (None: the subject of the git commit). `wait`: seconds to follow
-    them."""
+    """Options for carrying out a plan.
+
+    `allow_replace`: allow new generations.
+    `allow_loss`: allow new generations of sources that can't read all their rows again.
+    `live`: whether to validate live, also from this process; None to validate only through runners.
+    `chosen`: the policy that the user named for sending secrets from this process.
+    `canary`: one query of each connection restarts first and has this many seconds to make progress.
+    `parallelism`: how many queries are stopped and started at once.
+    `digest`: the digest of the reviewed plan; a plan with another digest isn't applied.
+    `message`: the reason, for the history; None for the subject of the git commit.
+    `wait`: how many seconds to follow the queries.
+    """
 
     allow_replace: bool = False
     allow_loss: bool = False
@@ -72,11 +77,15 @@ class ApplyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequest:
-    """What a command wants to commit. `planned`: makes its plan of the state, under the lock. `approve`:
-    raises where the plan is not approved. `around`: surrounds the commit of a state with what must be done
-    together with it, or not at all. `redefines`: the plan may change how queries are defined, so every query
-    is followed. Without it, the command follows only the queries that the plan touches, and those that it was
-    `asked_for`, even if the plan leaves them as they are."""
+    """A command's request to commit.
+
+    `planned`: makes the plan for the state, under the lock.
+    `approve`: raises an error if the plan isn't approved.
+    `around`: wraps the commit of a state in work that must succeed or fail with it.
+    `redefines`: whether the plan may redefine queries. Then every query is followed, else only the touched
+    queries and `asked_for`.
+    `asked_for`: queries that the user named, even if the plan doesn't change them.
+    """
 
     command: str
     planned: Callable[[State], Plan]
@@ -89,9 +98,13 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """The result of an apply: its plan, and the outcome of each query. `resumed`: what is seen of the queries
-    that a changed connection has restarted. `lost`: the instances that have no runner, which would go on.
-    `whole`: whether every query was followed."""
+    """The result of an apply.
+
+    `outcomes`: the outcome of each followed query.
+    `resumed`: observations of the queries that a changed connection restarted.
+    `lost`: instances without a runner that could continue.
+    `whole`: whether every query was followed.
+    """
 
     plan: Plan
     serial: int
@@ -117,8 +130,10 @@ def apply_configuration(
     targets: Sequence[Address] = (),
     replacing: Sequence[Address] = (),
 ) -> Applied:
-    """Plan, get approval, validate where it will run, commit, and follow until it has converged. Raises MZ036
-    (exit 5) where the plan has another digest than the one of the options."""
+    """Plan, get approval, validate, commit, and follow the queries until they converge.
+
+    Raises MZ036 (exit 5) if the plan's digest differs from the digest in the options.
+    """
 
     def planned(state: State) -> Plan:
         _settle(work)
@@ -135,11 +150,11 @@ def apply_saved(
     options: ApplyOptions,
     plan: Plan,
 ) -> Applied:
-    """Carry out a saved plan: plan again, and require that this commits the same.
+    """Carry out a saved plan: plan again, and require the same commit.
 
-    The project must have been opened with the variables that the plan remembers. Raises MZ036 (exit 5) for
-    the plan of another environment, and MZ036 (exit 5) if the new plan differs, or the saved one has another
-    digest than the options; the error names what differs.
+    The project must have been opened with the variables that the plan remembers. Raises MZ036 (exit 5) if the
+    plan is for another environment, if the new plan differs, or if the saved plan's digest differs from the
+    options. The error names the difference.
     """
     ensure_environment(plan, work.project.settings.environment)
     ensure_digest(plan, options.digest)
@@ -151,7 +166,7 @@ def apply_saved(
         made = plan_configuration(work, state, plan.targets, plan.replacing, canary=canary, rotated=rotated)
         ensure_same(plan, made, state)
         known = {loss.address for loss in losing(made)}
-        seen = (loss for loss in losing(plan) if loss.address not in known)  # by the live validation of then
+        seen = (loss for loss in losing(plan) if loss.address not in known)  # as found for the saved plan
         made = replace(made, diagnostics=(*made.diagnostics, *seen))
         return made if canary is not None else with_canaries(made, state, options.canary)
 
@@ -170,7 +185,7 @@ def carry_out(work: Workbench, request: CommitRequest) -> Applied:
         statuses = store.read_statuses()
         committed = not plan.is_empty
         if committed:
-            # Before anybody is asked: what is checked out then is what was planned.
+            # Read git before asking, so that the record shows the checkout that was planned.
             record = record_of(work.project, request.command, plan, request.options.message)
             request.approve(plan)
             state, for_runners = _commit(work, request, plan, state, record)
@@ -187,14 +202,13 @@ def carry_out(work: Workbench, request: CommitRequest) -> Applied:
 
 
 def _settle(work: Workbench) -> None:
-    """Finish or forget an edit of `alter` that was interrupted. The caller holds the lock of the state."""
+    """Finish or forget an interrupted edit of `alter`. The caller holds the lock of the state."""
     if done := settle_left(work.directory, work.store):
         work.reporter.stage(f"notice: {done}")
 
 
 def refuse(plan: Plan, allow_replace: bool, allow_loss: bool = False) -> None:
-    """Raise MzplanError for what forbids the plan: its errors, and replacements and losses that are not
-    allowed."""
+    """Raise MzplanError for the plan's errors, and for replacements and losses that aren't allowed."""
     errors = [d for d in plan.diagnostics if d.severity == "error"]
     if errors:
         raise MzplanError(errors)
@@ -219,22 +233,24 @@ def refuse(plan: Plan, allow_replace: bool, allow_loss: bool = False) -> None:
 def _commit(
     work: Workbench, request: CommitRequest, plan: Plan, state: State, record: CommitRecord
 ) -> tuple[State, SecretValues]:
-    """Validate live, then commit. The caller holds the lock. Returns the new state, and what runners keep of
-    this process's values."""
+    """Validate live, then commit. The caller holds the lock.
+
+    Returns the new state, and the secret values that runners keep.
+    """
     store, options = work.store, request.options
     new = apply_changes(state, plan, record=record, allow_loss=options.allow_loss)
     if new.canaries:
         new = without_passed(new, store.read_statuses())
     needed, touched, secret_values = _instances_used(new), _touched(plan, new), _secret_values(new)
-    for name in sorted(needed, key=natural):  # also those that `_follow` starts after the commit
+    for name in sorted(needed, key=natural):  # also the instances that `_follow` starts after the commit
         work.runners.require(_instance(new, name))
     if not options.live:
         ensure_validated(work, plan, new, refuses=options.live is None)
-    # No Spark is started just to find nothing to stop.
+    # Don't start Spark only to find nothing to stop.
     with _started(work, new, sorted(needed & touched, key=natural)) as started:
         findings: Sequence[Diagnostic] = ()
         if options.live is not False:
-            # The plan was approved: where secrets go is its user's decision, unless a policy says otherwise.
+            # The plan was approved, so its user decides where secrets go, unless a policy says otherwise.
             own = options.chosen or AsWritten()
             here, also = own if options.live else None, _rotated(work, plan, new, started)
             findings = reach_changed(work, plan, new, secret_values, here=here, own=own, also=also)
@@ -245,8 +261,8 @@ def _commit(
         if lost := losses_of((*plan.diagnostics, *findings)):
             new = replace(new, commit=replace(record, losses=lost))
         failpoint(Failpoint.APPLY_VALIDATED)
-        # Before the commit, as a runner may see that before it hears of it; taken over only with this very
-        # state.
+        # Send values before the commit, because a runner may see the commit before the message. The runner
+        # uses them only with exactly this state.
         for_runners = _values_for_runners(request, plan, new, secret_values)
         waits = replace(for_runners, state=digest_of_state(new))
         for name in sorted(needed | touched, key=natural):
@@ -263,8 +279,9 @@ def _commit(
 
 @contextmanager
 def _started(work: Workbench, new: State, instances: Sequence[str]) -> Iterator[Sequence[Instance]]:
-    """With the runners of these instances, started where none leads: gives those that were started. Where
-    `new` is not committed then, they are stopped again: their processes have the values of what was refused.
+    """Start the missing runners of these instances; give the instances that were started.
+
+    If `new` isn't committed in this context, stop them again, because they hold values for a refused state.
     """
     started: list[Instance] = []
     try:
@@ -275,14 +292,16 @@ def _started(work: Workbench, new: State, instances: Sequence[str]) -> Iterator[
     except BaseException as problem:
         if not isinstance(problem, CommittedError | UnknownWriteError):
             for instance in started:
-                with suppress(MzplanError):  # what was refused is what to say
+                with suppress(MzplanError):  # the refusal is the error to report
                     work.runners.stop(instance)
         raise
 
 
 def _rotated(work: Workbench, plan: Plan, new: State, started: Sequence[Instance]) -> list[ResourceState]:
-    """What a plan leaves as it is, and the runners of these instances, which this command has started, will
-    run with other values of secrets than before: its own."""
+    """Return unchanged queries that will run with rotated secrets.
+
+    Runners that this command started use this command's values.
+    """
     if not started:
         return []
 
@@ -295,9 +314,11 @@ def _rotated(work: Workbench, plan: Plan, new: State, started: Sequence[Instance
 def _send_secret_values(
     work: Workbench, state: State, touched: set[str], secret_values: SecretValues
 ) -> dict[str, tuple[int, int]]:
-    """Wake the runners of what is committed, and send them the secret values: also where nothing was to be
-    committed, as a query may have failed for want of one. Returns, by instance, the runner's epoch and the
-    `secret_values_in_use` of its Status from which on it uses them."""
+    """Wake the runners of the committed state, and send them the secret values.
+
+    Also does so without a new commit, because a query may have failed for lack of a value. Returns, by
+    instance, the runner's epoch and the `secret_values_in_use` of its Status from which it uses the values.
+    """
     in_use_from = {}
     for name in sorted(_instances_used(state) | touched, key=natural):
         lease = work.store.leases.leader(name)
@@ -315,8 +336,10 @@ def _follow(
     statuses: Mapping[str, Status],
     in_use_from: Mapping[str, tuple[int, int]],
 ) -> Applied:
-    """Wait for what the plan touched and, where the request redefines, for whatever else has not converged
-    yet: the options' `wait` in all."""
+    """Wait up to the options' `wait` for the queries that the plan touched to converge.
+
+    If the request redefines queries, also waits for all other queries.
+    """
     began, wait = time.monotonic(), request.options.wait
     until = began + wait
     before = {a: o.run_id for s in statuses.values() for a, o in s.observations.items()}
@@ -333,7 +356,7 @@ def _follow(
         if name in needed:
             work.runners.ensure(instance, wait=until - time.monotonic())
         elif instance.type != "dry" and work.store.leases.leader(name) is None:
-            continue  # nothing runs there, and nothing is to run
+            continue  # nothing runs there, and nothing should
         work.runners.settle(instance, until - time.monotonic())
         follower = OutcomeFollower(
             work.store, state, name, touched, in_use_from.get(name, (0, 0)), others=request.redefines
@@ -355,8 +378,10 @@ def _follow(
 
 
 def _ended(work: Workbench, instance: Instance, until: float) -> MzplanError | None:
-    """Why the runner of an instance that is followed has ended, if it has. One that this command has started
-    is started once more first."""
+    """Return why the runner of a followed instance has ended; None if it hasn't.
+
+    A runner that this command started is started once more first.
+    """
     problem = work.runners.ended(instance)
     if problem is None:
         return None
@@ -376,7 +401,7 @@ def _instances_used(state: State) -> set[str]:
 
 
 def _touched(plan: Plan, new: State) -> set[str]:
-    """The instances on which something starts or stops."""
+    """Return the instances on which a query starts or stops."""
     changed = [c for c in plan.changes if c.address.kind != "connection"]
     instances = {
         resource.instance for c in changed for resource in (c.before, c.after) if resource is not None
@@ -387,9 +412,11 @@ def _touched(plan: Plan, new: State) -> set[str]:
 def _values_for_runners(
     request: CommitRequest, plan: Plan, state: State, secret_values: SecretValues
 ) -> SecretValues:
-    """Return the secret values that runners take over: the validated ones, and those of all queries that are
-    to run if the command may say something new. A value that only paused queries use is validated when they
-    are resumed."""
+    """Return the secret values for the runners.
+
+    These are the validated values. If the command may redefine queries, also the values of all queries that
+    should run. A value used only by paused queries is validated when they are resumed.
+    """
     queries, alone = queries_to_validate(plan, state), changed_alone(plan, state)
     validated = [
         *(describe(query, state.resources) for query in queries),
@@ -407,6 +434,8 @@ def _values_for_runners(
 
 
 def _secret_values(state: State) -> SecretValues:
-    """Return the secret values that this process has for a state, and where the state sends secrets: who may
-    commit decides that."""
+    """Return this process's secret values for a state, and where the state sends secrets.
+
+    Whoever may commit decides where secrets go.
+    """
     return replace(own_secret_values(state), flows=flows_of_state(state))

@@ -1,6 +1,6 @@
-"""Live validation from this process, where no runner does it: with which secrets, and what was found.
+"""Live validation from this process, for queries without a runner.
 
-What a command is about to do decides which secrets it may send.
+The command decides which secrets this process may send.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from mzplan.secrets.policy import Guard
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.warehouse.paths import absolute, local_path
 
-AT_ONCE = 8  # parallel checks from here
-SHOWN = 5  # queries that an error lists; JSON has all of them
+AT_ONCE = 8  # parallel checks from this process
+SHOWN = 5  # queries listed in an error; JSON lists all
 
 
 def guard_to_look(project: Project, state: State, chosen: Guard | None, severity: Severity) -> Guard:
-    """For a command that commits nothing. `chosen`: what its user has named, which decides alone; without it,
-    in a checkout, the committed state does, if it is not the checkout's own word. `severity`: of what is left
-    out."""
+    """Return the guard for a command that commits nothing.
+
+    `chosen`: the user's own policy, which decides alone. Without it, in a checkout, the committed state
+    decides, if the checkout can't have forged it. `severity`: the severity of findings about secrets that
+    aren't sent.
+    """
     from mzplan.connectors.admission import flows_of_state
 
     if chosen is not None:
@@ -46,8 +49,10 @@ def guard_to_look(project: Project, state: State, chosen: Guard | None, severity
 
 
 def _why_it_does_not_count(project: Project) -> str:
-    """Why the committed state says nothing of where secrets may go: a checkout that names its state, or
-    brings it, would say by it whatever it likes. "" where it does."""
+    """Return why the committed state can't decide where secrets may go; "" if it can.
+
+    A checkout that names its state, or contains it, could put anything into it.
+    """
     backend = project.store.backend
     file = backend.folder / STATE_KEY if isinstance(backend, LocalBackend) else None
     inside = file is not None and file.resolve().is_relative_to(Path(project.settings.directory).resolve())
@@ -65,9 +70,11 @@ def _why_it_does_not_count(project: Project) -> str:
 def check_here(
     descriptions: Sequence[Description], directory: str, warehouse: str, guard: Guard
 ) -> list[Diagnostic]:
-    """Check queries, or connections alone, from this process, without Spark: with its network, and with what
-    the guard permits of its environment and files. Where the warehouse is not on this machine, checkpoints
-    are left to the runner."""
+    """Check queries or single connections from this process, without Spark.
+
+    Uses this process's network, and the environment variables and files that the guard permits. If the
+    warehouse isn't on this machine, the runner checks the checkpoints.
+    """
     from mzplan.connectors.admission import GuardedSecrets
     from mzplan.connectors.catalogue import Connectors
     from mzplan.connectors.checks import check_description
@@ -86,7 +93,7 @@ def check_here(
 
 
 def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]) -> list[Diagnostic]:
-    """The findings of all checks, in the order of the checks; AT_ONCE of them run in parallel."""
+    """Return the findings of all checks, in their order; AT_ONCE checks run in parallel."""
     todo: SimpleQueue[int] = SimpleQueue()
     for number in range(len(checks)):
         todo.put(number)
@@ -107,7 +114,7 @@ def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]
             except Exception as problem:
                 findings[number] = (_broken(address, problem),)
 
-    # Daemons: an interrupted command does not wait for a server that does not answer.
+    # Daemon threads: an interrupted command doesn't wait for a silent server.
     threads = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, len(checks)))]
     for thread in threads:
         thread.start()
@@ -117,7 +124,7 @@ def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]
 
 
 def _broken(address: Address, problem: Exception) -> Diagnostic:
-    """A defect of one connector, which must not hide the findings of the others."""
+    """Return a finding about a defect of one connector, which must not hide the findings of others."""
     return Diagnostic(
         code="MZ064",
         summary=f"The check of {address} failed unexpectedly: {type(problem).__name__}",
@@ -127,8 +134,10 @@ def _broken(address: Address, problem: Exception) -> Diagnostic:
 
 
 def by_cause(found: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """One diagnostic for each cause: those that differ only in their query become one that names all of
-    these queries. A package that is missing here belongs to no query."""
+    """Merge diagnostics that differ only in their query; the result names all these queries.
+
+    A package that is missing here belongs to no query.
+    """
     causes: dict[tuple[str, ...], list[Diagnostic]] = {}
     for diagnostic in found:
         detail = "" if diagnostic.kind == "missing-package" else diagnostic.detail

@@ -1,4 +1,4 @@
-"""The history of the state: what a commit records of itself and of its end, and what each has changed."""
+"""The history of the state: the record of each commit, its outcome, and its changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mzplan.store.store import Store
 
 
 def entry_of(store: Store, serial: int) -> HistoryEntry:
-    """One serial. Raises MZ038 (exit 7) where the history has none of that number."""
+    """Return the history entry of a serial. Raises MZ038 (exit 7) if the history doesn't have it."""
     state = committed_state(store, serial)
     if state.commit is None:
         raise error("MZ030", f"Serial {serial} is damaged", "It doesn't say who committed it.", FORGO)
@@ -38,7 +38,7 @@ def entry_of(store: Store, serial: int) -> HistoryEntry:
 
 
 def changes_of(store: Store, serial: int) -> Plan:
-    """What a serial has changed of the one before it, as a plan (to be shown). Raises MZ038."""
+    """Return the changes between a serial and the one before it, as a plan to show. Raises MZ038."""
     earlier = [number for number in store.serials() if number < serial]
     after = committed_state(store, serial)
     before = store.read_serial(earlier[-1]) if earlier else None
@@ -46,12 +46,12 @@ def changes_of(store: Store, serial: int) -> Plan:
 
 
 def changes_between(store: Store, one: int, other: int) -> Plan:
-    """What is to change of one serial to make another of it, as a plan (to be shown). Raises MZ038."""
+    """Return the changes from one serial to another, as a plan to show. Raises MZ038."""
     return plan_between(committed_state(store, one), committed_state(store, other))
 
 
 def committed_state(store: Store, serial: int) -> State:
-    """A serial, current or earlier. Raises MZ038 (exit 7) where there is none."""
+    """Return the state of a serial, current or earlier. Raises MZ038 (exit 7) if there is none."""
     current = store.read_state()
     state = current if current.serial == serial and current.lineage else store.read_serial(serial)
     if state is None:
@@ -60,7 +60,7 @@ def committed_state(store: Store, serial: int) -> State:
 
 
 def no_serial(store: Store, serial: int, current: int = 0) -> MzplanError:
-    """MZ038 (exit 7): no such serial. `current`: the newest, if that can be read."""
+    """Return MZ038 (exit 7) for an unknown serial. `current`: the newest serial, if it can be read."""
     serials = [number for number in (*store.serials(), current) if number > 0]
     return refusal(
         "MZ038",
@@ -76,8 +76,11 @@ _WEIGHT: tuple[CommitStatus, ...] = ("applied", "pending", "rejected", "failed")
 
 
 def record_of(project: Project, command: str, plan: Plan | None, message: str | None) -> CommitRecord:
-    """What the commit of a plan records. `message`: None for the subject of the git commit, as `HEAD+ (…)`
-    where the files were not as that has them: then it does not say why."""
+    """Return the record for the commit of a plan.
+
+    `message`: None for the subject of the git commit. It becomes `HEAD+ (…)` if files differ from that
+    commit, because then the subject isn't the reason for them.
+    """
     git = find_revision(project.settings.directory, _own_paths(project.settings))
     who = author()
     if message is None:
@@ -100,8 +103,10 @@ def record_of(project: Project, command: str, plan: Plan | None, message: str | 
 def record_outcome(
     store: Store, reporter: Reporter, state: State, outcomes: Mapping[Address, Outcome] | None
 ) -> None:
-    """Record how a commit has ended, once. `outcomes`: None where the command waits for nobody. That it can't
-    be written is reported, and fails nothing: the commit is what it is."""
+    """Record the outcome of a commit, once.
+
+    `outcomes`: None if the command waits for no query. A failure to write is reported but isn't an error.
+    """
     by_address = outcomes or {}
     left = {a: _still_open(o) for a, o in by_address.items() if o.status != "applied"}
     outcome = CommitOutcome(
@@ -130,7 +135,7 @@ def _worst(statuses: Iterable[CommitStatus]) -> CommitStatus:
 
 
 def _own_paths(settings: ProjectSettings) -> list[str]:
-    """What mzplan itself writes below the project, whose changes make no tree unclean."""
+    """Return the paths that mzplan itself writes; changes there don't make the tree unclean."""
     directory = Path(settings.directory).resolve()
     names = [FOLDER]
     if settings.state.get("backend") not in ("postgres", "object-store"):

@@ -1,4 +1,4 @@
-"""The format of the journal of an edit under way: which files it changes, and the serial that decides."""
+"""The format of the journal of an edit in progress."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ FORMAT_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditedFile:
-    """A file of an edit. `path` is relative to the project, links followed; `before` is the digest of the
-    file's old content, `after_digest` of the new one."""
+    """A file of an edit.
+
+    `path`: relative to the project, with links resolved.
+    `before`, `after_digest`: the digests of the old and the new content.
+    """
 
     path: str
     before: str
@@ -34,9 +37,12 @@ class EditedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal(EditedFile):
-    """An edit under way: its first file, and the others in `also`. `serial` and `digest` are those of the
-    state that is committed with it. `statement` as it was given (it holds no secret: it was checked).
-    `environment`: whose store that is; "" in a project without any."""
+    """An edit in progress: its first file, and the other files in `also`.
+
+    `statement`: as given; it was checked to hold no secret.
+    `serial`, `digest`: of the state that is committed with the edit.
+    `environment`: the environment of the store; "" in a project without environments.
+    """
 
     statement: str
     serial: int
@@ -55,7 +61,7 @@ class Journal(EditedFile):
 
     @classmethod
     def decode(cls, data: bytes) -> Journal:
-        """Decode an entry. Raises ValueError for anything else."""
+        """Decode a journal. Raises ValueError for anything else."""
         content = parse_json(data)
         if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
             raise ValueError("its checksum is not that of its content")
@@ -68,7 +74,7 @@ class Journal(EditedFile):
 
 
 def edited_file(path: str, before: bytes, after: bytes) -> EditedFile:
-    """Raises ValueError for a content that is not UTF-8."""
+    """Return a file of an edit. Raises ValueError if the new content isn't UTF-8."""
     return EditedFile(
         path=path, before=digest_of(before), after=after.decode(), after_digest=digest_of(after)
     )

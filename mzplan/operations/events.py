@@ -1,4 +1,4 @@
-"""What has happened to queries, from the event logs of the store: no runner is asked."""
+"""Events of queries, from the event logs in the store. No runner is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mzplan.operations.commits import committed_state
 from mzplan.store.event_log import EventReader, LoggedEvent, seconds_of
 from mzplan.store.store import Store
 
-MOST = 2000  # events that are looked through to explain one
+MOST = 2000  # the most events to search for an explanation
 DAY = 86_400.0  # seconds
 _DONE: tuple[EventKind, ...] = ("started", "stopped", "failed", "healed", "refused", "ddl")
 _OF_A_RUN: tuple[EventKind, ...] = ("started", "stopped", "failed")
@@ -25,22 +25,25 @@ _OF_A_RUNNER: tuple[EventKind, ...] = ("runner-began", "runner-ended")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events are shown. `addresses`: of these queries; None for all, and what is of whole instances.
-    `since`: not before, in seconds since the epoch. `kinds`: of these alone; none: of any."""
+    """Selects events to show.
+
+    `addresses`: events of these queries; None for all events, including events of whole instances.
+    `since`: events from this time on, in seconds since the epoch.
+    `kinds`: events of these kinds; empty for all kinds.
+    """
 
     addresses: Collection[Address] | None = None
     since: float = 0.0
     kinds: Collection[EventKind] = ()
 
     def passes(self, event: Event) -> bool:
-        """Whether the filter shows an event."""
+        """Return whether the filter shows an event."""
         if self.addresses is not None and event.address not in self.addresses:
             return False
         return seconds_of(event) >= self.since and (not self.kinds or event.kind in self.kinds)
 
     def may_pass(self, line: bytes) -> bool:
-        """Whether a line that is not decoded yet may hold an event that passes; False only if it surely
-        does not."""
+        """Return whether an undecoded line may hold a matching event; False only if it surely doesn't."""
         if self.addresses is not None and len(self.addresses) <= 20:
             return any(_mentions(line, address) for address in self.addresses)
         return True
@@ -52,7 +55,7 @@ def _mentions(line: bytes, address: Address) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventList:
-    """`unreadable`: how many lines of the logs were no events. `left_out`: segments that can't be read."""
+    """Events. `unreadable`: the number of lines that aren't events; `left_out`: unreadable segments."""
 
     events: tuple[LoggedEvent, ...]
     unreadable: int = 0
@@ -63,7 +66,7 @@ NOTHING = EventList(events=())
 
 
 def read_events(store: Store, wanted: EventFilter) -> EventList:
-    """The events, the oldest first."""
+    """Return the events, oldest first."""
     reader = EventReader(store.backend)
     newest = [
         logged for logged in reader.newest_first(wanted.may_pass, wanted.since) if wanted.passes(logged.event)
@@ -74,24 +77,26 @@ def read_events(store: Store, wanted: EventFilter) -> EventList:
 
 
 def follow_events(store: Store, wanted: EventFilter, wait: Callable[[], bool]) -> Iterator[EventList]:
-    """New events from now on, in batches as they come; ends when `wait` returns False."""
+    """Yield new events from now on, in batches; end when `wait` returns False."""
     reader = EventReader(store.backend)
-    list(reader.fresh())  # what is there already
+    list(reader.fresh())  # skip existing events
     while wait():
         if fresh := [logged for logged in reader.fresh() if wanted.passes(logged.event)]:
             yield EventList(events=_in_order(fresh))
 
 
 def latest_events(store: Store, address: Address, most: int, since: float) -> EventList:
-    """The newest events of a query, the newest first."""
+    """Return the newest events of a query, newest first."""
     wanted = EventFilter(addresses=[address], since=since)
     events = EventReader(store.backend).newest_first(wanted.may_pass, since)
     return EventList(events=tuple(islice((logged for logged in events if wanted.passes(logged.event)), most)))
 
 
 def events_of_serial(store: Store, serial: int, commit: CommitRecord | None) -> EventList:
-    """What a serial has done, in fact, on the day of its commit: what was started and stopped for it, and
-    what has failed or was refused while its runner followed it."""
+    """Return the events that a serial caused within a day of its commit.
+
+    These are the starts and stops for the serial, and the failures and refusals while its runner followed it.
+    """
     if commit is None:
         return NOTHING
     since = datetime.fromisoformat(commit.time).timestamp() - 1.0  # a commit's time has no fraction
@@ -112,19 +117,22 @@ def events_of_serial(store: Store, serial: int, commit: CommitRecord | None) -> 
 
 
 def _in_order(found: Iterable[LoggedEvent]) -> tuple[LoggedEvent, ...]:
-    """The events, sorted by time; events of the same time stay in the order in which they were written."""
+    """Return events sorted by time; equal times keep the order of the log."""
     return tuple(sorted(found, key=lambda logged: seconds_of(logged.event)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a query last started or stopped, by a time.
+    """Why a query last started or stopped before some time.
 
-    `event`: what has happened; None where nothing is recorded. `commit`: who has committed the serial of its
-    cause; None where the history does not hold that. `ran`: for how many seconds the query had run before;
-    None where that is not recorded; `was_killed`: at most so long, until its killed runner's successor began.
-    `after`: what has happened since. `has_runner`: False if the query last started, and no runner of that
-    instance is alive now. `left_out`: segments of the log that can't be read.
+    `event`: the start or stop; None if none is recorded.
+    `commit`: the commit of the serial that caused it; None if the history doesn't have it.
+    `is_first`: whether it is the query's first start.
+    `ran`: how many seconds the query had run before; None if unknown.
+    `was_killed`: `ran` is only an upper bound, up to the start of the killed runner's successor.
+    `after`: later events of the query.
+    `has_runner`: False if the query last started, and its instance now has no live runner.
+    `left_out`: unreadable segments of the log.
     """
 
     address: Address
@@ -139,12 +147,12 @@ class Explanation:
 
     @property
     def cause(self) -> Cause | None:
-        """Of the event."""
+        """Return the cause of the event."""
         return self.event.event.cause if self.event is not None else None
 
 
 def explain(store: Store, address: Address, at: float | None = None) -> Explanation:
-    """Why a query last started or stopped, at the latest at a time (seconds since the epoch)."""
+    """Explain why a query last started or stopped, until a time (seconds since the epoch) if given."""
     reader = EventReader(store.backend)
     events = _around(reader, address, at)
     left_out = tuple(reader.left_out)
@@ -177,8 +185,7 @@ def _has_runner(store: Store, name: str) -> bool:
 
 
 def _around(reader: EventReader, address: Address, at: float | None) -> list[LoggedEvent]:
-    """The events of a query and of runners up to a time, as many as explain the last one; the oldest
-    first."""
+    """Return the events, oldest first, that explain a query's last event up to a time."""
     events: list[LoggedEvent] = []
     starts = 0
     for logged in reader.newest_first(lambda line: _mentions(line, address) or b'"runner-' in line):
@@ -210,7 +217,7 @@ def _of_status(store: Store, address: Address) -> LoggedEvent | None:
 
 
 def _is_of_a_run(found: list[LoggedEvent], number: int, address: Address) -> bool:
-    """Whether this event has started or ended a run of the query; its runner's end does, if it ran then."""
+    """Return whether this event started or ended a run of the query, also by the end of its runner."""
     event, instance = found[number].event, found[number].instance
     if event.address == address:
         return event.kind in _OF_A_RUN
@@ -222,7 +229,7 @@ def _is_of_a_run(found: list[LoggedEvent], number: int, address: Address) -> boo
 
 
 def _bounds(logged: LoggedEvent, address: Address, instance: str) -> bool:
-    """Whether a run of the query on an instance begins or ends there, at the latest."""
+    """Return whether a run of the query on an instance begins or ends at this event, at the latest."""
     event = logged.event
     if event.address == address:
         return event.kind in _OF_A_RUN
@@ -230,8 +237,10 @@ def _bounds(logged: LoggedEvent, address: Address, instance: str) -> bool:
 
 
 def _ran(past: list[LoggedEvent], address: Address) -> tuple[float | None, bool]:
-    """How long the query had run before its last event, which has started or stopped it; and whether that is
-    the most that it can be, for its runner was killed meanwhile, and nobody knows when."""
+    """Return how long the query had run before, and whether that is an upper bound.
+
+    It is an upper bound if the runner was killed at an unknown time.
+    """
     own = [n for n, logged in enumerate(past[:-1]) if logged.event.address == address]
     start = next((n for n in reversed(own) if past[n].event.kind == "started"), None)
     if start is None:

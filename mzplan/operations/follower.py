@@ -1,6 +1,6 @@
-"""Following: until what was committed has converged, and what it has read since.
+"""Follows a commit until its queries have converged, and reports the rows they have read since.
 
-Reads only the store: the runner does the work, wherever it is.
+Reads only the store; the runner does the work, wherever it runs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from mzplan.operations.project import Outcome, OutcomeStatus, Reporter
 from mzplan.store.newest_status import NewestStatus
 from mzplan.store.store import Store
 
-HEARTBEATLESS = 3.0  # seconds without a leader until a query's outcome is 'no runner'
-PATIENCE = 6.0  # seconds for the runner to tell what it has read: it counts what is durable, every two
+HEARTBEATLESS = 3.0  # seconds without a leader before a query's outcome is 'no runner'
+PATIENCE = 6.0  # seconds to wait for the runner's row counts; it counts durable rows every two seconds
 
 
 class OutcomeFollower:
-    """Follows the status of one instance until each of its queries is as the state requires.
+    """Follows the status of one instance until each of its queries is in the state's condition.
 
-    `touched`: the queries of the plan. Others that have not converged yet are awaited too (an earlier apply
-    may have been killed), but their old failures are not this command's outcome; without `others` they are
-    neither awaited nor told. `in_use_from`: an epoch of the runner, and the `secret_values_in_use` of its
-    status from which on it uses the values that this command sent.
+    `touched`: the queries of the plan.
+    `others`: whether to await other queries too, because an earlier apply may have been killed. Their old
+    failures aren't this command's outcome.
+    `in_use_from`: an epoch of the runner, and the `secret_values_in_use` of its status from which it uses the
+    values that this command sent.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class OutcomeFollower:
         declared = state.instances.get(instance)
         self.is_dry = declared is not None and declared.type == "dry"  # led only for a moment
         self.touched = touched
-        self.is_lost = False  # no runner was alive when it gave up
+        self.is_lost = False  # whether no runner was alive at the end of the wait
         self.newest = NewestStatus(store, instance)
         self.wanted: dict[Address, ResourceState | None] = {
             address: resource
@@ -67,8 +68,10 @@ class OutcomeFollower:
         ended: Callable[[], MzplanError | None],
         began: float | None = None,
     ) -> dict[Address, Outcome]:
-        """Wait at most `wait` seconds from when that `began` (monotonic; by default now). Returns the
-        outcomes, but none for untouched queries as before."""
+        """Wait at most `wait` seconds since `began` (monotonic; by default now). Return the outcomes.
+
+        Untouched queries that are still converged have no outcome in the result.
+        """
         began = time.monotonic() if began is None else began
         waiting: dict[Address, str] = dict.fromkeys(sorted(self.wanted, key=natural), "starting")
         outcomes: dict[Address, Outcome] = {}
@@ -102,7 +105,7 @@ class OutcomeFollower:
             elif leaderless is None:
                 leaderless = seconds
             problem = unreadable if _long(leaderless, seconds) and unreadable else ended()
-            # No runner led in all that time, however short: that is the reason.
+            # If no runner led during the whole wait, however short, that is the reason.
             lost = _long(leaderless, seconds) or (seconds >= wait and leaderless == first)
             if problem is not None or lost or seconds >= wait:
                 outcomes |= self._give_up(waiting, problem, lost=lost, seconds=seconds, progress=progress)
@@ -111,14 +114,17 @@ class OutcomeFollower:
         return {a: o for a, o in outcomes.items() if a in self.touched or o.status != "applied"}
 
     def _told(self, waiting: Mapping[Address, str], status: Status | None) -> Mapping[Address, str]:
-        """Those that progress names: until a status has taken in this serial, nobody knows of a query that
-        the plan leaves alone whether it has converged, so only the plan's own are named."""
+        """Return the queries to show as waiting.
+
+        Until a status includes this serial, only the plan's own queries are shown: whether other queries have
+        converged is unknown.
+        """
         if status is not None and status.serial >= self.state.serial:
             return waiting
         return {address: why for address, why in waiting.items() if address in self.touched} or waiting
 
     def _announce(self, status: Status | None, opening: bool, progress: Reporter) -> bool:
-        """Say when Spark is ready, if it was not. Whether it still opens, as far as is known."""
+        """Report when Spark becomes ready. Return whether it is still opening, as far as known."""
         if status is None:
             return opening
         if status.opening_since is not None:
@@ -128,9 +134,11 @@ class OutcomeFollower:
         return False
 
     def _read(self) -> tuple[Status | None, bool, MzplanError | None]:
-        """The status, whether a runner leads, and why either can't be read (it is read again: the runner may
-        replace it, and this command has committed already). The status of a runner that no longer leads
-        counts as None: its queries ended with it."""
+        """Return the status, whether a runner leads, and the error if either can't be read.
+
+        An error isn't final, because the runner may be replaced and this command has already committed. The
+        status of a runner that no longer leads counts as None: its queries ended with it.
+        """
         try:
             leader = self.store.leases.leader(self.instance)
             status = self.newest.read()
@@ -140,16 +148,15 @@ class OutcomeFollower:
             status = None
         epoch, number = self.in_use_from
         if status is not None and status.epoch == epoch and status.secret_values_in_use < number:
-            status = None  # of before: what has failed for want of a value is tried again
+            status = None  # an older status: a query that failed for lack of a value is retried
         return status, leader is not None, None
 
     def _is_superseded(self, address: Address, status: Status | None) -> bool:
-        """Whether a later serial decides about a query that this command has not touched: its outcome is then
-        that of another command."""
+        """Return whether a later serial decides the outcome of an untouched query."""
         return address not in self.touched and status is not None and status.serial > self.state.serial
 
     def _look(self, address: Address, status: Status | None, seconds: float) -> Outcome | str:
-        """The outcome of a query, or the condition in which it is still awaited."""
+        """Return the outcome of a query, or the condition in which it is still awaited."""
         resource = self.wanted[address]
         if status is None or status.serial < self.state.serial:
             return "starting"
@@ -177,7 +184,7 @@ class OutcomeFollower:
         return _verdict(address, resource, seen, seconds)
 
     def _stopped_source(self, resource: ResourceState, status: Status) -> Observation | None:
-        """Return the observation of a query whose collection this one reads, if it won't begin by itself."""
+        """Return the observation of an input query that won't start by itself; None if all will."""
         for address in resource.reads.values():
             seen, read = status.observations.get(address), self.state.resources.get(address)
             if seen is None or read is None or seen.wanted_digest != read.digest:
@@ -187,7 +194,7 @@ class OutcomeFollower:
         return None
 
     def _failed_canary(self, address: Address, status: Status) -> bool:
-        """Whether a canary that this query waits for has failed: then it waits for a person."""
+        """Return whether a canary that this query waits for has failed; then a person must decide."""
         verdicts = (
             (canary, status.canaries.get(canary.address))
             for canary in self.state.canaries
@@ -212,7 +219,7 @@ class OutcomeFollower:
         elif lost:
             code, reason = "MZ060", f"no runner of instance {self.instance} is alive"
         outcomes = {}
-        # Without a runner none of them runs, whether it was touched or not.
+        # Without a runner no query runs, touched or not.
         own = [address for address in waiting if address in self.touched] if self.is_lost else []
         for address in own or waiting:
             condition = waiting[address]
@@ -272,9 +279,11 @@ def resumed_queries(
     before: Mapping[Address, str | None],
     until: float,
 ) -> dict[Address, Observation]:
-    """By address, the observations of queries that came up again after a connection changed. Waits a
-    moment for rows that are not counted or not read yet: the lag is measured only now and then, and may be
-    read by now. Does not wait past `until` (seconds, monotonic)."""
+    """Return the observations of queries that restarted because a connection changed, by address.
+
+    Waits briefly for row counts and for a lag of 0, because the lag is measured only now and then. Never
+    waits past `until` (monotonic seconds).
+    """
     if not any(change.address.kind == "connection" for change in plan.changes):
         return {}
     wanted = {

@@ -1,4 +1,4 @@
-"""logs: what the runners of this machine have logged, of all queries or of one."""
+"""logs: the log entries of this machine's runners, of all queries or of some."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mzplan.model.observed import Lease
 from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import TO_RUN, Project
 
-# A line of the runner's (2026-01-31T10:00:00.123Z INFO mzplan.runner: …), or of Spark's, in local time.
+# A line of the runner (2026-01-31T10:00:00.123Z INFO mzplan.runner: …), or of Spark, in local time.
 _HEAD = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)(?P<between>[T ])(?P<time>\d\d:\d\d:\d\d\.\d{3})(?P<zone>Z?) "
     r"(?P<level>[A-Z]+) (?P<logger>[\w.$-]+): (?P<message>.*)",
@@ -28,8 +28,11 @@ _HEAD = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """What was logged at once: a line, and those that belong to it (a stack trace). `at` in seconds since the
-    epoch; None for what has no time. `text` is all of it, as it stands in the log."""
+    """One log entry: a line and its continuation lines (a stack trace).
+
+    `at`: seconds since the epoch; None for an entry without a time.
+    `text`: the whole entry as logged.
+    """
 
     instance: str
     at: float | None
@@ -42,9 +45,11 @@ class LogEntry:
 def read_logs(
     project: Project, state: State, queries: Sequence[ResourceState] | None, since: float | None
 ) -> Iterator[LogEntry]:
-    """The entries of the logs on this machine, in the order of each: those that speak of any of these queries
-    (None: all), and not before `since` (seconds since the epoch). Raises MzplanError MZ155 where there is no
-    log."""
+    """Yield the entries of the logs on this machine, in the order of each log.
+
+    `queries`: only entries that mention any of these queries; None for all. `since`: only entries from this
+    time on (seconds since the epoch). Raises MzplanError MZ155 if there is no log.
+    """
     if queries is not None and not queries:
         return
     every = (r for a, r in state.resources.items() if a.kind != "connection")
@@ -69,13 +74,15 @@ def read_logs(
 
 
 def mention(*addresses: Address) -> re.Pattern[str]:
-    """Where a text speaks of any of these addresses, and of none that only begins like it."""
+    """Return a pattern that finds any of these addresses as a whole word."""
     return re.compile(rf"(?<![\w.])(?:{'|'.join(re.escape(str(address)) for address in addresses)})(?![\w])")
 
 
 def entries(instance: str, place: Path) -> Iterator[LogEntry]:
-    """The entries of one log and of the rotated ones before it, as text or as JSON lines. A line
-    that begins none belongs to the one before."""
+    """Yield the entries of a log and its rotated predecessors, as text or as JSON lines.
+
+    A line that doesn't start an entry belongs to the entry before it.
+    """
     current: LogEntry | None = None
     with contextlib.ExitStack() as opened:
         for line in _lines(place, opened):
@@ -91,8 +98,10 @@ def entries(instance: str, place: Path) -> Iterator[LogEntry]:
 
 
 def _lines(place: Path, opened: contextlib.ExitStack) -> Iterator[str]:
-    """The lines of `x.log.3`, `x.log.2`, `x.log.1` and `x.log`. Opened from the newest: one that is set aside
-    meanwhile comes twice, and is read once."""
+    """Yield the lines of `x.log.3`, `x.log.2`, `x.log.1` and `x.log`.
+
+    Opens the newest log first. A log that is rotated meanwhile is found twice but read once.
+    """
     files: dict[tuple[int, int], Iterable[str]] = {}
     for name in (place.name, *(f"{place.name}.{number}" for number in range(1, 10))):
         try:
@@ -131,7 +140,7 @@ def _begun(instance: str, line: str, before: LogEntry | None) -> LogEntry | None
             )
         except (ValueError, KeyError, TypeError):
             return None
-    # What a console sink prints is not part of what was logged before.
+    # A console sink's output isn't part of the log entry before it.
     if re.match(r"sink\.[a-z0-9_]+ step \d+: ", line):
         return _plain(instance, line, before.at if before is not None else None)
     return None

@@ -1,4 +1,4 @@
-"""plan, and validate live: show what apply would do. Nothing here changes anything."""
+"""plan, and live validation: show what apply would do. Nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 def validate_live(
     work: Workbench, chosen: Guard | None = None
 ) -> tuple[Configuration, tuple[Reach, ...], tuple[Diagnostic, ...]]:
-    """The static checks, and every connection reached: through what uses it, or by itself. Changes nothing.
-    `chosen`: what its user lets it send from here (see operations.checks_here).
+    """Run the static checks, and reach every connection: through the queries that use it, or alone.
 
-    Returns the configuration, what was reached, and warnings; raises MzplanError with every problem.
+    Changes nothing. `chosen`: the user's policy for secrets sent from here (see operations.checks_here).
+    Returns the configuration, the reached connections, and warnings. Raises MzplanError with every problem.
     """
     configuration = validate(work.project, work.reporter)
     state = read_state(work.store, work.reporter)
@@ -65,10 +65,12 @@ def make_plan(
     chosen: Guard | None = None,
     canary: float | None = None,
 ) -> Plan:
-    """What apply would do now. Changes nothing. With `live`, its queries are validated as by apply (from
-    here, where no runner is alive, with the secrets that `chosen` lets it send), and the findings are among
-    the plan's diagnostics. `canary`: one query of
-    each connection goes first, and has so many seconds to make progress."""
+    """Return the plan that apply would make now. Changes nothing.
+
+    `live`: validate the plan's queries as apply does, and add the findings to the plan's diagnostics. Without
+    a live runner, this process validates, with the secrets that `chosen` permits. `canary`: one query of each
+    connection restarts first and has this many seconds to make progress.
+    """
     state = read_state(work.store, work.reporter)
     plan = plan_configuration(work, state, targets, replacing, with_drift=True, canary=canary)
     return validated(work, state, plan, chosen) if live else plan
@@ -80,11 +82,13 @@ def validated(
     plan: Plan,
     chosen: Guard | None = None,
 ) -> Plan:
-    """The plan with the findings of its live validation (from this process where no runner is alive). A
-    plan with errors is left as it is."""
+    """Return the plan with its live findings; a plan with errors is returned unchanged.
+
+    Without a live runner, this process validates.
+    """
     if any(d.severity == "error" for d in plan.diagnostics):
         return plan
-    new = apply_changes(state, plan, allow_loss=True)  # a plan shows what is lost: apply refuses it
+    new = apply_changes(state, plan, allow_loss=True)  # a plan shows losses; apply refuses them
     guard = guard_to_look(work.project, state, chosen, "warning")
     findings = reach_changed(work, plan, new, here=guard)
     counted = {diagnostic.address for diagnostic in findings if diagnostic.kind == "data-loss"}
@@ -109,8 +113,8 @@ def plan_configuration(
 ) -> Plan:
     """Return the plan of a configuration, by default the one in the files.
 
-    `with_drift`: also find what has drifted. `canary`: see make_plan. `rotated`: the queries that restart for
-    a new value of a secret, whatever can be read here; None to find them.
+    `with_drift`: also find drift. `canary`: see make_plan. `rotated`: the queries that restart because a
+    secret's value changed; None to find them here.
     """
     configuration = configuration or validate(work.project, work.reporter)
     statuses = work.store.read_statuses()
@@ -141,8 +145,11 @@ _UPGRADE = "docs/how-to/upgrade-spark.md says what goes on, and what goes back."
 
 
 def version_notices(project: Project, state: State, statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
-    """MZ045: for each instance, that its runner is another Spark than its queries were last written with, or
-    that the one which a command would start here is; MZ243: that PySpark was replaced under a runner."""
+    """Yield notices about the Spark versions of instances.
+
+    MZ045: the runner, or the runner that a command would start here, has another Spark than the last writer
+    of the queries' checkpoints. MZ243: PySpark was replaced under a runner.
+    """
     for name, status in sorted(statuses.items()):
         if status.replaced and project.store.leases.leader(name) is not None:
             yield _replaced(name, status)
@@ -179,13 +186,13 @@ def _notice(instance: str, runs: str, before: str) -> Diagnostic:
 
 
 MAX_LISTED = 8
-_LOOK = 2.0  # seconds that a command spends on sizes
+_LOOK = 2.0  # seconds that a command spends on measuring sizes
 
 
 def stored_data_notices(plan: Plan, project: Project, state: State) -> Iterator[Diagnostic]:
-    """Yield the notice (MZ152) of which stored data a plan removes, and when, if it does.
+    """Yield a notice (MZ152) about the stored data that a plan removes, and when, if it removes any.
 
-    Sizes are those of a warehouse on this machine, as far as two seconds are enough to find them.
+    Shows sizes for a warehouse on this machine, as far as they can be measured in two seconds.
     """
     gone = [c for c in plan.changes if c.action in ("delete", "replace") and c.before is not None]
     stored = [c.before for c in gone if c.before is not None and _stores(c.before, plan)]
@@ -212,7 +219,7 @@ def stored_data_notices(plan: Plan, project: Project, state: State) -> Iterator[
 
 
 def _stores(record: ResourceState, plan: Plan) -> bool:
-    """Whether it is a query that has a runner: on a dry instance nothing is stored."""
+    """Return whether a record is a query with stored data: a dry instance stores nothing."""
     instance = plan.instances.get(record.instance)
     return bool(record.digest) and (instance is None or instance.type != "dry")
 
@@ -230,12 +237,12 @@ def _lines(stored: list[ResourceState], project: Project, warehouse: str) -> Ite
 
 
 def _size(folder: str, until: float) -> str:
-    """` of 1.5 MiB`, ` (nothing yet)`; "" where that takes longer, or can't be seen from here."""
+    """Return ` of 1.5 MiB` or ` (nothing yet)`; "" without time left, or for a folder elsewhere."""
     local = local_path(folder)
     if local is None or time.monotonic() > until or not local.parents[2].is_dir():
         return ""
     try:
         stored = stored_in(folder)
-    except OSError:  # a runner is at work in it
+    except OSError:  # a runner is changing the folder
         return ""
     return f" of {size(stored.bytes)}" if stored is not None else " (nothing yet)"

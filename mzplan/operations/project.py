@@ -1,4 +1,4 @@
-"""What every command works with: the project's folder, its runners, and a reporter of progress."""
+"""The parts that every command uses: the project's folder, its runners, and a progress reporter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mzplan.secrets.policy import SecretValues
 
 
-LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
+LOCK_WAIT = 2.0  # seconds that a command waits for another command's lock
 _AS_WRITTEN: Mapping[str, bytes] = {}
 
 
@@ -34,8 +34,13 @@ OutcomeStatus = Literal["applied", "pending", "rejected", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of one query. `seconds` since the commit; `reason` for all but `applied`; `warning`: of
-    what it warns, and goes on all the same; `tasks_done`: see RunFacts."""
+    """The outcome of one query.
+
+    `seconds`: since the commit.
+    `reason`: empty if `status` is `applied`.
+    `warning`: a problem that doesn't stop the query.
+    `tasks_done`: see RunFacts.
+    """
 
     address: Address
     status: OutcomeStatus
@@ -49,11 +54,13 @@ class Outcome:
 
 
 class Runners(Protocol):
-    """How a command reaches the runners of this machine, without importing the running side."""
+    """Reaches the runners of this machine for a command, without importing the running side."""
 
     def require(self, instance: Instance) -> None:
-        """Raise MzplanError MZ096 where `ensure` would have to start a runner, and its packages are not
-        installed here. Starts nothing."""
+        """Raise MzplanError MZ096 if `ensure` would start a runner whose packages aren't installed here.
+
+        Starts nothing.
+        """
 
     def ensure(
         self,
@@ -62,60 +69,73 @@ class Runners(Protocol):
         wait: float = ...,
         trial: int | None = ...,
     ) -> bool:
-        """Start the embedded runner of an instance unless one leads, its Spark with these jars (see
-        schema.description.packages_of), and wait at most so many seconds until it leads, and hears. Whether
-        it was started. Does nothing for other types. `trial`: the serial that this process is to commit; the
-        runner ends where this process ends without, however it ends."""
+        """Start the embedded runner of an instance unless one leads; return whether it was started.
+
+        Does nothing for other types. `packages`: jars for its Spark (see schema.description.packages_of).
+        `wait`: how many seconds to wait until it leads and listens. `trial`: the serial that this process is
+        going to commit; the runner ends if this process ends without committing it.
+        """
 
     def start_again(self, instance: Instance, wait: float) -> bool:
-        """Start once more, but only once, a runner that `ensure` has started and that has ended without a
-        word; as of `ensure`. Whether it was started."""
+        """Start a runner again that `ensure` started and that ended without an error; at most once.
+
+        Waits like `ensure`. Returns whether it was started.
+        """
 
     def stop(self, instance: Instance) -> None:
-        """Stop the embedded runner of an instance, which `ensure` has started."""
+        """Stop the embedded runner that `ensure` started."""
 
     def wake(self, instance: Instance, secret_values: SecretValues) -> int | None:
-        """Wake a local runner, and send it these. Returns what its `secret_values_in_use` will be once values
-        that it is to use at once are in use; None where it does not hear."""
+        """Wake a local runner and send it secret values.
+
+        Returns the `secret_values_in_use` from which the runner uses values meant for immediate use; None if
+        the runner doesn't listen.
+        """
 
     def settle(self, instance: Instance, wait: float) -> None:
-        """Have a dry instance take in the commit, unless another process leads it for so many seconds. Does
-        nothing for other types."""
+        """Have a dry instance take in the commit, unless another process leads it for `wait` seconds.
+
+        Does nothing for other types.
+        """
 
     def ended(self, instance: Instance) -> MzplanError | None:
-        """Why the embedded runner has ended, when it has; None while one leads, and for other types."""
+        """Return why the embedded runner has ended; None while one leads, and for other types."""
 
 
 class Reporter(Protocol):
     """Receives the progress of a command."""
 
     def working(self, text: str | Callable[[], str]) -> AbstractContextManager[None]:
-        """What is being done meanwhile (a function: how far it has come); shown when it takes longer than a
-        second."""
+        """Show the current work while it lasts, if it takes more than a second.
+
+        A function returns its progress.
+        """
 
     def stage(self, text: str) -> None:
-        """What is being done now, always shown."""
+        """Show the current stage, always."""
 
     def detail(self, text: str) -> None:
-        """A detail for troubleshooting."""
+        """Report a detail for troubleshooting."""
 
     def committing(self, serial: int) -> None:
-        """A serial is about to be written; until `committed` it is unknown whether it was."""
+        """Report that a serial is about to be written; until `committed`, its outcome is unknown."""
 
     def committed(self, serial: int) -> None:
-        """The serial is written."""
+        """Report that the serial is written."""
 
     def outcome(self, outcome: Outcome) -> None:
-        """A query has converged, was rejected, or failed."""
+        """Report that a query has converged, was rejected, or failed."""
 
     def waiting(self, waiting: Mapping[Address, str], seconds: float) -> None:
-        """The queries still awaited, each with its condition, after so many seconds."""
+        """Report the queries still awaited, each with its condition, after so many seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """A project's folder, with the variables of the command line; `remembered`: those of the saved plan that
-    is applied."""
+    """A project's folder, with the variables of the command line.
+
+    `remembered`: the variables of the saved plan that is applied.
+    """
 
     settings: ProjectSettings
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -127,15 +147,17 @@ class Project:
         return open_store(self.settings)
 
     def configuration(self, edited: Mapping[str, bytes] = _AS_WRITTEN) -> Configuration:
-        """The configuration of the files. `edited`: by real path, contents that replace those on the disk.
-        Raises MzplanError with every mistake."""
+        """Return the configuration of the files. Raises MzplanError with every mistake.
+
+        `edited`: contents that replace files on the disk, by real path.
+        """
         files = self.files(edited)
         if files.configuration is None:
             raise MzplanError(files.mistakes)
         return files.configuration
 
     def files(self, edited: Mapping[str, bytes] = _AS_WRITTEN) -> FilesRead:
-        """What the files give, as far as they can be read; `edited` as of `configuration`."""
+        """Return the content of the files as far as they can be read; `edited` as for `configuration`."""
         directory = self.settings.directory
         if not edited and os.path.lexists(journal_path(directory)):
             from mzplan.operations.alter_journal import waiting_edit
@@ -153,8 +175,6 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Workbench:
-    """What a command works with: its project, the runners of this machine, and a reporter of progress."""
-
     project: Project
     runners: Runners
     reporter: Reporter
@@ -165,7 +185,6 @@ class Workbench:
 
     @property
     def directory(self) -> str:
-        """The project's folder."""
         return self.project.settings.directory
 
 
@@ -179,9 +198,11 @@ def open_project(
     remembered: Mapping[str, Any] | None = None,
     environment: str = "",
 ) -> Project:
-    """Read mzplan.yaml of a folder, files of variables, and the file that `state:` is taken from instead.
-    Raises MzplanError; with `whole`, also for mistakes in the other files, as the caller reads them next.
-    `remembered`: the variables of a saved plan; no others are taken. `environment`: as of load_project."""
+    """Open a project: read mzplan.yaml, files of variables, and the file that replaces `state:`.
+
+    Raises MzplanError. `whole`: also raise mistakes in the other files, which the caller reads next.
+    `remembered`: the variables of a saved plan, used instead of others. `environment`: as for load_project.
+    """
     try:
         settings = load_project(directory, variables, variable_files, remembered, state_config, environment)
     except MzplanError:
@@ -191,7 +212,7 @@ def open_project(
     if (problem := misplaced_state(settings)) is not None:
         from mzplan.config.locations import locate_setting
 
-        if settings.state_config:  # it is written there
+        if settings.state_config:  # the path is written in that file
             raise problem
         (diagnostic,) = problem.diagnostics
         own = ("environments", settings.environment, "state", "path")
@@ -206,7 +227,7 @@ def open_project(
 
 
 def read_state(store: Store, reporter: Reporter) -> State:
-    """The committed state. Raises MzplanError where it can't be read."""
+    """Return the committed state. Raises MzplanError if it can't be read."""
     with reporter.working("reading the state"):
         state = store.read_state()
     reporter.detail(
@@ -218,7 +239,7 @@ def read_state(store: Store, reporter: Reporter) -> State:
 
 @contextlib.contextmanager
 def locked(store: Store, reporter: Reporter, command: str, wait: float | None = None) -> Iterator[None]:
-    """Hold the lock of the state; another command's is waited for (by default as long as LOCK_WAIT)."""
+    """Hold the lock of the state; wait `wait` seconds (by default LOCK_WAIT) for it."""
     with contextlib.ExitStack() as held:
         with reporter.working("waiting for the lock of the state"):
             held.enter_context(store.lock(command, LOCK_WAIT if wait is None else wait))
@@ -227,8 +248,7 @@ def locked(store: Store, reporter: Reporter, command: str, wait: float | None = 
 
 @contextlib.contextmanager
 def committing(reporter: Reporter, serial: int) -> Iterator[None]:
-    """Around the commit of a serial, and nothing else: reports whether it was, also where something has
-    failed after it."""
+    """Wrap only the commit of a serial, and report that it was written, even if this fails later."""
     reporter.committing(serial)
     try:
         yield
@@ -239,7 +259,7 @@ def committing(reporter: Reporter, serial: int) -> Iterator[None]:
 
 
 def why_nothing_runs(state: State, resource: ResourceState) -> str:
-    """Of a query of a dry instance, which stores nothing; "" for any other."""
+    """Return why a query doesn't run: its instance is dry and stores nothing; "" for any other query."""
     instance = state.instances.get(resource.instance)
     if instance is None or instance.type != "dry":
         return ""
@@ -250,7 +270,7 @@ TO_RUN = "to run it, give that instance another type in mzplan.yaml, such as {ty
 
 
 def unknown_address(address: Address, state: State) -> MzplanError:
-    """MZ070: no such resource."""
+    """Return MZ070 for an unknown resource."""
     return usage_error(
         f"There is no {address} in the state",
         f"The state has {count(len(state.resources), 'resource')}.",
@@ -260,7 +280,7 @@ def unknown_address(address: Address, state: State) -> MzplanError:
 
 
 def committed_resource(state: State, address: Address) -> ResourceState:
-    """The record of an address. Raises MZ070 (usage) where there is none."""
+    """Return the record of an address. Raises MZ070 (usage) if there is none."""
     if address not in state.resources:
         raise unknown_address(address, state)
     return state.resources[address]

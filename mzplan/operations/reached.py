@@ -1,4 +1,4 @@
-"""Which connections queries reach, and which they don't, with the reason. Calculated from a state."""
+"""Which connections the queries of a state reach, and why other connections aren't reached."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from mzplan.schema.description import InlinedConnection, describe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """A connection, and the queries through which it was reached; without any where nothing uses it. `why`:
-    why it was not reached, "" where it was. `left_out`: queries that use it and reach nothing, with why."""
+    """A connection and how it is reached.
+
+    `queries`: the queries through which it is reached; empty if nothing uses it.
+    `why`: why it isn't reached; "" if it is.
+    `left_out`: queries that use it but reach nothing, each with the reason.
+    """
 
     address: Address
     queries: tuple[Address, ...]
@@ -24,20 +28,20 @@ class Reach:
 
 
 def unused(state: State) -> list[Address]:
-    """The connections that nothing uses, at any depth."""
+    """Return the connections that nothing uses, at any depth."""
     queries = [a for a in state.resources if a.kind != "connection"]
     used = DependencyGraph.of(state.resources).requirements(queries)
     return sorted((a for a in state.resources if a.kind == "connection" and a not in used), key=natural)
 
 
 def resting(state: State) -> list[Address]:
-    """The connections that no query uses, or paused ones alone."""
+    """Return the connections that no query uses, or only paused queries."""
     connections = [a for a in sorted(state.resources, key=natural) if a.kind == "connection"]
     return [a for a in connections if all(query.paused for query in users_of(state, a))]
 
 
 def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]:
-    """Every connection of a state, and which of the queries reach it, at any depth."""
+    """Return every connection of a state, and the given queries that reach it, at any depth."""
     from mzplan.connectors.checks import is_reached_alone
 
     alone = set(unused(state))
@@ -68,7 +72,7 @@ def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]
 
 
 def nothing_reached(connections: Sequence[Reach]) -> Diagnostic:
-    """MZ143, where none of the connections was reached: so nobody knows whether they are valid."""
+    """Return MZ143 if no connection was reached: then their validity is unknown."""
     names = [str(connection.address) for connection in connections]
     lines = []
     for connection in connections:
@@ -85,7 +89,7 @@ def nothing_reached(connections: Sequence[Reach]) -> Diagnostic:
 
 
 def users_of(state: State, connection: Address) -> list[ResourceState]:
-    """The queries that use a connection through connections alone, not through a collection."""
+    """Return the queries that use a connection, directly or through other connections."""
     addresses = {connection}
     grew = True
     while grew:

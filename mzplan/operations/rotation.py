@@ -1,4 +1,4 @@
-"""Secrets that have changed behind their references: their values here, compared with those in use."""
+"""Finds rotated secrets: compares values resolved here with the values that queries use."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from mzplan.secrets.references import Secrets
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotations:
-    """`queries`: those that run with an old value, each with the references whose value has changed.
-    `unresolved`: references whose value, or the key of whose digest, is not known here."""
+    """The result of comparing secrets.
+
+    `queries`: queries that run with an old value, each with the references whose values changed.
+    `unresolved`: references whose value, or whose digest's key, is unknown here.
+    """
 
     queries: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     unresolved: tuple[str, ...] = ()
 
     def notice(self) -> Diagnostic | None:
-        """MZ078 for the unresolved references; None without any."""
+        """Return MZ078 for the unresolved references; None if there are none."""
         if not self.unresolved:
             return None
         more = len(self.unresolved) - 5
@@ -41,10 +44,12 @@ class Rotations:
 
 
 def find_rotations(directory: str, state: State, statuses: Mapping[str, Status]) -> Rotations:
-    """Compare every secret that queries run with to its value here, where its runner has not seen another one
-    already; what remote providers keep, only runners look at. Costs one slow digest for each secret,
-    and nothing else where none has changed. Whoever writes a status names references in it: only those that
-    stand in the committed state, in queries of its instance, are resolved."""
+    """Compare the secrets that queries use with their values here.
+
+    A secret counts as changed if its runner already saw a new value. Only runners check remote providers.
+    Costs one slow digest per secret. A status may name any reference, because its writer isn't checked.
+    So only references of the committed state, in queries of the status's instance, are resolved.
+    """
     secrets = Secrets(directory)
     committed = users_of_secrets(state)
     unresolved: set[str] = set()
@@ -83,8 +88,10 @@ def find_rotations(directory: str, state: State, statuses: Mapping[str, Status])
 
 
 def users_of_secrets(state: State) -> dict[str, set[Address]]:
-    """By secret reference, the queries that use it, through their connections at any depth. Only
-    references that stand where one may."""
+    """Return the queries that use each secret reference, through connections at any depth.
+
+    Includes only references in places where a reference may stand.
+    """
     graph = DependencyGraph.of(state.resources)
     users: dict[str, set[Address]] = {}
     below = [
@@ -96,7 +103,7 @@ def users_of_secrets(state: State) -> dict[str, set[Address]]:
         address, used = below.pop()
         if address.kind != "connection":
             for reference in used:
-                users.setdefault(reference, set()).add(address)  # not the sinks that read its collection
+                users.setdefault(reference, set()).add(address)  # excludes the sinks that read its collection
             continue
         below += [(user, used) for user in graph.dependents(address)]
     return users

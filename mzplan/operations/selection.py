@@ -1,4 +1,4 @@
-"""Which queries a command is about: by address, by glob, and by what they have in common."""
+"""Selects the queries that a command is about: by address, by glob, and by common properties."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ from mzplan.operations.reached import users_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What was given to choose queries by. `named`: addresses, and globs over them (`sink.pg_*`); a query is
-    chosen that any of them names, and all are where there is none. The rest narrows that: to those that use
-    any of `connections` (names), have all of `labels`, and are in any of `conditions`."""
+    """The criteria for choosing queries.
+
+    `named`: addresses, and globs over them (`sink.pg_*`); a query must match one of them; empty for all
+    queries.
+    `connections`: names of connections; a query must use one of them.
+    `labels`: labels that a query must have, all of them.
+    `conditions`: a query must be in one of these conditions.
+    """
 
     named: tuple[Address | str, ...] = ()
     connections: tuple[str, ...] = ()
@@ -29,22 +34,22 @@ class Selection:
 
     @property
     def is_everything(self) -> bool:
-        """Whether nothing was given."""
+        """Return whether no criterion was given."""
         return self == ALL
 
     @property
     def single(self) -> Address | None:
-        """The address, where one address is all that was given."""
+        """Return the address if a single address is the only criterion, else None."""
         (*_, last) = self.named or ("",)
         return last if isinstance(last, Address) and self == Selection(named=(last,)) else None
 
     @property
     def chose_nothing(self) -> str:
-        """The message for a selection that leaves no query."""
+        """Return the message for a selection without queries."""
         return f"No query of the state is chosen by: {self}"
 
     def __str__(self) -> str:
-        """The selection as it is typed on a command line."""
+        """Return the selection as it is typed on a command line."""
         options = [
             *(f"--connection {name}" for name in self.connections),
             *(f"--label {key}={value}" for key, value in self.labels),
@@ -55,12 +60,15 @@ class Selection:
 
 ALL = Selection()
 Conditions = Callable[[], Mapping[Address, Condition]]
-"""Gives the condition of each query: asked for only where a selection needs it."""
+"""Returns the condition of each query. Called only if a selection needs it."""
 
 
 def choose(selection: Selection, state: State, conditions: Conditions) -> list[ResourceState]:
-    """The committed queries that are selected, each once, by address. Raises MzplanError MZ070 (usage) for an
-    address, a glob or a connection that names nothing; that nothing is left after narrowing is no error."""
+    """Return the selected committed queries, each once, sorted by address.
+
+    Raises MzplanError MZ070 (usage) for an unknown address or connection, or a glob without matches. An empty
+    result after narrowing is no error.
+    """
     queries = {a: r for a, r in state.resources.items() if a.kind != "connection"}
     addresses = set(queries)
     if selection.named:
@@ -90,9 +98,9 @@ def _named(one: Address | str, queries: Collection[Address], state: State) -> li
 
 
 def _near(glob: str, addresses: list[str]) -> Iterator[str]:
-    """Globs that match something: of the name alone, or with the text before the first wildcard corrected."""
+    """Yield globs with matches: with a kind in front, or with the fixed part corrected."""
     stem = "".join(takewhile(lambda letter: not is_glob(letter), glob))
-    lengths = (len(stem), len(stem) + 1, len(stem) - 1)  # a letter was wrong, left out, or too many
+    lengths = (len(stem), len(stem) + 1, len(stem) - 1)  # a wrong, missing or extra letter
     beginnings = (address[:length] for length in lengths if length > 0 for address in addresses)
     for kind in (*(f"{query}." for query in KINDS if query != "connection"), "*."):
         yield from _matching(kind + glob, addresses)

@@ -1,4 +1,4 @@
-"""validate: the static checks of the files. Nothing here changes anything."""
+"""validate: static checks of the files. Nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mzplan.operations.project import Project, Reporter
 
 
 def validate(project: Project, reporter: Reporter) -> Configuration:
-    """The static checks alone. Raises MzplanError with every problem."""
+    """Run only the static checks. Raises MzplanError with every problem."""
     with reporter.working("reading the files"):
         configuration = project.configuration()
     reporter.detail(f"read {count(len(configuration.resources), 'resource')} from the files")
@@ -22,8 +22,10 @@ def validate(project: Project, reporter: Reporter) -> Configuration:
 def validate_each(
     open_one: Callable[[str], Project], environments: Sequence[str], reporter: Reporter
 ) -> dict[str, Configuration]:
-    """The static checks of each environment (`open_one` gives its project). Raises MzplanError with every
-    problem once; one that is not a problem of all names those whose it is."""
+    """Run the static checks of each environment; `open_one` opens the environment's project.
+
+    Raises MzplanError with every problem once. A problem of only some environments names them.
+    """
     configurations: dict[str, Configuration] = {}
     problems: dict[Diagnostic, list[str]] = {}
     for name in environments:

@@ -1,4 +1,4 @@
-"""status and drift: reality, as the store shows it."""
+"""status and drift: the observed state, as the store shows it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mzplan.warehouse.paths import absolute, local_path
 
 
 def read_project_status(project: Project, selection: Selection = ALL) -> ProjectStatus:
-    """State, leases and statuses, put together, with the queries that are selected. Reads only the store."""
+    """Return the state, leases and statuses together, for the selected queries. Reads only the store."""
     store = project.store
     state = store.read_state()
     status = status_of_project(project, state, store.read_statuses())
@@ -41,7 +41,7 @@ def read_project_status(project: Project, selection: Selection = ALL) -> Project
 
 
 def select(project: Project, state: State, selection: Selection) -> list[ResourceState]:
-    """The queries of a state that are selected; for their conditions, the statuses are read here."""
+    """Return the selected queries of a state; reads the statuses for their conditions."""
     return choose(
         selection,
         state,
@@ -66,12 +66,12 @@ def _conditions(status: ProjectStatus) -> dict[Address, Condition]:
 
 
 def status_of_project(project: Project, state: State, statuses: Mapping[str, Status]) -> ProjectStatus:
-    """See read_project_status, for a state and statuses that were read before; reads leases and journals."""
+    """Like read_project_status, for a given state and statuses; also reads leases and journals."""
     store = project.store
     instances = {**project.settings.instances, **state.instances}
     alive: dict[str, bool] = {}
     shown = []
-    anew: set[str] = set()  # whose runner has not reported yet
+    anew: set[str] = set()  # instances whose runner hasn't reported yet
     for name in sorted(instances, key=natural):
         lease = store.leases.read(name)
         is_dry = instances[name].type == "dry"
@@ -109,7 +109,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
         observation = status.observations.get(address) if status else None
         as_of = None
         if observation is not None and not alive.get(resource.instance, False):
-            # Whether a server answers now, and when it is tried again: nobody is there to know.
+            # Without a runner, nobody knows whether a server answers now, or when it is retried.
             observation = replace(
                 observation, condition="stopped", input_rows_per_second=0.0, retry_at=None, at_fault=None
             )
@@ -149,7 +149,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
 
 
 def repair_of(state: State, connection: Address | None) -> str | None:
-    """The ALTER statement that moves a connection to another server; None for a type that has no place."""
+    """Return the ALTER statement that moves a connection to another server; None without a location."""
     committed = state.resources.get(connection) if connection is not None else None
     if connection is None or committed is None:
         return None
@@ -170,7 +170,7 @@ def find_drift(
     statuses: Mapping[str, Status] | None = None,
     rotated: Mapping[Address, tuple[str, ...]] | None = None,
 ) -> tuple[DriftItem, ...]:
-    """State compared with reality, as far as the statuses show it. What is not given is read here."""
+    """Return the differences between state and statuses; reads the arguments that aren't given."""
     store = project.store
     if state is None:
         state = store.read_state()
@@ -182,14 +182,16 @@ def find_drift(
     return drift_between(state, statuses, alive, rotated, time.time())
 
 
-# How long drift is compared again while a runner is about to take in another serial, in seconds.
+# For how many seconds drift is compared again while a runner is taking in another serial.
 SETTLE = 10.0
 _ON_ITS_WAY = frozenset({"missing-query", "outdated-query", "foreign-query"})
 
 
 def find_all_drift(project: Project) -> tuple[int, tuple[DriftItem, ...]]:
-    """The serial, and everything that has drifted: by the statuses, in the state's own file, and in storage
-    that lies on this machine. Raises MzplanError for a store that can't be read."""
+    """Return the serial and all drift: in statuses, the state's file, and local storage.
+
+    Raises MzplanError if the store can't be read.
+    """
     store = project.store
     edits: tuple[DriftItem, ...] = ()
     try:
@@ -216,7 +218,7 @@ def find_all_drift(project: Project) -> tuple[int, tuple[DriftItem, ...]]:
 def _is_on_its_way(
     project: Project, state: State, statuses: Mapping[str, Status], drift: tuple[DriftItem, ...]
 ) -> bool:
-    """Whether the drift may only be that a live runner has not taken in this serial yet (or a later one)."""
+    """Return whether drift may exist only because a live runner hasn't taken in this serial yet."""
     if not any(item.kind in _ON_ITS_WAY for item in drift):
         return False
     return any(
@@ -227,8 +229,10 @@ def _is_on_its_way(
 
 
 def _missing_storage(project: Project, state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem]:
-    """The collections and checkpoints that queries have written and that are gone, in a warehouse on this
-    machine. For one elsewhere its runner reports them in the status."""
+    """Yield the written collections and checkpoints that are missing in a local warehouse.
+
+    Runners report them in the status for warehouses elsewhere.
+    """
     from mzplan.warehouse.storage import missing_storage
 
     warehouse = absolute(project.settings.directory, state.warehouse)
@@ -238,7 +242,7 @@ def _missing_storage(project: Project, state: State, statuses: Mapping[str, Stat
     for name, status in statuses.items():
         lease = project.store.leases.read(name)
         if lease is None or lease.host != socket.gethostname():
-            continue  # where it runs, that path is another folder
+            continue  # on the runner's host, that path is another folder
         instance = state.instances.get(name)
         if instance is None or instance.type == "dry":
             continue

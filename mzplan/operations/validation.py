@@ -1,6 +1,6 @@
-"""Live validation: what queries need is reached, where they will run or from here. Changes nothing.
+"""Live validation: reaches the servers that queries need. Changes nothing.
 
-A live runner of the instance validates: it has the network, the secrets and the checkpoints.
+A live runner of the instance validates if there is one, because it has the network, secrets and checkpoints.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ANSWER_WAIT = 60.0  # seconds for a runner to answer a proposal
 
 
 def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
-    """The queries of a plan that are validated before it is committed, as they will be in the state `new`."""
+    """Return a plan's queries to validate before the commit, as they will be in the state `new`."""
     changed = [change.address for change in plan.changes if is_validated(change)]
     going_on = [
         a for a in plan.resuming if a not in changed and a in new.resources and not new.resources[a].paused
@@ -45,9 +45,12 @@ def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
 
 
 def _without_validation(store: Store, plan: Plan, new: State) -> list[tuple[str, Sequence[Reach]]]:
-    """Where nobody would validate a plan before it is committed, as no runner of the queries' cluster is
-    alive, or of any cluster for connections that nothing uses: the instance, and the connections of a type
-    that is validated by default, each with the queries that reach it."""
+    """Return the parts of a plan that nobody would validate before the commit, by instance.
+
+    This happens if no runner of the queries' cluster is alive, or, for connections that nothing uses, no
+    runner of any cluster. Lists the connections whose types are validated by default, each with the queries
+    that reach it.
+    """
     by_instance: dict[str, list[ResourceState]] = {}
     for query in queries_to_validate(plan, new):
         instance = new.instances.get(query.instance)
@@ -71,8 +74,10 @@ def _without_validation(store: Store, plan: Plan, new: State) -> list[tuple[str,
 
 
 def ensure_validated(work: Workbench, plan: Plan, new: State, *, refuses: bool) -> None:
-    """Raise MZ149 (exit 7) for what nobody would validate before it is committed; or, where its user wants it
-    committed all the same, say what that is."""
+    """Raise MZ149 (exit 7) if a part of the plan would be committed unvalidated.
+
+    Without `refuses`, the user accepts this, and it is only reported.
+    """
     unvalidated = _without_validation(work.store, plan, new)
     if unvalidated and refuses:
         environment = work.project.settings.environment
@@ -112,11 +117,11 @@ def reach(
     *,
     here: Guard | None,
 ) -> list[Diagnostic]:
-    """Have queries of a state validated by the runners of their instances. Returns all their findings.
+    """Have the runners of their instances validate queries of a state. Return all findings.
 
-    Where no runner is alive: by this process, if `here` says which secrets it may send, else not at all (see
-    ensure_validated). `secret_values`: sent to runners of this machine, for these questions; by
-    default the values that are known here.
+    Without a live runner, this process validates if `here` says which secrets it may send; otherwise nobody
+    does (see ensure_validated). `secret_values`: sent to runners of this machine for this validation; by
+    default the values known here.
     """
     secret_values = secret_values or own_secret_values(state)
     by_instance: dict[str, list[ResourceState]] = {}
@@ -156,8 +161,10 @@ def _by_runner_first(
     state: State,
     here: Guard | None,
 ) -> list[Diagnostic]:
-    """The findings of a live runner; and, with `here`, of this process for what the runner would send no
-    secret for."""
+    """Return the findings of a live runner.
+
+    With `here`, this process validates queries for which the runner would send no secret.
+    """
     answers = _by_runner(work, asking, instance, descriptions, secret_values)
     left = [d for d in descriptions if here is not None and _is_left_out(d.address, answers)]
     if here is None or not left:
@@ -202,9 +209,10 @@ def request_validation(
     wake: Callable[[str], object],
     ended: Callable[[], MzplanError | None],
 ) -> list[Diagnostic]:
-    """Have an instance's runner validate descriptions. `wake` is given the id of the proposal: to hand over
-    values for it before it is there, and again to have it looked at. Raises MZ060 when there is no answer in
-    time."""
+    """Have an instance's runner validate descriptions. Raises MZ060 if it doesn't answer in time.
+
+    `wake` gets the proposal's id: first to hand over values before the proposal exists, then to announce it.
+    """
     id_ = new_proposal_id()
     wake(id_)
     proposal = store.proposals.make(instance, descriptions, id_)
@@ -231,7 +239,7 @@ def request_validation(
 
 
 def _is_left_out(address: Address, answers: Iterable[Diagnostic]) -> bool:
-    """Whether a runner has not looked: it would have sent a secret where no committed state does."""
+    """Return whether a runner skipped a check because no committed state sends the secret there."""
     return any(d.kind == "not-sent" and d.address == address for d in answers)
 
 
@@ -245,9 +253,11 @@ def reach_changed(
     own: Guard | None = None,
     also: Sequence[ResourceState] = (),
 ) -> list[Diagnostic]:
-    """Validate what a plan changes, as it will be in the state `new`: its queries, connections that nothing
-    uses, and `also` these queries. `own`: which secrets of the connections this process may send in the place
-    of a runner that it would start."""
+    """Validate a plan's changes as they will be in the state `new`.
+
+    Validates its queries, changed connections that nothing uses, and the queries in `also`. `own`: which
+    secrets of connections this process may send in place of a runner that it would start.
+    """
     queries = [*queries_to_validate(plan, new), *also]
     looks = here is not None
     unreached = (
@@ -257,13 +267,13 @@ def reach_changed(
     findings += reach(work, new, queries, secret_values, here=here)
     alone = changed_alone(plan, new, looks)
     if here is None and _runs_here(new) and _live_runner(work.store, new) is None:
-        here = own  # a runner of this machine has the same network and values: none is started for this
+        here = own  # a runner of this machine has the same network and values, so none is started for this
     findings += reach_alone(work, new, alone, secret_values, here=here)
     return by_cause(findings)
 
 
 def _dry(name: str, state: State) -> Diagnostic | None:
-    """MZ143 for a dry instance, whose queries can't be validated though that was asked for."""
+    """Return MZ143 for a dry instance, whose queries can't be validated on request."""
     instance = state.instances.get(name)
     if instance is None or instance.type != "dry":
         return None
@@ -276,9 +286,10 @@ def _dry(name: str, state: State) -> Diagnostic | None:
 
 
 def changed_alone(plan: Plan, new: State, asked: bool = False) -> list[Address]:
-    """The connections that a plan creates or changes, itself or below them, and that nothing uses which is
-    validated with it (no query, or paused ones alone): those of a type that is validated by default, and all
-    where it was asked for."""
+    """Return changed connections that no running query uses, so that no query validates them.
+
+    Includes connections changed below them. Without `asked`, only types that are validated by default.
+    """
     changed = {c.address for c in plan.changes if c.address.kind == "connection" and c.after is not None}
     if not changed:
         return []
@@ -301,8 +312,10 @@ def reach_alone(
     *,
     here: Guard | None,
 ) -> list[Diagnostic]:
-    """Reach connections that nothing uses which runs. They have no queries to be asked of, so no instance
-    either: any live runner does it; without one this process, with `here`."""
+    """Reach connections that no running query uses.
+
+    They belong to no instance, so any live runner does it, or this process with `here`.
+    """
     able = _reached_alone(connections, state)
     for address in connections:
         if address not in able:
@@ -329,25 +342,25 @@ def reach_alone(
 
 
 def _reached_alone(connections: Iterable[Address], state: State) -> list[Address]:
-    """The connections that have something to reach by themselves."""
+    """Return the connections that can be reached by themselves."""
     from mzplan.connectors.checks import is_reached_alone
 
     return [address for address in connections if is_reached_alone(state.resources[address].type)]
 
 
 def _live_runner(store: Store, state: State) -> Instance | None:
-    """An instance that has a runner, and is not dry."""
+    """Return an instance with a live runner that isn't dry; None if there is none."""
     able = (instance for instance in state.instances.values() if instance.type != "dry")
     return next((instance for instance in able if store.leases.leader(instance.name) is not None), None)
 
 
 def _runs_here(state: State) -> bool:
-    """Whether a runner of this machine would be started for what the state holds."""
+    """Return whether the state's queries would run in a runner of this machine."""
     return not state.instances or any(instance.type == "embedded" for instance in state.instances.values())
 
 
 def own_secret_values(state: State) -> SecretValues:
-    """What this process knows of the environment variables that a state refers to."""
+    """Return this process's values of the environment variables that a state refers to."""
     names = {
         match["name"]
         for address, resource in state.resources.items()
@@ -358,7 +371,7 @@ def own_secret_values(state: State) -> SecretValues:
 
 
 def whose_values(descriptions: Iterable[Description], secret_values: SecretValues) -> str:
-    """Say whose values a runner validates with that was sent these: `, with PG_PASSWORD from here`."""
+    """Return the origin of a runner's secret values, such as `, with PG_PASSWORD from here`."""
     references = {reference for description in descriptions for reference in references_of(description)}
     ours = [name for name in secret_values.values if f"${{env:{name}}}" in references]
     parts = [f"{', '.join(ours)} from here"] if ours else []
