@@ -1,4 +1,4 @@
-"""The command line: click only here. Arguments in, an operation called, a renderer chosen.
+"""The command line: parses arguments, calls an operation, renders the result. Only it uses click.
 
-Commands are loaded when they are called, and import what they need inside: start-up is what people feel.
+Commands are loaded when they are called, and import heavy modules inside, because users notice start-up time.
 """

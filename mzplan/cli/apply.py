@@ -48,7 +48,7 @@ _DONE = {
 
 
 def apply_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Those options of a command that are fields of ApplyOptions, as one argument `options`."""
+    """Collect a command's options that are fields of ApplyOptions into one argument `options`."""
 
     @wraps(function)
     def called(*arguments: Any, **given: Any) -> Any:
@@ -132,7 +132,7 @@ def carry_out_plan(
     live: bool | None = None,
     asked_for: Collection[Address] = (),
 ) -> int:
-    """Carry out a plan that changes no definition of a query that stays. `asked_for`: see CommitRequest."""
+    """Carry out a plan that redefines no remaining query. `asked_for`: see CommitRequest."""
     work = invocation.work()
     request = CommitRequest(
         command=name,
@@ -204,7 +204,10 @@ command_restart = _override("restart", "Restart queries from their checkpoints."
 
 
 def approval(invocation: Invocation, auto_approve: bool, verb: str) -> Callable[[Plan], None]:
-    """Shows the plan and asks; without a terminal that needs --auto-approve."""
+    """Return a function that shows a plan and asks for approval.
+
+    Without a terminal, it requires --auto-approve.
+    """
 
     def approve(plan: Plan) -> None:
         if not invocation.json:
@@ -222,7 +225,7 @@ def approval(invocation: Invocation, auto_approve: bool, verb: str) -> Callable[
 
 
 def finish(invocation: Invocation, applied: Applied) -> int:
-    """Show how it ended; returns the exit code."""
+    """Show the result of an apply, and return the exit code."""
     if invocation.json:
         invocation.document(applied_to_json(applied))
         return applied.exit_code
@@ -258,10 +261,10 @@ def finish(invocation: Invocation, applied: Applied) -> int:
 
 
 def applied_to_json(applied: Applied) -> dict[str, Any]:
-    """The document of `apply --json`: the plan, and how each change ended."""
+    """Return the document of `apply --json`: the plan, and the outcome of each change."""
     document = plan_to_json(applied.plan)
     document["serial"] = applied.serial
-    document["lineage"] = applied.lineage  # that of a new project is made when its first serial is committed
+    document["lineage"] = applied.lineage  # a new project gets its lineage with its first serial
     listed = set()
     for change, shown in zip(applied.plan.changes, document["changes"], strict=True):
         listed.add(change.address)
@@ -271,7 +274,7 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
         if outcome is not None:
             shown["query"] = {
                 "id": outcome.query_id,
-                # A query that is renamed ran under its former name.
+                # A renamed query ran under its former name.
                 "run_id_before": applied.before.get((change.before or change).address),
                 "run_id_after": outcome.run_id,
             }
@@ -294,10 +297,10 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
 
 
 def _requested_task(outcome: Outcome, applied: Applied) -> TaskOutcome | None:
-    """Return what has become of the task that this command has requested, if it is done."""
+    """Return the outcome of the task that this command requested, if it is done."""
     return next((done for done in outcome.tasks_done if done.serial == applied.serial), None)
 
 
 def _reason(outcome: Outcome) -> str:
-    """As `plan` shows what is pending."""
+    """Return an outcome's reason in the format of `plan`."""
     return f"{outcome.code}: {outcome.reason}" if outcome.code else outcome.reason

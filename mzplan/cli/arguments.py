@@ -1,4 +1,4 @@
-"""What arguments and options hold: addresses and durations, and how the shell completes them."""
+"""Types of arguments and options, such as addresses and durations, with their shell completion."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 LONGEST_DURATION = 366 * 86_400.0  # seconds
 LONGEST_URL = 2_000
-_PRINTABLE = re.compile(r"[!-~]+")  # of a URL: what is not, is written %XX
+_PRINTABLE = re.compile(r"[!-~]+")  # other characters of a URL must be percent-encoded
 
 
 class ParsedType(click.ParamType[Any]):
-    """Text that `parse` makes a value of; anything else raises ValueError with the reason. `known`: what a
-    shell is offered."""
+    """A parameter type that converts text with `parse`, which raises ValueError with the reason.
+
+    `known`: returns the completions for a shell.
+    """
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class ParsedType(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
-            return value  # it was parsed already
+            return value  # already parsed
         try:
             return self.parse(value)
         except ValueError as problem:
@@ -55,7 +57,7 @@ class ParsedType(click.ParamType[Any]):
 
 
 def _range(text: str) -> tuple[int, int | None]:
-    """`12`, `12..20` or `12..`: first and last step."""
+    """Parse `12`, `12..20` or `12..` as first and last step."""
     match = re.fullmatch(r"(\d{1,20})(?:(\.\.)(\d{1,20})?)?", text, re.ASCII)
     if match is None:
         raise ValueError(f"{text!r} is not a range of steps: write 12, 12..20 or 12..")
@@ -85,7 +87,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def _time(text: str) -> int:
-    """The text as a time, in milliseconds since the epoch."""
+    """Parse a time as milliseconds since the epoch."""
     milliseconds = instant(text)
     if milliseconds is None:
         raise ValueError(f"{text!r} is not a time with its zone, such as 2026-11-01T08:00:00Z.")
@@ -93,7 +95,7 @@ def _time(text: str) -> int:
 
 
 def _duration(text: str) -> float:
-    """The text as a duration, in seconds."""
+    """Parse a duration as seconds."""
     if not DURATION_FORM.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration: write 90s, 5m or 1h")
     return min(seconds(text), LONGEST_DURATION)
@@ -106,7 +108,7 @@ def _digest(text: str) -> str:
 
 
 def _web_address(text: str) -> str:
-    """Where a browser finds something. Without a login: whoever reads it would have that."""
+    """Check a URL for a browser. It can't contain a login, because every reader would see it."""
     try:
         parts = urlsplit(text)
         host = parts.hostname if parts.port != 0 else None
@@ -123,7 +125,7 @@ def _web_address(text: str) -> str:
 
 
 def _since(text: str) -> float:
-    """`10m` (that long ago), or a time such as `2026-01-31T10:00`: seconds since the epoch."""
+    """Parse `10m` (ago), or a time such as `2026-01-31T10:00`, as seconds since the epoch."""
     if DURATION_FORM.fullmatch(text):
         return time.time() - seconds(text)
     try:
@@ -150,7 +152,10 @@ WEB_ADDRESS = ParsedType("url", _web_address)
 
 
 def selecting(*, required: bool = False) -> Callable[[F], F]:
-    """What a command is about, as one argument `selection`. `required`: else all is meant."""
+    """Add the arguments that select queries, as one argument `selection`.
+
+    `required`: refuse an empty selection, which would mean all queries.
+    """
 
     def decorate(function: F) -> F:
         @click.argument(

@@ -1,4 +1,4 @@
-"""What every command knows: the global options, the project, and how to speak to the person."""
+"""The context of every command: the global options, the project, and output for the user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPLETE = "_MZPLAN_COMPLETE"  # the variable that a shell's completion script s
 
 @dataclass
 class Invocation:
-    """The global options, wherever on the command line they were given."""
+    """The global options, given before or after the command."""
 
     directory: str = "."
     variables: dict[str, str] = field(default_factory=dict)
@@ -39,33 +39,36 @@ class Invocation:
     json: bool = False
     verbose: int = 0
     output: Streams = field(default_factory=Streams)
-    changing: bool = False  # whether the command may commit: what to say when it is interrupted
+    changing: bool = False  # whether the command may commit: decides the message for an interrupt
 
     @functools.cached_property
     def progress(self) -> ProgressLines:
-        """Where progress goes; its clock begins with the command."""
+        """Return the progress reporter; its clock starts with the command."""
         from mzplan.cli.progress import ProgressLines
 
         return ProgressLines(self.output, self.verbose)
 
     def end_progress(self) -> None:
-        """Take away the live line; what follows is printed below what was."""
+        """Remove the live line; later output starts below earlier output."""
         if "progress" in self.__dict__:
             self.progress.close()
 
     @property
     def color(self) -> bool:
-        """Whether results may have colours: a terminal, no --no-color, no NO_COLOR."""
+        """Return whether results may have colours: on a terminal, without --no-color and NO_COLOR."""
         return self.output.color
 
     @property
     def folder(self) -> str:
-        """The project's folder, absolute."""
+        """Return the absolute path of the project's folder."""
         return str(Path(self.directory).resolve())
 
     def project(self, *, whole: bool = False, remembered: Mapping[str, Any] | None = None) -> Project:
-        """The project. `whole`: a command that reads all its files reports all that is wrong at once;
-        `remembered`: the variables of the plan that is applied."""
+        """Open the project.
+
+        `whole`: report all mistakes at once, for a command that reads all files. `remembered`: the variables
+        of the plan that is applied.
+        """
         from mzplan.host.local_folder import waiting
         from mzplan.operations.project import open_project
 
@@ -96,8 +99,10 @@ class Invocation:
         remembered: Mapping[str, Any] | None = None,
         policy: str | None = None,
     ) -> Workbench:
-        """The project as of `project`, with the runners of this machine. `policy`: the file for runners that
-        it starts."""
+        """Open the project like `project`, with the runners of this machine.
+
+        `policy`: the policy file for runners that the command starts.
+        """
         from mzplan.cli.runners import LocalRunners
         from mzplan.operations.project import Workbench
 
@@ -106,8 +111,10 @@ class Invocation:
         return Workbench(project, runners, self.progress)
 
     def guard(self, policy: str | None, send_secrets: bool = False) -> Guard | None:
-        """What the user lets live validation from here send; None: not said. Raises MzplanError MZ105 for a
-        policy that can't be used, and MZ105 for one that the project's files bring."""
+        """Return the user's choice of secrets for live validation from here; None if the user made none.
+
+        Raises MzplanError MZ105 for an unusable policy, and for a policy inside the project.
+        """
         if policy and send_secrets:
             raise click.UsageError(
                 "--send-secrets and a policy (--policy, MZPLAN_POLICY) contradict: nothing widens a policy. "
@@ -131,22 +138,22 @@ class Invocation:
         return read_policy(policy)
 
     def out(self, text: str) -> None:
-        """Results, on stdout."""
+        """Print results on stdout."""
         self.output.out(text)
 
     def document(self, content: Any) -> None:
-        """Results as one JSON document on stdout."""
+        """Print results as one JSON document on stdout."""
         self.output.document(content)
 
     def result(self, document: Any, text: str) -> None:
-        """Results, as the one or the other."""
+        """Print results: the document with --json, else the text."""
         if self.json:
             self.document(document)
         else:
             self.out(text)
 
     def write_markdown(self, file: str, text: str) -> None:
-        """Write a comment to a file, or to stdout (`-`)."""
+        """Write a Markdown comment to a file, or to stdout (`-`)."""
         if file != STDOUT:
             write_text(file, text)
         elif self.json:
@@ -157,18 +164,20 @@ class Invocation:
             self.out(text)
 
     def note(self, text: str) -> None:
-        """Progress, on stderr."""
+        """Print progress on stderr."""
         self.progress.stage(text)
 
     def ask(self, question: str) -> str:
-        """An answer of the person at the terminal; "" where stdin ends."""
+        """Ask the user and return the answer; "" if stdin ends."""
         self.end_progress()
         self.output.live(question)
         return sys.stdin.readline().strip()
 
     def show(self, diagnostics: Iterable[Diagnostic], **more: Any) -> None:
-        """Errors and warnings: the one JSON document with --json (unless there is one already), else text
-        on stderr. `more` goes into the document."""
+        """Show errors and warnings on stderr; with --json, as the document unless one is printed.
+
+        `more`: further fields of the document.
+        """
         shown = list(diagnostics)
         from mzplan.render.diagnostics import diagnostics_to_json, render_diagnostics
 
@@ -179,7 +188,7 @@ class Invocation:
 
 
 def global_options(command: F) -> F:
-    """Adds the global options to a command; what is given after the command wins over what is before it."""
+    """Add the global options to a command. Options after the command override options before it."""
 
     @click.option("-C", "directory", metavar="DIR", help="The project's folder (default: here).")
     @click.option("--var", "var", metavar="K=V", multiple=True, help="Set a variable; repeatable.")
@@ -219,7 +228,7 @@ def _take(invocation: Invocation, arguments: dict[str, Any]) -> None:
         invocation.variables[name] = value
     environment = arguments.pop("environment")
     if environment == "":
-        # As of a script whose variable is not set: the default one must not be taken for it.
+        # A script's variable may be unset; don't silently use the default environment.
         raise click.BadParameter("the name is empty", param_hint="--env")
     if environment is not None:
         invocation.environment = environment
@@ -235,7 +244,10 @@ def _take(invocation: Invocation, arguments: dict[str, Any]) -> None:
 def command(
     *arguments: Any, changing: bool = False, **options: Any
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """A click command with the global options, called with the Invocation first. `changing`: it commits."""
+    """Return a click command with the global options; the function gets the Invocation first.
+
+    `changing`: whether the command commits.
+    """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         @functools.wraps(function)

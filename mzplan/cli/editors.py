@@ -1,8 +1,8 @@
-"""schema and completion: what editors and shells complete from. A schema is printed, or those of whole files
-are written for editors, with the line by which a file names its own.
+"""schema and completion: completions for editors and shells.
 
-The folder .mzplan/schemas is of this machine: `mzplan schema --editor` writes it anew on each, and git
-ignores it. A team that commits its schemas writes them elsewhere, with --out.
+`schema` prints a schema, or writes the schemas of whole files for editors, with the line by which a file
+names its schema. The folder .mzplan/schemas belongs to one machine: `mzplan schema --editor` recreates it,
+and git ignores it. A team that commits its schemas writes them elsewhere, with --out.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ _INSTALL = {
 
 
 def refuse_editor_schemas(directory: Path) -> None:
-    """Raise MzplanError MZ076 where the project's own folder for them is somebody else's."""
+    """Raise MzplanError MZ076 if the project's folder for editor schemas belongs to another user."""
     refuse_unused(str(directory))
 
 
 def write_editor_schemas(directory: Path, out: Path | None = None) -> list[Path]:
-    """Both schemas, into the project's own folder or the one named; returns what was written. Raises
-    MzplanError MZ035 where that fails, MZ076 where .mzplan was brought along, MZ080 for a broken plug-in."""
+    """Write both schemas into the project's own folder, or into `out`. Return the written paths.
+
+    Raises MzplanError MZ035 if that fails, MZ076 if .mzplan came with the checkout, MZ080 for a broken
+    plug-in.
+    """
     if out is None:
         refuse_unused(str(directory))
     folder = out if out is not None else directory / SCHEMAS
@@ -60,7 +63,7 @@ def write_editor_schemas(directory: Path, out: Path | None = None) -> list[Path]
 
 
 def modelined(text: str, file: Path, directory: Path) -> str:
-    """The text of a project's file below the line by which an editor finds its schema."""
+    """Prepend the line by which an editor finds the schema of a project's file."""
     return f"{_modeline(file, directory / SCHEMAS)}\n{text}"
 
 
@@ -129,7 +132,7 @@ def command_completion(invocation: Invocation, shell: str | None) -> None:
 
     class_ = get_completion_class(shell)
     assert class_ is not None
-    # Not `source()`: for bash, that starts one to ask its version.
+    # Not `source()`, which starts bash to ask for its version.
     completion = class_(click.Group("mzplan"), {}, "mzplan", COMPLETE)
     script = (class_.source_template % completion.source_vars()).strip()
     invocation.result(

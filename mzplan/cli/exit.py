@@ -1,4 +1,4 @@
-"""How a command line ends: from what was raised to what is reported, and the exit code."""
+"""Ends a command line: turns exceptions into reported errors and exit codes."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ from mzplan.cli.context import Invocation
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 
-INTERRUPTED = 130  # what a shell makes of SIGINT
+INTERRUPTED = 130  # a shell's exit code for SIGINT
 
 
-_signals: list[int] = []  # that have interrupted this command
+_signals: list[int] = []  # the signals that have interrupted this command
 
 
 class Declined(Exception):  # noqa: N818 - an answer, not an error
-    """The person was asked, and did not say yes."""
+    """The user was asked and didn't say yes."""
 
 
 def ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
-    """Run a command and return its exit code. Everything that can be raised ends here."""
+    """Run a command and return its exit code; handles every exception."""
     try:
         _interrupted_by_signals()
         code = _ended(invocation, run)
         invocation.end_progress()
         return _after_output(invocation, code)
-    except KeyboardInterrupt:  # once more, while the first is being reported
+    except KeyboardInterrupt:  # interrupted again during the report
         return INTERRUPTED
 
 
 def _interrupted_by_signals() -> None:
-    """Let SIGTERM (a CI job that is cancelled) and SIGHUP (a terminal that is closed) take the way of
-    Ctrl-C, so that locks are given back. What is ignored stays so (nohup)."""
+    """Handle SIGTERM (a cancelled CI job) and SIGHUP (a closed terminal) like Ctrl-C.
+
+    This releases locks. Ignored signals stay ignored (nohup).
+    """
     _signals.clear()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -56,8 +58,11 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def _interrupted_first() -> Iterator[None]:
-    """Whatever is raised once a signal has come is of that: a library that calls Python makes something else
-    of an interrupt, and Spark's JVM, which has got the signal too, refuses connections."""
+    """Turn any exception after a signal into KeyboardInterrupt.
+
+    Libraries that call Python replace an interrupt by their own errors, and Spark's JVM, which also got the
+    signal, refuses connections.
+    """
     try:
         yield
     except (SystemExit, GeneratorExit):
@@ -89,14 +94,14 @@ def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
         return _end(invocation, [_TOO_DEEP], _failed(invocation))
     except MemoryError:
         return _end(invocation, [_TOO_MUCH], _failed(invocation))
-    except BrokenPipeError:  # the help, which click prints, and nobody reads
+    except BrokenPipeError:  # click prints the help, and its reader has left
         invocation.output.reader_left()
         return ExitCode.OK
     except OSError as problem:
         return _end(invocation, [_of_system(problem)], _failed(invocation))
     except (SystemExit, GeneratorExit):
         raise
-    except BaseException as problem:  # a panic of a library written in Rust is no Exception
+    except BaseException as problem:  # a panic of a Rust library isn't an Exception
         if invocation.verbose:
             invocation.end_progress()
             invocation.output.err("".join(traceback.format_exception(problem)))
@@ -107,7 +112,7 @@ def _end(invocation: Invocation, diagnostics: list[Diagnostic] | tuple[Diagnosti
     invocation.end_progress()
     progress = invocation.progress
     more = {"serial": progress.serial} if progress.is_committed else {}
-    if progress.is_committed:  # of what failed then, it may be true; of the command, it is not
+    if progress.is_committed:  # "Nothing was changed" may be true of the failed part, but not of the command
         diagnostics = [
             _committed(diagnostic, f"Serial {progress.serial} is committed.") for diagnostic in diagnostics
         ]
@@ -120,7 +125,7 @@ def _committed(found: Diagnostic, text: str) -> Diagnostic:
 
 
 def _failed(invocation: Invocation) -> int:
-    """1 says that nothing was committed; so it can't be that when something was."""
+    """Return the exit code of a failure: 1 means that nothing was committed, so a commit changes it."""
     return ExitCode.NOT_CONVERGED if invocation.progress.is_committed else ExitCode.ERROR
 
 
@@ -130,13 +135,13 @@ def _after_output(invocation: Invocation, code: int) -> int:
         return code
     text = f"The results could not be written: {problem.strerror or problem}"
     diagnostic = Diagnostic(code="MZ035", summary=text, hint="look at where stdout goes, then run it again.")
-    invocation.json = False  # stdout is what can't be written
+    invocation.json = False  # stdout can't be written
     invocation.show([diagnostic])
     return code or _failed(invocation)
 
 
 def _interrupted(invocation: Invocation) -> int:
-    """One line, and true: what was committed stays, and goes on without this command."""
+    """Report the interrupt in one line. Committed changes stay, and runners continue with them."""
     progress = invocation.progress
     invocation.end_progress()
     more: dict[str, int] = {}
@@ -155,14 +160,14 @@ def _interrupted(invocation: Invocation) -> int:
         invocation.show([diagnostic], **more)
     else:
         line = "Interrupted" + (f": {text}" if text else ".") + (f" {hint}" if hint else "")
-        # A terminal has just shown ^C.
+        # The terminal has just echoed ^C.
         invocation.output.err(f"\n{line}" if invocation.output.is_live else line)
     return INTERRUPTED
 
 
 def _usage(problem: click.UsageError) -> Diagnostic:
     command = problem.ctx.command_path if problem.ctx else "mzplan"
-    # Of a group without a command, click's message is all of its help.
+    # For a group without a command, click's message is its whole help.
     bare = isinstance(problem, click.exceptions.NoArgsIsHelpError)
     summary = "Missing command." if bare else problem.format_message()
     return Diagnostic(code="MZ070", summary=summary, hint=f"`{command} --help` shows how it is used.")
@@ -187,7 +192,7 @@ def _of_system(problem: OSError) -> Diagnostic:
 
 
 def _defect(problem: BaseException) -> Diagnostic:
-    # Where, but not what it says: an unforeseen message may hold anything.
+    # Show the place but not the message, because an unforeseen message may contain anything.
     frames = traceback.extract_tb(problem.__traceback__)
     place = f" in {frames[-1].name} ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return Diagnostic(

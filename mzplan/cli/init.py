@@ -1,4 +1,4 @@
-"""init and validate; the examples that init copies: inside the wheel, or beside the package."""
+"""init and validate. init copies examples from the wheel, or from the folder beside the package."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ project: {name}
 warehouse: ./warehouse          # where collections and checkpoints live: a path or a URI
 """
 _ABOUT_IGNORED = "# Of this machine, and of runners. What else is in the state's folder is committed."
-# What running an example leaves in its folder.
+# Files that running an example leaves in its folder.
 _LEFT = ("state", "warehouse", "lake", "__pycache__")
 
 
@@ -69,7 +69,7 @@ def _begin(folder: Path) -> Path:
 
 
 def _create(folder: Path, name: str, data: bytes) -> None:
-    """A file of a project, in its folder alone. Raises MzplanError MZ035."""
+    """Create a file in the project's folder. Raises MzplanError MZ035."""
     try:
         GuardedFolder(folder).create(name, data)
     except OSError as problem:
@@ -80,9 +80,11 @@ def _create(folder: Path, name: str, data: bytes) -> None:
 
 
 def _ignored(folder: Path) -> list[Path]:
-    """Have git leave out what must not be committed; what the project's .gitignore says is kept, and no
-    line is added twice. Returns what was written. A .gitignore that is a link is left alone: it belongs to
-    somewhere else."""
+    """Add the paths that must not be committed to .gitignore. Return the written files.
+
+    Keeps the existing content, and adds no line twice. Leaves a .gitignore alone that is a link, because it
+    belongs elsewhere.
+    """
     files = GuardedFolder(folder)
     try:
         content = files.read(".gitignore") or b""
@@ -99,7 +101,10 @@ def _ignored(folder: Path) -> list[Path]:
 
 
 def example_folder(name: str) -> Path:
-    """Where an example is. Raises MzplanError MZ070 (usage), listing them all, for an unknown one."""
+    """Return the folder of an example.
+
+    Raises MzplanError MZ070 (usage), with all names, for an unknown example.
+    """
     known = examples()
     if name in known:
         return EXAMPLES / name
@@ -112,11 +117,11 @@ def example_folder(name: str) -> Path:
 
 
 def copy_example(name: str, to: Path) -> list[Path]:
-    """Copy an example's files, without what running it has left there; returns what was written. YAML files
-    get the line by which an editor finds their schema.
+    """Copy an example's files, without the files left by running it. Return the written paths.
 
-    The examples of a checkout keep their states together, in its folder `state`; a copy keeps its own.
-    Nothing is overwritten: raises MzplanError MZ070 before the first file when one of them exists.
+    YAML files get the line by which an editor finds their schema. The examples of a checkout share its folder
+    `state`; a copy has its own. Overwrites nothing: raises MzplanError MZ070 before the first file if one of
+    them exists.
     """
     folder = example_folder(name)
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and _belongs(file, folder)]
@@ -165,7 +170,7 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
         configuration, reached, diagnostics = validate_live(work, invocation.guard(policy, send_secrets))
     else:
         configuration, reached, diagnostics = validate(work.project, work.reporter), (), ()
-    # What was not reached is not valid: nobody knows.
+    # A connection that wasn't reached isn't valid, because nothing checked it.
     if nothing := all(connection.why for connection in reached) and any(
         connection.left_out for connection in reached
     ):

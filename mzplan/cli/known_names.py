@@ -1,4 +1,4 @@
-"""Names that a command line may hold, as a shell is offered them: what is committed, declared or shipped."""
+"""Names for shell completion: committed, declared and shipped."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from mzplan.model.words import label_value
 
 _PACKAGED = Path(__file__).parent.parent / "_examples"
 EXAMPLES = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parent.parent.parent / "examples"
-"""The folder with a folder for each example."""
+"""The folder with one folder per example."""
 _OWN_STATE = re.compile(rb"^[\"']?(state|environments)[\"']?\s*:", re.MULTILINE)
 
 
 def examples() -> dict[str, str]:
-    """The examples by name, with what each is about: the first line of its mzplan.yaml, a comment."""
+    """Return the examples by name, with the comment in the first line of each mzplan.yaml."""
     titles = {}
     for file in sorted(EXAMPLES.glob("*/mzplan.yaml")):
         with file.open(encoding="utf-8") as lines:
@@ -34,35 +34,35 @@ def examples() -> dict[str, str]:
 
 
 def example_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The examples whose name begins so."""
+    """Return the examples whose names start with the text."""
     return _items(examples(), incomplete)
 
 
 def schemas(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The schemas whose name begins so."""
+    """Return the schemas whose names start with the text."""
     from mzplan.schema.loading import schema_names
 
     return _items((*schema_names(), "project"), incomplete)
 
 
 def addresses(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The committed resources whose address begins so."""
+    """Return the committed resources whose addresses start with the text."""
     return _items(_state(ctx).get("resources", {}), incomplete)
 
 
 def queries(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The committed queries whose address begins so."""
+    """Return the committed queries whose addresses start with the text."""
     resources = _state(ctx).get("resources", {})
     return _items((a for a in resources if not a.startswith("connection.")), incomplete)
 
 
 def addresses_or_files(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The same as `addresses`; where there are none, what files there are."""
+    """Complete committed addresses; if none fits, complete file names."""
     return addresses(ctx, incomplete) or [CompletionItem(incomplete, type="file")]
 
 
 def connections(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The names of the committed connections that begin so."""
+    """Return the committed connections whose names start with the text."""
     resources = _state(ctx).get("resources", {})
     return _items(
         (a.removeprefix("connection.") for a in resources if a.startswith("connection.")), incomplete
@@ -70,7 +70,7 @@ def connections(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 
 def labels(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The labels of committed queries, `key=value`, that begin so."""
+    """Return the labels of committed queries, as `key=value`, that start with the text."""
     label_sets = (
         resource.get("body", {}).get("labels", {}) for resource in _state(ctx).get("resources", {}).values()
     )
@@ -81,28 +81,29 @@ def labels(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 
 def instances(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The committed instances whose name begins so."""
+    """Return the committed instances whose names start with the text."""
     return _items(_state(ctx).get("instances", {}), incomplete)
 
 
 def environments(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The declared environments whose name begins so."""
+    """Return the declared environments whose names start with the text."""
     try:
         from mzplan.config import environment_names
 
         return _items(environment_names(_directory(ctx)), incomplete)
-    except Exception:  # a shell has no place for it
+    except Exception:  # a shell can't show an error
         return []
 
 
 def _items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    """Those that begin so."""
     return [CompletionItem(name) for name in sorted(names, key=natural) if name.startswith(incomplete)]
 
 
 def _state(ctx: click.Context) -> dict[str, Any]:
-    """The state file's content, unchecked; {} where there is none. A shell waits for this: where mzplan.yaml
-    does not say where the state is, it is not even parsed."""
+    """Return the state file's content, unchecked; {} if there is none.
+
+    A shell waits for this, so mzplan.yaml isn't even parsed unless it says where the state is.
+    """
     try:
         folder = Path(_directory(ctx))
         path = "state"
@@ -114,18 +115,18 @@ def _state(ctx: click.Context) -> dict[str, Any]:
             path = str(settings.state.get("path", path))
         content = json.loads(read_regular(folder / path / "mzplan.state.json"))
         return content if isinstance(content, dict) else {}
-    except Exception:  # a shell has no place for it
+    except Exception:  # a shell can't show an error
         return {}
 
 
 def _given(ctx: click.Context, option: str) -> list[str]:
-    """The values of a repeatable option: those before the command, then those after it."""
+    """Return the values of a repeatable option: first before the command, then after it."""
     before = _given(ctx.parent, option) if ctx.parent is not None else []
     return [*before, *(ctx.params.get(option) or ())]
 
 
 def _directory(ctx: click.Context) -> str:
-    """-C, given after the command or before it."""
+    """Return the value of -C, given before or after the command."""
     return _last(ctx, "directory") or "."
 
 

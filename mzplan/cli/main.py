@@ -1,4 +1,4 @@
-"""`mzplan`: the command group. How a command line ends: mzplan.cli.exit."""
+"""`mzplan`: the command group. See mzplan.cli.exit for the end of a command line."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mzplan.cli.context import COMPLETE, Invocation, global_options
 from mzplan.cli.exit import ended
 from mzplan.model.words import nearest
 
-# By command: its module, whose function is `command_<name>` with - as _; and the first sentence of its help.
-# A list of all commands imports none of them.
+# Each command's module, which defines `command_<name>` (with _ for -), and the first sentence of its help.
+# Listing the commands doesn't import them.
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("cli.init", "Create a project here, empty or from an example."),
     "validate": ("cli.init", "Check every file; with --live, also contact the servers."),
@@ -55,7 +55,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -89,7 +89,7 @@ class LazyGroup(click.Group):
 
 
 def _listed(name: str) -> click.Command:
-    """A command as lists show it."""
+    """Return a command for a list of commands."""
     return click.Command(name, help=COMMANDS[name][1])
 
 
@@ -123,7 +123,7 @@ def cli() -> int | None:
 
 
 def complete(group: click.Command, instruction: str) -> int:
-    """Answer the shell. Whatever goes wrong, nothing but completions is printed."""
+    """Answer the shell's request. Prints nothing but completions, whatever fails."""
     try:
         return shell_complete(group, {"obj": Invocation()}, "mzplan", COMPLETE, instruction)
     except Exception:
@@ -131,13 +131,15 @@ def complete(group: click.Command, instruction: str) -> int:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run a command line and exit with a code of interface.md. Never shows a traceback for what a user
-    wrote or a server did."""
+    """Run a command line and exit with a documented code.
+
+    Never shows a traceback for a user's mistake or a server's failure.
+    """
     if COMPLETE in os.environ:
         sys.exit(complete(cli, os.environ[COMPLETE]))
     argv = list(sys.argv[1:] if arguments is None else arguments)
     options = argv[: argv.index("--")] if "--" in argv else argv
-    # Known before anything is parsed, so that even a command line that can't be answers in JSON.
+    # Read before parsing, so that even an invalid command line gets its answer in JSON.
     invocation = Invocation(json="--json" in options)
     invocation.output.no_color = "--no-color" in options
 

@@ -1,4 +1,4 @@
-"""Options that several commands have in common."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ live_option = click.option("--live/--no-live", default=None, help="Validate live
 
 
 def canary_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--canary and --canary-wait, as one argument `canary`: the seconds that a canary has, None without."""
+    """Add --canary and --canary-wait as one argument `canary`: its seconds; None without --canary."""
 
     @click.option(
         "--canary",

@@ -1,5 +1,7 @@
-"""Progress on stderr: a line when something happens; on a terminal, below them, one live block for what takes
-time. There, of many queries that have converged the first few have a line, and the others are counted."""
+"""Progress on stderr: a line per event; on a terminal, also a live block below for slow work.
+
+If many queries converge, a terminal shows lines for the first few and counts the others.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +17,25 @@ from mzplan.model.words import count
 from mzplan.operations.project import Outcome
 from mzplan.render.text import cut, paragraph, safe
 
-PATIENCE = 1.0  # seconds that something may take in silence
-EVERY = 10.0  # seconds between lines where there is no terminal
+PATIENCE = 1.0  # seconds of work without output
+EVERY = 10.0  # seconds between lines without a terminal
 _TICK = 0.25
-_LINES = 3  # of queries that have converged, on a terminal
-_NAMED = 3  # queries of a line of the block
+_LINES = 3  # lines for converged queries, on a terminal
+_NAMED = 3  # queries named in a line of the block
 _MARKS = {"applied": "✓", "pending": "…", "rejected": "✗", "failed": "✗"}
 
 
 class ProgressLines:
-    """Implements mzplan.operations.project.Reporter. A thread draws what takes longer than a second, so that
-    no operation has to think of it."""
+    """Implements mzplan.operations.project.Reporter.
+
+    A thread shows work that takes longer than a second, so that operations needn't.
+    """
 
     def __init__(self, output: Streams, verbose: int = 0, clock: Callable[[], float] = time.monotonic):
         self.output = output
         self.verbose = verbose
         self.clock = clock
-        self.serial: int | None = None  # committed, or about to be
+        self.serial: int | None = None  # committed, or about to be committed
         self.is_committed = False
         self._began = clock()
         self._lock = threading.RLock()
@@ -42,19 +46,19 @@ class ProgressLines:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
-    # --- what operations report
+    # --- reports of operations
 
     def stage(self, text: str) -> None:
         self._line(text)
 
     def detail(self, text: str) -> None:
-        """Only with -v, with the seconds since the command began."""
+        """Print a detail with -v, with the seconds since the command began."""
         if self.verbose:
             self._line(f"[{self.clock() - self._began:6.2f} s] {safe(text)}")
 
     @contextlib.contextmanager
     def working(self, text: str | Callable[[], str]) -> Iterator[None]:
-        """Said only when it takes longer than a second; what changes meanwhile is asked for anew."""
+        """Show the text if the work takes longer than a second; call a function again for each update."""
         self._start()
         with self._lock:
             self._sum_up()
@@ -74,7 +78,7 @@ class ProgressLines:
         self._line(f"Committed serial {serial}")
 
     def outcome(self, outcome: Outcome) -> None:
-        """On a terminal the many that have simply converged are only counted; in a log each is a line."""
+        """Print an outcome. On a terminal, many plainly converged queries are only counted."""
         if self.output.is_live and outcome.status == "applied" and not outcome.warning:
             with self._lock:
                 self._applied += 1
@@ -95,7 +99,7 @@ class ProgressLines:
             self._draw(_awaited(waiting, named=not below), seconds, below)
 
     def close(self) -> None:
-        """Clear the live line, and end."""
+        """Clear the live line and stop the thread."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
@@ -107,7 +111,7 @@ class ProgressLines:
     # --- drawing
 
     def _sum_up(self) -> None:
-        """Say how many have converged without a line of their own."""
+        """Print how many queries have converged without a line of their own."""
         more, self._applied = self._applied - _LINES, 0
         if more > 0:
             self._line(f"  {_MARKS['applied']} {count(more, 'query', 'queries')} more: applied")
@@ -116,7 +120,7 @@ class ProgressLines:
         if self._thread is None:
             self._closing.clear()
             thread = threading.Thread(target=self._tick, name="progress", daemon=True)
-            thread.start()  # an interrupt may come in here, and then `close`
+            thread.start()  # an interrupt, followed by `close`, may happen here
             self._thread = thread
 
     def _tick(self) -> None:
@@ -153,7 +157,7 @@ class ProgressLines:
             self._drawn = []
 
     def _erased(self) -> str:
-        """Back to where the block begins, and clear from there."""
+        """Return the codes that move to the start of the block and clear it."""
         above = len(self._drawn) - 1
         return "\r" + (f"\x1b[{above}A\x1b[J" if above > 0 else "\x1b[K")
 
@@ -166,7 +170,7 @@ def _awaited(waiting: Mapping[Address, str], *, named: bool) -> str:
 
 
 def _by_condition(waiting: Mapping[Address, str]) -> list[str]:
-    """A line for each condition, of several: how many are in it, and which."""
+    """Return a line per condition with its queries; empty for a single condition."""
     by_condition: dict[str, list[Address]] = {}
     for address, condition in waiting.items():
         by_condition.setdefault(condition, []).append(address)
@@ -179,6 +183,6 @@ def _by_condition(waiting: Mapping[Address, str]) -> list[str]:
 
 
 def named_first(addresses: Sequence[Address]) -> str:
-    """The first of them, and how many more there are."""
+    """Return the first few addresses, and how many more there are."""
     first = ", ".join(map(str, addresses[:_NAMED]))
     return first + (f" and {len(addresses) - _NAMED} more" if len(addresses) > _NAMED else "")

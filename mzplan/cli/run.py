@@ -1,4 +1,4 @@
-"""run, up, down: the runner."""
+"""run, up, down: commands for runners."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def command_run(
     settings = invocation.project().settings
     _declared(settings, instance)
     if settings.instances[instance].type != "dry":
-        require_extra(RUNNER)  # before it leads
+        require_extra(RUNNER)  # before it takes the lease
     configure_logging(log_format)
     if host is not None and port is None:
         raise click.UsageError("--metrics-host goes with --metrics-port.")
@@ -90,7 +90,7 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
     work = invocation.work(policy=policy)
     project = work.project
     if policy:
-        read_policy(policy)  # what is wrong with it is said here, not in the runner's log
+        read_policy(policy)  # report its mistakes here, not in the runner's log
     names = _embedded(project.settings, instance)
     for name in names:
         _ensure_embedded(project.settings, name)
@@ -129,7 +129,7 @@ def command_down(invocation: Invocation, instance: str | None) -> None:
         try:
             with invocation.progress.working("its queries end"):
                 stopped = stop(project.settings, project.store, name)
-        except MzplanError as problem:  # the others are stopped all the same
+        except MzplanError as problem:  # the other runners are still stopped
             unknown.extend(problem.diagnostics)
             continue
         shown.append({"name": name, "stopped": stopped})

@@ -1,4 +1,4 @@
-"""The runners of this machine, as operations see them: the wiring to the running side."""
+"""The runners of this machine, for operations: the wiring to the running side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOTHING: Mapping[str, tuple[str, ...]] = {}
 
 
 class LocalRunners:
-    """Starts embedded runners, wakes them, and takes dry instances through their pass."""
+    """Starts embedded runners, wakes them, and runs dry instances once."""
 
     def __init__(
         self, settings: ProjectSettings, store: Store, reporter: Reporter, policy: str | None = None
@@ -34,7 +34,7 @@ class LocalRunners:
         self.reporter = reporter
         self.policy = policy
         self._seen_dead: dict[str, float] = {}
-        self._started: set[str] = set()  # and not yet once more
+        self._started: set[str] = set()  # instances that may be started once more
 
     def require(self, instance: Instance) -> None:
         if self._is_to_start(instance):
@@ -102,7 +102,7 @@ class LocalRunners:
         if instance.type != "embedded" or self.store.leases.leader(instance.name) is not None:
             self._seen_dead.pop(instance.name, None)
             return None
-        # A successor may be taking the lease over this moment.
+        # A successor may be taking over the lease right now.
         since = self._seen_dead.setdefault(instance.name, time.monotonic())
         if time.monotonic() - since < 1.0:
             return None

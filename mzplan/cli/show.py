@@ -1,4 +1,4 @@
-"""show and graph: what is saved, committed or declared."""
+"""show and graph: saved, committed and declared definitions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mzplan.render.state import resource_to_json, state_to_json
 
 
 def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False, full: bool = False) -> None:
-    """A plan as the results of a command."""
+    """Print a plan as the result of a command."""
     if invocation.json:
         document = plan_to_json(plan)
         if explain:

@@ -1,4 +1,4 @@
-"""status and drift: what runs, and where it has left the state."""
+"""status and drift: the running queries, and their differences from the state."""
 
 from __future__ import annotations
 

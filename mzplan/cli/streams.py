@@ -1,5 +1,8 @@
-"""Where a command writes: results on stdout, all the rest on stderr. Either may be closed, full or a pipe
-whose reader has left; a command that is changing something goes on then, and the exit code shows it."""
+"""The output of a command: results on stdout, everything else on stderr.
+
+Either stream may be closed, full, or a pipe without a reader. A command that is changing something then
+continues, and the exit code shows the problem.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +21,28 @@ from mzplan.render.text import safe_json
 from mzplan.secrets.resolved import scrub
 
 _LOWEST = 5  # lines
-_NARROWEST = 20  # columns; what reports less (0: unknown) is taken for 80
+_NARROWEST = 20  # columns; a smaller width (0: unknown) counts as 80
 
 
 class Streams:
-    """The two streams of one command line."""
-
     def __init__(self) -> None:
         self.no_color = False
-        self.problem: OSError | None = None  # why results could not be written (not: nobody reads them)
+        self.problem: OSError | None = None  # why writing results failed, unless the reader has left
         self.reader_gone = False
         self.documents = 0
 
     def out(self, text: str) -> None:
-        """Results."""
+        """Print results."""
         self._write(sys.stdout, f"{text.rstrip()}\n", results=True)
 
     def raw(self, text: str) -> None:
-        """Results that bring their own line ends (and what moves the cursor)."""
+        """Print results with their own line ends (or cursor movements)."""
         self._write(sys.stdout, text, results=True)
 
     def data(self, data: bytes) -> None:
-        """Results that are no text, or text in UTF-8 whatever the terminal's encoding is."""
+        """Print binary results, or text in UTF-8 whatever the terminal's encoding is."""
         buffer = getattr(sys.stdout, "buffer", None)
-        if buffer is None:  # closed, or no real stream
+        if buffer is None:  # closed, or not a real stream
             self.raw(data.decode(errors="backslashreplace"))
             return
         try:
@@ -51,7 +52,7 @@ class Streams:
             self._failed(sys.stdout, problem, results=True)
 
     def document(self, content: Any) -> None:
-        """Results as one JSON document."""
+        """Print results as one JSON document."""
         self.documents += 1
         text = safe_json(json.dumps(content, indent=2, ensure_ascii=False))
         try:
@@ -61,34 +62,37 @@ class Streams:
         self.out(text)
 
     def err(self, text: str) -> None:
-        """A line of progress, or an error for people."""
+        """Print a line of progress, or an error for people."""
         self._write(sys.stderr, f"{scrub(text).rstrip()}\n")
 
     def live(self, text: str) -> None:
-        """What is to stay on the last line of the terminal; no line end."""
+        """Print text that stays on the last line of the terminal; no line end."""
         self._write(sys.stderr, scrub(text))
 
     def reader_left(self) -> None:
-        """Nobody reads the results: let them go nowhere."""
+        """Discard results from now on: their reader has left."""
         self.reader_gone = True
         if sys.stdout is not None:
             _silence(sys.stdout)
 
     def is_read_after(self, seconds: float) -> bool:
-        """Wait so long, or until the reader of the results leaves; whether somebody reads them still."""
+        """Wait this long, or until the reader of the results leaves.
+
+        Return whether there still is a reader.
+        """
         until = time.monotonic() + seconds
         try:
             poll = select.poll()
             poll.register(sys.stdout.fileno(), 0)  # reports a closed other end without being asked
             if poll.poll(seconds * 1000):
                 self.reader_left()
-        except (OSError, ValueError, AttributeError):  # closed, or no real stream
+        except (OSError, ValueError, AttributeError):  # closed, or not a real stream
             time.sleep(max(0.0, until - time.monotonic()))
         return not self.reader_gone
 
     @property
     def color(self) -> bool:
-        """Whether results may have colours."""
+        """Return whether results may have colours."""
         return self._color(sys.stdout)
 
     @property
@@ -97,12 +101,12 @@ class Streams:
 
     @property
     def is_live(self) -> bool:
-        """Whether stderr is a terminal on which a line can be drawn again."""
+        """Return whether stderr is a terminal on which a line can be redrawn."""
         return _is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
 
     @property
     def is_screen(self) -> bool:
-        """Whether stdout is a terminal that can be drawn anew."""
+        """Return whether stdout is a terminal that can be redrawn."""
         return _is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
 
     def _color(self, stream: TextIO | None) -> bool:
@@ -110,7 +114,7 @@ class Streams:
         return not plain and _is_terminal(stream)
 
     def _write(self, stream: TextIO | None, text: str, *, results: bool = False) -> None:
-        if stream is None:  # closed before we began
+        if stream is None:  # closed before the command began
             return
         try:
             try:
@@ -131,12 +135,12 @@ class Streams:
 
 
 def write_text(path: str, text: str) -> None:
-    """A result into a file, whole or not at all (or into a pipe). Raises MzplanError MZ035."""
+    """Write a result to a file, atomically (or to a pipe). Raises MzplanError MZ035."""
     write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_bytes(path: str, data: bytes) -> None:
-    """The same, of bytes."""
+    """Write a binary result to a file, like write_text."""
     try:
         write_whole(path, data)
     except OSError as problem:
@@ -145,7 +149,7 @@ def write_bytes(path: str, data: bytes) -> None:
 
 
 def width() -> int:
-    """Columns of the terminal that stderr is; 80 if stderr is no terminal, or does not say."""
+    """Return the columns of stderr's terminal; 80 if unknown, or without a terminal."""
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError, AttributeError):
@@ -154,7 +158,7 @@ def width() -> int:
 
 
 def height() -> int:
-    """Lines of the terminal that stdout is; 24 if stdout is no terminal, or does not say."""
+    """Return the lines of stdout's terminal; 24 if unknown, or without a terminal."""
     try:
         lines = os.get_terminal_size(sys.stdout.fileno()).lines
     except (OSError, ValueError, AttributeError):
@@ -163,20 +167,23 @@ def height() -> int:
 
 
 def redrawn(text: str, drawn: int, lines: int) -> tuple[str, int]:
-    """What draws a text over the one before it, of `drawn` lines (0: none yet), on a screen of so many lines;
-    and how many lines it has. What was on the screen before both stays; what has no room is counted."""
+    """Return the codes that draw a text over the previous one, and the number of drawn lines.
+
+    `drawn`: the lines of the previous text (0: none). `lines`: the height of the screen; lines that don't fit
+    are counted instead. Older content of the screen stays.
+    """
     rows = text.rstrip("\n").split("\n")
     if len(rows) > lines - 1:
         left = len(rows) - (lines - 2)
         rows = [*rows[: lines - 2], f"… {left} lines more: the screen is too small for them"]
     back = f"\x1b[{drawn}F" if drawn else ""
-    # No line may wrap, or it would be two; and nothing is cleared before there is something else: no flicker.
+    # Lines must not wrap, and nothing is cleared before its replacement is drawn, to avoid flicker.
     body = "".join(f"{line}\x1b[K\n" for line in rows)
     return f"\x1b[?7l{back}{body}\x1b[J\x1b[?7h", len(rows)
 
 
 def is_interactive() -> bool:
-    """Whether somebody can be asked."""
+    """Return whether a user can be asked."""
     return _is_terminal(sys.stdin)
 
 
@@ -188,7 +195,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _silence(stream: TextIO) -> None:
-    """Let what is written from now on, and what is still buffered, go nowhere."""
+    """Discard everything written from now on, and everything still buffered."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
