@@ -1,5 +1,5 @@
-"""The frozen types that every other package speaks in.
+"""The frozen types that all other packages share.
 
-A leaf: it does no I/O and imports nothing else of mzplan, so that the planning side and the
-running side can share it without knowing each other.
+This package does no I/O and imports nothing else of mzplan. So the planning side and the running side can
+share it without knowing each other.
 """

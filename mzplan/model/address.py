@@ -17,17 +17,17 @@ READERS: tuple[Kind, ...] = ("view", "sink")
 NAME_PATTERN = r"^[a-z][a-z0-9_]*\Z"
 NAME = re.compile(NAME_PATTERN)
 MAX_NAME = 128
-ID = re.compile(r"[0-9A-Za-z_-]{1,64}")  # a folder's name: it must never lead anywhere else
+ID = re.compile(r"[0-9A-Za-z_-]{1,64}")  # ids are folder names, so they must not hold a path separator
 
 
 Place: TypeAlias = tuple[str, int]
-"""The storage of one generation of a query, its checkpoint and collection: (id, generation)."""
+"""The storage of one generation of a query (its checkpoint and collection): (id, generation)."""
 
 
 class Address(NamedTuple):
-    """`source.orders`: the kind and the name of a resource.
+    """A resource's kind and name, such as `source.orders`.
 
-    A NamedTuple rather than a dataclass: a plan hashes and sorts hundreds of thousands of them.
+    A NamedTuple, not a dataclass, because a plan hashes and sorts hundreds of thousands of addresses.
     """
 
     kind: Kind
@@ -38,27 +38,29 @@ class Address(NamedTuple):
 
     @property
     def writes_collection(self) -> bool:
-        """Whether this is a query that writes a collection."""
+        """Whether the resource is a query that writes a collection."""
         return self.kind in COLLECTIONS
 
     @property
     def reads_collections(self) -> bool:
-        """Whether this is a query that reads collections."""
+        """Whether the resource is a query that reads collections."""
         return self.kind in READERS
 
     @property
     def reads_upstream(self) -> bool:
-        """Whether this is a query that reads an upstream, through a connection or by `mzplan append`."""
+        """Whether the resource is a query that reads an upstream: through a connection, or by `mzplan
+        append`."""
         return self.writes_collection and not self.reads_collections
 
     @property
     def writes_target(self) -> bool:
-        """Whether this is a query that writes a target, through a connection."""
+        """Whether the resource is a query that writes a target, through a connection."""
         return self.reads_collections and not self.writes_collection
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """`"source.orders"` → Address. Raises ValueError, with how to write it, for anything else."""
+        """Parse an address such as `"source.orders"`. Raises ValueError, with the valid forms, for other
+        text."""
         kind, dot, name = text.partition(".")
         if not dot or kind not in KINDS or not NAME.match(name) or len(name) > MAX_NAME:
             shown = text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
@@ -72,23 +74,25 @@ _DIGITS = re.compile(r"[0-9]+")
 
 @lru_cache(maxsize=1 << 16)
 def natural(name: Address | str) -> str:
-    """The key that sorts addresses, and other names, as people count: s2 before s10, and equal for none that
-    differ. What is stored, or goes into a digest, is sorted without it: that stays as it was written."""
+    """Return the sort key that orders numbers by value: s2 before s10. Different names have different keys.
+
+    Stored data and digests don't use it: they keep plain text order.
+    """
     text = str(name)
     counted = _DIGITS.sub(lambda digits: digits[0].zfill(MAX_NAME), text)
     return text if counted == text else f"{counted}\0{text}"
 
 
 def natural_item(item: tuple[Address | str, Any]) -> str:
-    """The sort key of an item in a mapping by address or name; see `natural`."""
+    """Return the sort key of an item in a mapping by address or name; see `natural`."""
     return natural(item[0])
 
 
 def is_glob(text: str) -> bool:
-    """Whether it is a pattern over addresses, such as `sink.pg_*`, and no address."""
+    """Whether the text is a pattern over addresses, such as `sink.pg_*`, rather than an address."""
     return any(wildcard in text for wildcard in "*?[")
 
 
 def is_valid_name(name: object) -> bool:
-    """Whether `name` may name a resource: `[a-z][a-z0-9_]*`, at most 128 characters."""
+    """Whether `name` can name a resource: `[a-z][a-z0-9_]*`, at most 128 characters."""
     return isinstance(name, str) and len(name) <= MAX_NAME and NAME.match(name) is not None

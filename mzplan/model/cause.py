@@ -1,7 +1,7 @@
-"""Cause: why a query was started or stopped, as whoever has decided it says.
+"""Cause: why a query was started or stopped.
 
-Who commits a change puts its cause into the record of each query that it reaches (`ResourceState.because`); a
-runner adds what it does by itself. All of it is shown to people, and none of it holds a secret.
+A commit stores its cause in the record of each query that it affects (`ResourceState.because`). A runner adds
+the causes of its own decisions. People see all causes, so a cause never holds a secret.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ CauseKind = Literal["change", "secret", "hand", "retry", "runner", "hand-over", 
 class Cause:
     """Why a query was started or stopped.
 
-    - `cause`: a committed `change`; a `secret` with another value; a `hand` (pause, resume, restart,
-      backfill, rollback); a `retry` after a failure; a `runner` that began or ended; a `hand-over` between
-      instances; a `canary` that went first, or back; an `upgrade` of the runner.
-    - `serial`: the commit that has asked for it; 0 for none. `through`: what that has changed, where it is
-      not the query itself.
-    - `detail`: the rest, in words. `at`: when the query was started for it (ISO 8601, UTC).
+    - `cause`: a committed `change`; a new value of a `secret`; a command (`hand`: pause, resume, restart,
+      backfill, rollback); a `retry` after a failure; a `runner` that started or ended; a `hand-over` between
+      instances; a `canary` that ran first, or was rolled back; an `upgrade` of the runner.
+    - `serial`: the commit that requested it; 0 if no commit did.
+    - `through`: the changed resource, if it isn't the query itself.
+    - `detail`: further explanation for people.
+    - `at`: when the query was started for this cause (ISO 8601, UTC).
     """
 
     cause: CauseKind

@@ -1,15 +1,14 @@
-"""The codec of all that is stored: frozen dataclasses to JSON and back, as the types of their fields are; and
-JSON texts as plain values.
+"""Convert frozen dataclasses to JSON and back, by the types of their fields; and parse JSON text.
 
-Anybody may have edited what is read. Nothing is converted; what its type does not allow is a ValueError, in a
-few words for people ("source.orders: generation is missing"). Properties that no field has are passed over: a
-newer mzplan may write more.
+Stored files may have been edited by hand. So the codec converts no types: a value of the wrong type raises
+ValueError with a short message for people ("source.orders: generation is missing"). Unknown properties are
+ignored, because a newer mzplan may write more of them.
 
-- `str`, `bool`, `float` (finite), `int` (0 to 2⁵³), a Literal of texts, an IntEnum: themselves.
-- `Address`: its text, also as a key. `Any`: any JSON, as it is; so is the content of a `Mapping[str, Any]`.
-- `Mapping`, `tuple`, `X | None`: object, list, null. A dataclass or NamedTuple: an object, whose fields may
-  have metadata (see mzplan.model.stored).
-- `Annotated[T, read]`: a T for which `read(value, name)` returns the value, or raises ValueError.
+- `str`, `bool`, finite `float`, `int` (0 to 2⁵³), Literals of text and IntEnums are stored as they are.
+- `Address` is stored as its text, also as a key. `Any` and the values of a `Mapping[str, Any]` are any JSON.
+- `Mapping`, `tuple` and `X | None` become an object, a list, and null for None. A dataclass or NamedTuple
+  becomes an object. Its fields may have metadata (see mzplan.model.stored).
+- `Annotated[T, read]` is a T that `read(value, name)` reads. It returns the value or raises ValueError.
 """
 
 from __future__ import annotations
@@ -44,13 +43,15 @@ def decode(type_: type[T], value: Any, name: str = "", /, **known: Any) -> T: ..
 @overload
 def decode(type_: Any, value: Any, name: str = "", /, **known: Any) -> Any: ...
 def decode(type_: Any, value: Any, name: str = "", /, **known: Any) -> Any:
-    """A value of a type from its JSON, which errors call `name`. `known`: fields of a dataclass that are not
-    to be read. Raises ValueError."""
+    """Return a value of a type from its JSON. Raises ValueError, in which the value is called `name`.
+
+    `known` gives fields of a dataclass that aren't read from the JSON.
+    """
     return _codec(type_).read(value, name, **known)
 
 
 def encode(value: object) -> dict[str, Any]:
-    """The JSON of a dataclass: its fields in their order, those of mappings in that of their keys."""
+    """Return the JSON of a dataclass: fields in declaration order, mappings sorted by key."""
     type_: Any = type(value)
     document: dict[str, Any] = _codec(type_).written(value)
     return document
@@ -58,7 +59,7 @@ def encode(value: object) -> dict[str, Any]:
 
 class _Codec(NamedTuple):
     read: Read
-    write: Write | None = None  # None: as it is
+    write: Write | None = None  # None: the value is its own JSON
 
     def written(self, value: Any) -> Any:
         return value if self.write is None else self.write(value)
@@ -96,7 +97,7 @@ def _flag(value: Any, name: str) -> bool:
     return value
 
 
-_address = lru_cache(65_536)(Address.parse)  # the same ones, over and over
+_address = lru_cache(65_536)(Address.parse)  # a state repeats each address many times
 
 
 def _read_address(value: Any, name: str) -> Address:
@@ -139,7 +140,7 @@ def _optional(inner: _Codec) -> _Codec:
 
 
 def _list(parts: tuple[Any, ...]) -> _Codec:
-    """`tuple[X, ...]`, or a tuple of so many."""
+    """Return the codec of `tuple[X, ...]`, or of a tuple of fixed length."""
     length = None if parts[-1] is Ellipsis else len(parts)
     items = [_codec(part) for part in parts if part is not Ellipsis]
 
@@ -186,7 +187,7 @@ _SIMPLY = Stored()
 
 
 def _declared(type_: Any) -> dict[str, tuple[Stored, Any]]:
-    """The fields of a dataclass or NamedTuple: how each is stored, and its default."""
+    """Return each field of a dataclass or NamedTuple with its storage metadata and default."""
     if not is_dataclass(type_):
         return dict.fromkeys(getattr(type_, "_fields", ()), (_SIMPLY, ...))
     return {field.name: (field.metadata.get("stored", _SIMPLY), field.default) for field in fields(type_)}
@@ -202,8 +203,10 @@ class _Field(NamedTuple):
 
 
 class _Object:
-    """The codec of a dataclass or NamedTuple. Its fields are looked up when the first one is read or written:
-    it may hold others of its own kind."""
+    """The codec of a dataclass or NamedTuple.
+
+    It looks up the fields at the first read or write, because a type may contain itself.
+    """
 
     def __init__(self, type_: Any):
         self._type = type_
@@ -227,7 +230,7 @@ class _Object:
         return self.make(value, name, known)
 
     def make(self, value: Any, name: str, known: dict[str, Any]) -> Any:
-        """`known` becomes all of its fields."""
+        """Return the object. `known` is extended in place to all of its fields."""
         if type(value) is not dict:
             raise ValueError(f"{name} is not a mapping" if name else "it is not what it should be")
         try:
@@ -255,18 +258,18 @@ class _Object:
 _object = cache(_Object)
 
 
-_CAREFUL = 4_000_000  # bytes; in a larger file, looking for repeated keys takes longer than all the rest
+_CAREFUL = 4_000_000  # bytes; in a larger file, the check for repeated keys would dominate the parse time
 
 
 def parse_json(data: bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for everything that mzplan does not write: NaN, a key
-    twice, another encoding."""
+    """Return the value of a JSON text. Raises ValueError for NaN, a repeated key, or bytes that aren't
+    UTF-8."""
     if not data.strip():
         raise ValueError("it is empty")
     try:
         hook = None if len(data) > _CAREFUL else _once
         content = json.loads(data.decode(), parse_constant=_no_number, object_pairs_hook=hook)
-        if b"\\ud" in data or b"\\uD" in data:  # half of a pair is no character, and could not be written
+        if b"\\ud" in data or b"\\uD" in data:  # an unpaired surrogate could not be written again
             json.dumps(content, ensure_ascii=False).encode()
         return content
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Diagnostics: feedback to a person. Where, what, why, and how to fix it."""
+"""Diagnostics: messages for people. Each says where, what, why, and how to fix it."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from mzplan.model.stored import NOT_STORED, SPARSE, Positive
 
 Severity = Literal["error", "warning", "notice"]
 
-# What a problem means to the program, for the few problems that it treats in their own way.
+# The meaning of a problem to the program, for the few problems that the code treats specially.
 ProblemKind = Literal[
     "",
-    "another-upstream",  # or another target
+    "another-upstream",  # also used for another target
     "checkpoint-missing",
     "collection-missing",
     "damaged",
     "data-loss",  # a new generation can't read everything again
     "destroy-prevented",
-    "edited",  # the state, by hand
+    "edited",  # somebody edited the state by hand
     "missing-package",
     "missing-property",
     "no-permission",
     "no-such-serial",
     "not-found",
     "not-migratable",
-    "not-sent",  # a secret, so the query was not validated
+    "not-sent",  # a secret wasn't sent, so the query wasn't validated
     "offsets-gone",
     "refused-login",
     "steps-given-up",
-    "steps-missing",  # of a collection
+    "steps-missing",  # from a collection
     "stopped-by-hand",
     "target-behind",
     "target-restored",
     "uncommitted",
     "unexplained",
     "unfit",  # the runner can't run the description
-    "unparsed",  # a file: what it declares is not known
+    "unparsed",  # a file couldn't be parsed, so its declarations are unknown
     "unreachable",
 ]
 
@@ -62,7 +62,7 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRange:
-    """Where something was written. Lines and columns count from 1; the end is exclusive."""
+    """A range of text in a file. Lines and columns count from 1; the end is exclusive."""
 
     path: str
     line: Positive
@@ -76,12 +76,12 @@ class SourceRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
-    """One thing that a person should know.
+    """One error, warning or notice for a person.
 
-    - `code`: docs/errors.md explains it to people; `kind` tells the program what the problem means.
+    - `code`: the entry in docs/errors.md that explains it; `kind` tells the program what the problem means.
     - `summary` says what is wrong in a few words, `detail` why, and `hint` how to fix it.
-    - `excerpt`: the source line; a secret in it is masked already.
-    - `addresses`: everything that one cause affects, if there are several; `address` is the first.
+    - `excerpt`: the source line, with secrets masked.
+    - `addresses`: every affected resource, if there are several; `address` is the first.
     """
 
     severity: Severity = "error"
@@ -97,8 +97,8 @@ class Diagnostic:
     exit_code: ExitCode = field(default=ExitCode.ERROR, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the diagnostic as commands show it: without its kind, and without its exit code, because a
-        command has its own."""
+        """Return the diagnostic as commands print it, without `kind` and `exit_code` (a command has its own
+        exit code)."""
         document = encode(self)
         document.pop("kind", None)
         del document["exit_code"]
@@ -106,17 +106,19 @@ class Diagnostic:
 
 
 def sentence(problem: Diagnostic) -> str:
-    """A problem in one paragraph, with its fix: for logs and statuses. The fix keeps its lines, and a
-    statement of SQL its end."""
+    """Return a problem and its fix in one paragraph, for logs and statuses.
+
+    The fix keeps its line breaks, and an SQL statement keeps its `;`.
+    """
     parts = [problem.summary, problem.detail, f"Fix: {problem.hint}" if problem.hint else ""]
     return " ".join(part if part.endswith(";") else f"{part.rstrip('.')}." for part in parts if part)
 
 
 class MzplanError(Exception):
-    """Something that a person must know, and that ends the command.
+    """An error that ends the command and that the user must see.
 
-    Carries diagnostics (all that were found, not just the first) and the exit code. The command line
-    renders it; a traceback is never shown for it.
+    It carries all diagnostics that were found, not only the first, and the exit code. The command line
+    renders it without a traceback.
     """
 
     def __init__(self, diagnostics: Diagnostic | Iterable[Diagnostic], exit_code: ExitCode | None = None):
@@ -128,11 +130,10 @@ class MzplanError(Exception):
 
     @property
     def kind(self) -> ProblemKind:
-        """The kind of the first diagnostic."""
         return self.diagnostics[0].kind
 
 
-def error(  # a short name: errors are written in many places, and each should read as one sentence
+def error(  # a short name, because it is called in many places
     code: str,
     summary: str,
     detail: str = "",
@@ -143,7 +144,7 @@ def error(  # a short name: errors are written in many places, and each should r
     exit_code: ExitCode = ExitCode.ERROR,
     kind: ProblemKind = "",
 ) -> MzplanError:
-    """An MzplanError with one diagnostic."""
+    """Return an MzplanError with one diagnostic."""
     return MzplanError(
         Diagnostic(
             code=code,
@@ -167,19 +168,19 @@ def refusal(
     address: Address | None = None,
     kind: ProblemKind = "",
 ) -> MzplanError:
-    """Return the error of a command that is refused (exit code 7)."""
+    """Return the error of a command that mzplan refuses (exit code 7)."""
     return error(code, summary, detail, hint, address=address, exit_code=ExitCode.REFUSED, kind=kind)
 
 
 def usage_error(
     summary: str, detail: str = "", hint: str = "", *, address: Address | None = None
 ) -> MzplanError:
-    """Return the error of a wrong command line (MZ070, exit code 64)."""
+    """Return the error for a wrong command line (MZ070, exit code 64)."""
     return error("MZ070", summary, detail, hint, address=address, exit_code=ExitCode.USAGE)
 
 
 def notice(summary: str, detail: str = "", hint: str = "", *, address: Address | None = None) -> Diagnostic:
-    """Return a notice (MZ045) about the effect of a change, which needs no fix."""
+    """Return a notice (MZ045) about the effect of a change. It needs no fix."""
     return Diagnostic(
         severity="notice", code="MZ045", summary=summary, detail=detail, hint=hint, address=address
     )

@@ -1,4 +1,4 @@
-"""Events: what has happened to the queries of an instance, as its runner has written it down."""
+"""Events: what happened to the queries of an instance, as its runner recorded it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ EventKind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One of them. `address`: of the query; None for what is of the whole instance.
+    """One event in an instance's log.
 
-    - `kind`: a run has `started` or `stopped`; an attempt has `failed`; a query that had failed runs again
-      (`healed`); a validation was `refused`; `ddl` was run in a target; a `secret` has another value; a
-      `generation` has begun, is dropped or removed; the runner began or ended.
-    - `at`: ISO 8601, UTC. `serial`: the newest that its runner had taken in; `epoch`: that of its lease.
-    - `run_id`, `generation`, `step`: of the run; `step` is the last one that was done, None before the first.
-    - `cause`: of a start or stop. `code`, `detail`: why it failed or was refused; else what there is to say.
-    - `versions`: of the runner, where it begins.
+    - `at`: ISO 8601, UTC.
+    - `kind`: a run `started` or `stopped`; an attempt `failed`; a failed query runs again (`healed`); a
+      validation was `refused`; `ddl` ran in a target; a `secret` has a new value; a `generation` was begun,
+      dropped or removed; the runner began or ended.
+    - `address`: the query; None for an event of the whole instance.
+    - `serial`: the newest serial that the runner had read; `epoch`: the epoch of its lease.
+    - `run_id`, `generation`: of the run. `step`: its last finished step; None before the first.
+    - `cause`: why the query started or stopped.
+    - `code`, `detail`: why the query failed or was refused; for other events, `detail` explains the event.
+    - `versions`: the runner's versions, in the event of its beginning.
     """
 
     at: Time

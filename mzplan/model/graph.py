@@ -1,8 +1,8 @@
-"""The dependency graph: what must come before what, what a change can reach, and why.
+"""The dependency graph: the order of resources, what a change reaches, and through which resources.
 
-The graph and what is asked of it are networkx's. Importing that costs about as much CPU as half of a small
-plan, so it happens when the first question is asked that needs it: a plan with a change to propagate, a
-cycle to report, a drawing. A plan without changes asks none. Everything is linear in nodes and edges.
+The graph and its algorithms are networkx's. Importing networkx costs about half the CPU time of a small plan.
+So it is imported by the first question that needs it: a change to propagate, a cycle to report, a drawing. A
+plan without changes never imports it. Everything is linear in nodes and edges.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class HasReferences(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """What a change of a resource would restart, and which queries downstream would keep running."""
+    """The queries that a change of a resource restarts, and the queries downstream that keep running."""
 
     address: Address
     restarts: tuple[Address, ...]
@@ -36,10 +36,10 @@ class Impact:
 
 
 class DependencyGraph:
-    """Addresses, and for each of them what it depends on.
+    """Addresses and their dependencies.
 
-    An address that is only depended on, and never given itself, is a node too (a dangling reference is
-    for validation to report, not for the graph).
+    An address that appears only as a dependency is also a node. Validation reports dangling references; the
+    graph doesn't.
     """
 
     def __init__(self, dependencies: Mapping[Address, Iterable[Address]]):
@@ -49,15 +49,18 @@ class DependencyGraph:
 
     @classmethod
     def of(cls, resources: Mapping[Address, HasReferences]) -> DependencyGraph:
-        """The graph of the resources of a Configuration, or of a State."""
+        """Return the graph of the resources of a Configuration or a State."""
         return cls({address: resource.references.values() for address, resource in resources.items()})
 
     @classmethod
     def of_both(
         cls, wanted: Mapping[Address, HasReferences], committed: Mapping[Address, HasReferences]
     ) -> DependencyGraph:
-        """The graph with the references of both: who uses something now, or will. It may have a cycle
-        where neither alone has one, so it is for reach, not for order."""
+        """Return the graph with the references of both: every resource that uses another one now or will use
+        it.
+
+        Use it for reach, not for order: it may have a cycle although neither side has one.
+        """
         edges: dict[Address, list[Address]] = {}
         for resources in (wanted, committed):
             for address, resource in resources.items():
@@ -75,9 +78,10 @@ class DependencyGraph:
 
     @cached_property
     def _graph(self) -> networkx.DiGraph[Address]:
-        """With an edge from each dependency to each of its dependents: the way that a change goes.
+        """The networkx graph, with an edge from each dependency to each of its dependents, as a change
+        propagates.
 
-        In the order of addresses, so that ties do not depend on the order of files.
+        Nodes are added in the order of addresses, so that ties don't depend on the order of files.
         """
         import networkx
 
@@ -88,16 +92,18 @@ class DependencyGraph:
         return graph
 
     def dependencies(self, address: Address) -> tuple[Address, ...]:
-        """What the address refers to directly, in the order of its references."""
+        """Return the addresses that `address` refers to directly, in the order of its references."""
         return self._dependencies.get(address, ())
 
     def dependents(self, address: Address) -> list[Address]:
-        """What refers to the address directly, sorted."""
+        """Return the addresses that refer to `address` directly, sorted."""
         return list(self._graph.successors(address)) if address in self._graph else []
 
     def reach(self, addresses: Iterable[Address]) -> set[Address]:
-        """Everything that depends on any of the addresses, at any depth. The addresses themselves are left
-        out, unless one depends on another."""
+        """Return everything that depends on any of the addresses, at any depth.
+
+        The addresses themselves are left out, unless one depends on another.
+        """
         if not (start := list(addresses)):
             return set()
         import networkx
@@ -105,7 +111,7 @@ class DependencyGraph:
         return {user for _, user in networkx.edge_bfs(self._graph, start)}
 
     def requirements(self, addresses: Iterable[Address]) -> set[Address]:
-        """Everything that any of the addresses depends on, at any depth."""
+        """Return everything that any of the addresses depends on, at any depth."""
         if not (start := list(addresses)):
             return set()
         import networkx
@@ -113,10 +119,9 @@ class DependencyGraph:
         return {used for used, _, _ in networkx.edge_bfs(self._graph, start, orientation="reverse")}
 
     def order(self, subset: Iterable[Address] | None = None) -> list[Address]:
-        """The addresses (all, or a subset) in dependency order, and by address where it leaves a choice.
+        """Return the addresses (all, or a subset) in dependency order; ties are sorted by address.
 
-        An address comes in the generation after the last of its dependencies, so the order of a subset is
-        that of the whole. Raises networkx.NetworkXUnfeasible for a cycle.
+        A subset keeps the order of the whole. Raises networkx.NetworkXUnfeasible for a cycle.
         """
         chosen = set(self._dependencies if subset is None else subset)
         if not chosen:
@@ -132,9 +137,9 @@ class DependencyGraph:
         ]
 
     def cycles(self) -> list[tuple[Address, ...]]:
-        """One cycle of each group of addresses that depend on each other, each from its first address.
+        """Return one cycle of each group of addresses that depend on each other, from its first address.
 
-        `(a, b)` means a depends on b and b on a. Empty, and without networkx, for a graph that has none.
+        `(a, b)` means that a depends on b and b on a. Doesn't import networkx if there is no cycle.
         """
         if not self._has_cycle():
             return []
@@ -159,8 +164,11 @@ class DependencyGraph:
         return False
 
     def impact(self, address: Address) -> Impact:
-        """What a change of one resource would restart: itself, if it is a query, or the queries that hold
-        it inlined, through connections at any depth; and what is downstream of those."""
+        """Return the queries that a change of one resource restarts, and the queries downstream of them.
+
+        A change restarts the resource itself, if it is a query, and the queries that hold the resource
+        inlined through connections, at any depth.
+        """
         import networkx
 
         inlined = networkx.subgraph_view(self._graph, filter_edge=lambda used, _: used.kind == "connection")
@@ -170,8 +178,7 @@ class DependencyGraph:
         return Impact(address, tuple(sorted(restarts, key=natural)), tuple(sorted(downstream, key=natural)))
 
     def chains(self, cause: Address) -> dict[Address, list[Address]]:
-        """For everything that a cause reaches, one of the shortest chains from the cause to it, both
-        included: why it is reached."""
+        """Return a shortest chain from the cause to each address that it reaches, both ends included."""
         import networkx
 
         chains: dict[Address, list[Address]] = networkx.single_source_shortest_path(self._graph, cause)

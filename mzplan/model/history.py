@@ -1,8 +1,8 @@
-"""History: what each commit of the state records of itself, and how it has ended.
+"""History: what each commit of the state records about itself, and its outcome.
 
-The record is part of the State that it commits (`State.commit`). How a commit has ended is known only later,
-and a committed state is never rewritten: that is a CommitOutcome beside it, written once. All text in both is
-safe to print: whoever makes one has escaped what could reorder or hide.
+The record is part of the State that it commits (`State.commit`). The outcome is known only later, and a
+committed state is never rewritten. So it is stored beside the state as a CommitOutcome, written once. All
+text in both is safe to print: their creators escape characters that could reorder or hide text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mzplan.model.address import Address
 from mzplan.model.stored import SPARSE, Positive, text_like
 from mzplan.model.times import instant
 
-# `committed`: by a command that waits for nobody (`state mv`); the others as of queries, the worst of them.
+# `committed`: by a command that doesn't wait for queries (`state mv`). Others: the worst status of a query.
 CommitStatus = Literal["applied", "committed", "pending", "rejected", "failed"]
 
 
@@ -24,8 +24,12 @@ Time = Annotated[str, text_like(lambda text: instant(text) is not None, "a time"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitRevision:
-    """What was checked out. `clean`: whether the tree was as that commit has it, apart from what mzplan
-    writes itself; None where git could not say so in time. `subject`: the first line of its message."""
+    """The git commit that was checked out.
+
+    - `clean`: whether the tree matched the commit, apart from files that mzplan writes; None if git timed
+      out.
+    - `subject`: the first line of the commit's message.
+    """
 
     commit: str
     clean: bool | None = None
@@ -34,16 +38,18 @@ class GitRevision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord:
-    """Who has committed a serial, when, from what, and why.
+    """Who committed a serial, when, from what, and why.
 
-    - `time`: ISO 8601, UTC. `command`: `apply`, `state mv`.
-    - `user`, `host`: of the process. `actor`, `ci`: whom a CI names as the one who started it, and which CI.
-    - `message`: what `-m` gave; else the subject of the git commit (`HEAD+ (…)` where files differed), or
-      what the command says of itself.
-    - `digest`: of the plan that was committed (see plan.file.digest_of_plan); `summary`: its changes by
-      action, without those that are 0. Empty where no plan was (`state push`).
-    - `losses`: by source that begins anew, what could not be read again, as far as that was known then; its
-      command has allowed it.
+    - `time`: ISO 8601, UTC.
+    - `command`: `apply`, `state mv`.
+    - `user`, `host`: of the process.
+    - `actor`, `ci`: the person that a CI system names as having started the job, and the CI system.
+    - `message`: the text of `-m`; else the subject of the git commit (`HEAD+ (…)` if files differed), or the
+      command's own description.
+    - `digest`: of the committed plan (see plan.file.digest_of_plan); empty without a plan (`state push`).
+    - `summary`: the plan's changes by action, without zeros; empty without a plan.
+    - `losses`: by source with a new generation, the records that can't be read again, as known at the commit.
+      The command allowed the loss.
     """
 
     time: Time
@@ -61,7 +67,8 @@ class CommitRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOutcome:
-    """A query that had not converged when its command ended: why, in words, and the code of errors.md."""
+    """A query that hadn't converged when its command ended: the reason in words, and the code of
+    errors.md."""
 
     status: Literal["pending", "rejected", "failed"]
     reason: str = field(default="", metadata=SPARSE)
@@ -70,8 +77,11 @@ class QueryOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOutcome:
-    """How a commit had ended when its command did. `seconds`: how long the command has followed it.
-    `converged`: how many queries had; `open`: those that had not."""
+    """The outcome of a commit when its command ended.
+
+    - `seconds`: how long the command followed the commit.
+    - `converged`: how many queries had converged; `open`: the queries that had not.
+    """
 
     lineage: str
     serial: Positive
@@ -84,8 +94,7 @@ class CommitOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """One serial. `outcome`: None where nobody has seen how it ended: its command was killed, or still
-    follows it."""
+    """One serial. `outcome` is None if its command was killed or still follows the commit."""
 
     serial: int
     current: bool

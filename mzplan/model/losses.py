@@ -1,4 +1,4 @@
-"""What a new generation of a source, which reads anew, could not read again."""
+"""Loss: the records that a new generation of a source can't read again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """`lost` of `read` records (or whatever `unit` says, in the plural) that the collection holds; None where
-    they can't be counted. `where`: which ones, and why, for people."""
+    """Records in a collection that its source can no longer read.
+
+    - `lost`, `read`: the number of lost records, out of those that the collection holds; None if unknown.
+    - `unit`: the plural noun to count, such as "records".
+    - `where`: which records are lost and why, for people.
+    """
 
     lost: int | None
     read: int | None
@@ -21,7 +25,7 @@ class Loss:
 
 
 def as_warning(address: Address, loss: Loss) -> Diagnostic:
-    """A loss for people, as a plan and an apply that allows it show it."""
+    """Return the warning that a plan shows for a loss, and an apply that allows it."""
     counted = (
         f"{loss.lost:,} of {loss.read:,} {loss.unit}" if loss.lost is not None else loss.unit.capitalize()
     )
@@ -39,7 +43,7 @@ def as_warning(address: Address, loss: Loss) -> Diagnostic:
 
 
 def losses_of(found: Iterable[Diagnostic]) -> dict[Address, str]:
-    """By source, the losses among the diagnostics, each in one line: how much was lost, and which records."""
+    """Return the losses among the diagnostics by source, each in one line: how many records, and which."""
     lost = [diagnostic for diagnostic in found if diagnostic.kind == "data-loss"]
     wheres = [loss.detail.partition("\n")[0].removesuffix(".") for loss in lost]
     return {
@@ -50,5 +54,5 @@ def losses_of(found: Iterable[Diagnostic]) -> dict[Address, str]:
 
 
 def as_refusal(warned: Diagnostic) -> Diagnostic:
-    """The error for a loss that nobody has allowed."""
+    """Return the error for a loss that isn't allowed."""
     return replace(warned, severity="error", exit_code=ExitCode.REFUSED)

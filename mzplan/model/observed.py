@@ -1,4 +1,4 @@
-"""What runners observe: of their queries, of themselves, and of the last hour, minute by minute."""
+"""What runners observe: of their queries, of themselves, and samples of the last hour."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from mzplan.model.stored import (
 )
 from mzplan.model.tasks import TaskOutcome
 
-DIGITS = 3  # of a measure, after the point
+DIGITS = 3  # of a measure, after the decimal point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versions:
-    """The releases that a runner is made of: `kafka` is that of Spark's connector for it."""
+    """The releases in a runner; `kafka` is the version of Spark's Kafka connector."""
 
     mzplan: str
     spark: str
@@ -36,29 +36,32 @@ class Versions:
         return f"Spark {self.spark} and Delta {self.delta}"
 
     def stores_as(self, other: Versions) -> bool:
-        """Whether both write a checkpoint with the same Spark and Delta."""
+        """Whether both write checkpoints with the same Spark, Delta and Kafka connector."""
         return (self.spark, self.delta, self.kafka) == (other.spark, other.delta, other.kafka)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What a QueryReport and an Observation say in the same words.
+    """The fields that a QueryReport and an Observation share.
 
     - `step`: the number of the last finished micro-batch; -1 before the first one.
     - `input_rows_per_second`, `processed_rows_per_second`: of the last micro-batch.
-    - `left_out`: malformed records that this run has skipped or kept aside (`on_error`).
-    - `resumed`: where this run has gone on: `step`, the last one before it, and `position`, Spark's entry in
-      the offset log after that; None of one that has begun anew. `run_rows`: rows since.
-    - `written_with`: with what its checkpoint was last written, where this run has others and no step yet.
-    - `tasks_done`: the newest tasks of its generation that are done.
-    - `started_because`: why this run was started; None where another runner has started it.
-    - `batch_seconds`: how long the last micro-batch of this run has taken. `latency_seconds`: how long the
-      oldest record of it was on its way when it ended (docs/metrics.md); None where that is
-      not known.
-    - `state_rows`, `state_bytes`: how much state the query keeps after its last micro-batch.
-      `watermark_timestamp_seconds`: its watermark, in seconds since the epoch; None before a first one.
-      `late_rows`: rows that this run has dropped because they came behind the watermark. All of them are None
-      of a query that keeps no state, and of a run without a micro-batch.
+    - `left_out`: malformed records that this run has skipped or set aside (`on_error`).
+    - `resumed`: where this run resumed: `step`, the last one before the run, and `position`, Spark's next
+      entry in the offset log. None if the run started from the beginning.
+    - `run_rows`: the rows since then.
+    - `written_with`: the versions that last wrote the checkpoint, if this run has other versions and no step
+      yet.
+    - `tasks_done`: the newest finished tasks of the query's generation.
+    - `started_because`: why this run was started; None if another runner started it.
+    - `batch_seconds`: the duration of this run's last micro-batch.
+    - `latency_seconds`: the age of that micro-batch's oldest record when the micro-batch ended
+      (docs/metrics.md); None if unknown.
+    - `state_rows`, `state_bytes`: the size of the query's state after its last micro-batch.
+    - `watermark_timestamp_seconds`: the watermark, in seconds since the epoch; None before the first one.
+    - `late_rows`: rows behind the watermark that this run has dropped.
+
+    State, watermark and late rows are None for a stateless query, and before the run's first micro-batch.
     """
 
     step: FromMinusOne = -1
@@ -98,7 +101,8 @@ class RunFacts:
     )
 
     def longest(self, since: float) -> float:
-        """Return the seconds of the last micro-batch, or `since`, those since it ended, if that is more."""
+        """Return the seconds of the last micro-batch, or `since` (the seconds since it ended) if that is
+        more."""
         return max(since, self.batch_seconds or 0.0)
 
 
@@ -108,15 +112,18 @@ MEASURES: Mapping[str, Measure] = {
 
 
 def facts_of(run: RunFacts) -> dict[str, Any]:
-    """The fields of RunFacts, with measures as exact as they are stored."""
+    """Return the fields of RunFacts, with measures rounded as they are stored."""
     facts = {fact.name: getattr(run, fact.name) for fact in fields(RunFacts)}
     return facts | {name: round(facts[name], DIGITS) for name in MEASURES if facts[name] is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How a canary ended, as its runner has decided once and for all. `condition`, `reason` and `code` are
-    of a canary that has not passed: rejected before anything was stopped, or failed."""
+    """How a canary ended. The runner decides it once.
+
+    `condition`, `reason` and `code` describe a canary that didn't pass: it failed, or it was rejected before
+    any query was stopped.
+    """
 
     serial: int
     passed: bool
@@ -132,7 +139,7 @@ Condition = Literal["running", "degraded", "starting", "paused", "rejected", "fa
 LagUnit = Literal["records", "rows", "steps", "bytes"]
 
 
-PastStep = tuple[int, int | None, int | None]  # its number, when (seconds since the epoch), and its rows
+PastStep = tuple[int, int | None, int | None]  # step number, time in seconds since the epoch, rows
 
 
 Awaited = Literal["waiting for Spark", "to be started", "in the first batch"]
@@ -140,10 +147,15 @@ Awaited = Literal["waiting for Spark", "to be started", "in the first batch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What a runner has counted of a query since it began to lead, over all of its runs: they never go back,
-    and another runner begins at 0. `batches`: micro-batches that have ended. `rows`: those that they have
-    written to the collection (source) or the target (sink), where that is known. `restarts`: starts but for
-    the first. `retries`: attempts after one that has failed. `starts`: all of them, by cause."""
+    """A runner's counts for a query since the runner began to lead, over all runs of the query.
+
+    They never decrease. Another runner starts again at 0.
+
+    - `batches`: finished micro-batches.
+    - `rows`: the rows that they wrote to the collection (source) or the target (sink), if known.
+    - `restarts`: all starts except the first. `retries`: attempts after a failed one.
+    - `starts`: all starts, by cause.
+    """
 
     rows: int = 0
     batches: int = 0
@@ -154,32 +166,33 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation(RunFacts):
-    """One streaming query, as its runner observes it: what is known of its run (RunFacts), and besides:
+    """One streaming query, as its runner observes it.
 
-    - `digest`, `generation`: of the description that runs, or ran last. `wanted_digest`, `wanted_generation`:
-      of the committed one that the runner last tried to reach. They differ while a change is pending, was
-      rejected, or has failed.
+    - `digest`, `generation`: of the description that runs, or ran last.
+    - `wanted_digest`, `wanted_generation`: of the committed description that the runner last tried to run.
+      They differ from the first two while a change is pending, was rejected, or has failed.
     - `query_id`, `run_id`: Spark's ids of the query and of this run; None before the first start.
-    - `lag`: what of the upstream is not read yet, as a number of `lag_unit`; None where that is unknown. Of a
-      query that does not run: what waits for it.
-    - `backlog`: what the upstream says of what waits, by name: `records`; `steps` that are durable, and the
-      `rows` in them; of a log that it keeps for the query `lag_bytes` still to be read and `retained_bytes`
-      kept. None for an upstream that says nothing.
-    - `total_rows`: of all its steps: written to the collection (source) or the target (sink). `last_rows`,
-      `last_batch_at` (seconds since the epoch): of the last step that was recorded.
-    - `last_steps`: that one and a few before it, the newest first.
+    - `lag`: how much of the upstream isn't read yet, in `lag_unit`; None if unknown. A stopped query has it
+      too.
+    - `backlog`: what the upstream reports as waiting, by name. `records`; durable `steps`, and the `rows` in
+      them; for a log that the upstream keeps for the query, the unread `lag_bytes` and the `retained_bytes`.
+      None if the upstream reports nothing.
+    - `total_rows`: of all steps: rows written to the collection (source) or the target (sink).
+    - `last_rows`, `last_batch_at` (seconds since the epoch): of the last recorded step.
+    - `last_steps`: the last step and a few before it, newest first.
     - `warning`: why a running query needs attention.
-    - `error`, `error_code`, `error_kind`: why the last attempt failed or was rejected. `failures`: how many
-      attempts have failed in a row; `retry_at` (seconds since the epoch) when the next is due, if ever.
-    - `at_fault`: the connection that does not answer, or refuses, while the query needs it; `fault` says how;
-      `fault_fix` what mends it, where a server has answered; `fault_since` (seconds since the epoch) when
-      that was first seen.
-    - `quiet_since`: seconds since the Unix epoch. Set while one micro-batch takes longer than a minute: the
-      time when the one before it ended.
-    - `upstream`: the identity of what the query reads (for Kafka: cluster, topic and number of partitions).
-    - `loss`: what a new generation of a source could not read again now, where its runner looks for that.
-    - `held`: what the query waits for, in words: a canary (meanwhile its last accepted description runs), or
-      the runner of another instance (it starts here once that one has stopped it).
+    - `error`, `error_code`, `error_kind`: why the last attempt failed or was rejected.
+    - `failures`: how many attempts in a row have failed. `retry_at` (seconds since the epoch): when the next
+      one is due; None if there is none.
+    - `at_fault`: the connection that doesn't answer, or refuses, while the query needs it. `fault` describes
+      the fault, `fault_fix` is its fix, if a server answered. `fault_since` (seconds since the epoch): when
+      it was first seen.
+    - `quiet_since`: set while a micro-batch takes longer than a minute: when the one before it ended, in
+      seconds since the epoch.
+    - `upstream`: the identity of the query's upstream (for Kafka: cluster, topic and number of partitions).
+    - `loss`: what a new generation of the source couldn't read again now, if its runner looks for losses.
+    - `held`: what the query waits for, in words. Either a canary (meanwhile the last accepted description
+      runs), or the runner of another instance that still has to stop the query.
     """
 
     address: Address = field(metadata=KEY)
@@ -214,9 +227,11 @@ class Observation(RunFacts):
 
     @property
     def health(self) -> Condition:
-        """Its condition, but `degraded` where it runs, and a connection that it needs is at fault. That is
-        not stored: what follows what was committed goes by whether it runs."""
-        is_at_fault = self.at_fault is not None and not self.held  # what is held runs on as before
+        """The condition, or `degraded` if the query runs while a connection that it needs is at fault.
+
+        `degraded` is never stored: apply waits only until the query runs.
+        """
+        is_at_fault = self.at_fault is not None and not self.held  # a held query runs on as before
         return "degraded" if self.condition == "running" and is_at_fault else self.condition
 
     loss: Loss | None = field(default=None, metadata=SPARSE)
@@ -224,17 +239,23 @@ class Observation(RunFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What the runner of an instance observes. `serial` is the newest state serial it has taken in;
-    `heartbeat` is seconds since the Unix epoch, UTC; `secrets` are digests of the values that queries run
-    with, by reference, and `rotated` the references that had another value at the runner's last look;
-    `canaries` are verdicts on those that went first;
-    `foreign` are queries in its application that it has not started, by name. `secret_values_in_use` counts
-    the messages of commands whose secret values the runner uses. `opening_since`: since when its Spark starts
-    (seconds since the epoch), None once it runs; `opened_in`: how many seconds that has taken. `versions`:
-    of the runner, None until its Spark runs, and of one that has none. `replaced`: the release that was
-    installed in the place of that while it runs; "" for none. `ended`: why this runner has ended, as a
-    sentence; "" while it runs, and if it was stopped. `cores`: how many the queries share, if these don't
-    suffice; then `slowest` says for how many seconds the slowest query keeps its rows waiting."""
+    """What the runner of an instance observes.
+
+    - `heartbeat`: seconds since the epoch.
+    - `serial`: the newest state serial that the runner has read; -1 before the first.
+    - `secrets`: digests of the secret values that queries run with, by reference.
+    - `rotated`: references whose secret had another value when the runner last looked.
+    - `canaries`: the verdicts on the canaries.
+    - `foreign`: the names of queries in the application that the runner hasn't started.
+    - `secret_values_in_use`: how many commands have sent secret values that the runner now uses.
+    - `opening_since`: when Spark began to start (seconds since the epoch); None once it runs.
+    - `opened_in`: how many seconds Spark took to start.
+    - `versions`: of the runner; None until Spark runs, and for a runner without Spark.
+    - `replaced`: the release that was installed over the runner's own while it runs; "" if none was.
+    - `ended`: why this runner ended, as a sentence; "" while it runs, and if it was stopped.
+    - `cores`: how many cores the queries share, if these are too few; else 0.
+    - `slowest`: if so, how many seconds the slowest query keeps its rows waiting.
+    """
 
     instance: InstanceName
     epoch: int
@@ -255,7 +276,7 @@ class Status:
     slowest: float | None = field(default=None, metadata=SPARSE)
 
     def awaits(self, address: Address) -> Awaited:
-        """What a query that is starting has come to."""
+        """Return the stage that a starting query has reached."""
         if self.opening_since is not None:
             return "waiting for Spark"
         seen = self.observations.get(address)
@@ -267,13 +288,16 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """Which runner leads an instance. `heartbeat` in seconds since the epoch, `ttl` in seconds.
+    """Which runner leads an instance.
 
-    A lease has lapsed when `heartbeat + ttl` is past, when it was released, or when its owner is known
-    to be dead (same host and `pid_space`, no such process). `pid_space` says where the pid means something:
-    a boot of a machine and a namespace of pids; "" where the system has none.
-    Whoever takes it over has a higher `epoch`, the fencing token: one sequence for all instances of the
-    project.
+    A lease has lapsed if `heartbeat + ttl` is past, if it was released, or if its owner is known to be dead
+    (same host and `pid_space`, no such process).
+
+    - `heartbeat`: seconds since the epoch. `ttl`: seconds.
+    - `epoch`: the fencing token. A runner that takes the lease over gets a higher one. All instances of a
+      project share one sequence.
+    - `pid_space`: where `pid` is valid: one boot of a machine and one pid namespace; "" if the system has
+      none.
     """
 
     instance: InstanceName
@@ -289,14 +313,16 @@ class Lease:
 
 
 SAMPLED_EVERY = 60.0  # seconds between two samples
-SAMPLES_KEPT = 60  # samples of each query
-Sample = tuple[int, float, int | None, Condition]  # seconds since the epoch; rows/s; lag in the query's unit
-Recent = Mapping[Address, tuple[Sample, ...]]  # the oldest first
+SAMPLES_KEPT = 60  # per query
+Sample = tuple[int, float, int | None, Condition]  # seconds since the epoch, rows/s, lag, condition
+Recent = Mapping[Address, tuple[Sample, ...]]  # oldest first
 
 
 def sampled(recent: Recent, observations: Mapping[Address, Observation], now: float) -> Recent:
-    """With one more sample of each query, at `now` in seconds since the epoch; those that are gone are
-    forgotten, as is what is older than an hour."""
+    """Return the samples with a new one for each query, at `now` (seconds since the epoch).
+
+    Drops queries that are no longer observed, and samples older than an hour.
+    """
     oldest = now - SAMPLED_EVERY * SAMPLES_KEPT
     return {
         address: (

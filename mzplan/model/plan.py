@@ -1,4 +1,4 @@
-"""Plan: the difference, as immutable data. Read by a person, by a machine and by apply."""
+"""Plan: the difference, as immutable data that people, machines and apply read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAN_FORMAT_VERSION = "1.0"
 Action = Literal["create", "update", "restart", "replace", "delete", "move"]
 ACTIONS: tuple[Action, ...] = ("create", "update", "restart", "replace", "delete", "move")
 
-# In order of weight. `none`: a resource that runs nothing of its own and reaches nobody.
+# From the lightest to the heaviest. `none`: the resource runs nothing itself and affects no query.
 Effect = Literal["none", "in-place", "restart", "replace", "forbidden"]
 EFFECTS: tuple[Effect, ...] = ("none", "in-place", "restart", "replace", "forbidden")
 
@@ -27,14 +27,17 @@ FATES: tuple[Fate, ...] = ("create", "update", "restart", "replace", "delete", "
 
 
 def heaviest(effects: list[Effect]) -> Effect:
-    """The heaviest of several effects (`none` for an empty list)."""
+    """Return the heaviest of several effects; `none` for an empty list."""
     return max(effects, key=EFFECTS.index, default="none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldChange:
-    """One leaf of a diff. `path` is `security.sasl.username` or `brokers[0]`; `before`/`after` are
-    None where the leaf is absent, and always None where `sensitive`."""
+    """One changed leaf in a resource's body.
+
+    `path` is `security.sasl.username` or `brokers[0]`. `before` and `after` are None if the leaf is absent,
+    and always None if it is `sensitive`.
+    """
 
     path: str
     before: Any
@@ -44,16 +47,20 @@ class FieldChange:
 
     @property
     def property_name(self) -> str:
-        """The property of the resource that the leaf is in: `security` of `security.sasl.username`."""
+        """The top-level property that holds the leaf: `security` for `security.sasl.username`."""
         return self.path.partition(".")[0].partition("[")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One planned step. `before` is the committed record, `after` the record to commit (None for a delete;
-    a create gets its id at commit). `ways`: of each cause that
-    it does not name itself, the connections in between, from its own on. `cause`: what its query is started
-    or stopped for, where that is not a change of the configuration."""
+    """One planned change of a resource.
+
+    - `before`: the committed record; None for a create.
+    - `after`: the record to commit; None for a delete. A create gets its id at commit.
+    - `ways`: for each cause that the resource doesn't refer to itself, the connections that lead to it, its
+      own first.
+    - `cause`: why the query is started or stopped, if not because of a configuration change.
+    """
 
     address: Address
     action: Action
@@ -70,8 +77,11 @@ class Change:
 
     @property
     def fate(self) -> Fate:
-        """What happens to the resource, whatever kind of edit does that: a renamed query restarts, one whose
-        `paused` changes pauses, and of one that is paused already nothing does."""
+        """What happens to the resource, whichever kind of edit causes it.
+
+        A renamed query restarts. A query whose `paused` changes pauses or resumes. A paused query doesn't
+        restart.
+        """
         before, after = self.before, self.after
         if self.address.kind == "connection" or before is None or after is None:
             return self.action
@@ -85,13 +95,13 @@ class Change:
 
     @property
     def migrates_rows(self) -> bool:
-        """Whether it is replaced by a generation that begins with the rows it has, and reads none again."""
+        """Whether the next generation begins with the existing rows, so that none is read again."""
         return self.action == "replace" and self.after is not None and self.after.predecessor is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """Committed, but not converged: what the status says about it."""
+    """A query that is committed but hasn't converged, and what its status says."""
 
     address: Address
     condition: str
@@ -100,7 +110,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftItem:
-    """A place where reality has left the state. `kind` is one of interface.md's."""
+    """One difference between reality and the state. interface.md lists the kinds."""
 
     address: str
     kind: str
@@ -111,15 +121,17 @@ class DriftItem:
 class Plan:
     """The difference between a Configuration (or an operation on the state) and the State.
 
-    `variables` are those that the configuration was read with (see Configuration.variables). `feeds` says
-    what each query downstream uses of what is in the plan, as (used, user). `canaries` go first, where that
-    was asked for. `resuming` are queries that a canary of an earlier serial held back when it failed, and
-    that canary: applying the plan lets them go. `environment`: of which of the project's environments it is,
-    and no other takes it; "" in a project without any. `settings`: how runners are to work, None where the
-    state says so already; `settings_changes`: what of mzplan.yaml changes for them, with declared instances.
-    `started`: why that runs which its changes stop, where a runner has said so.
-    `targets`, `replacing`: the addresses of `--target` and `--replace`, to make the same plan again.
-    `losing`: queries whose replace can't read all their rows again, as far as the runners' statuses say.
+    - `variables`: the variables that the configuration was read with (see Configuration.variables).
+    - `feeds`: which changed resources the queries downstream use, as (used, user).
+    - `canaries`: the queries that run first, if requested.
+    - `resuming`: a failed canary of an earlier serial and the queries it holds. Applying the plan releases
+      them.
+    - `environment`: the environment that the plan is for; no other accepts it. "" in a project without any.
+    - `settings`: the runners' settings; None if the state already has them.
+    - `settings_changes`: what changes in the runners' settings and the declared instances of mzplan.yaml.
+    - `started`: why the queries that the plan stops were started, if a runner reported it.
+    - `targets`, `replacing`: the addresses of `--target` and `--replace`, to make the same plan again.
+    - `losing`: queries whose replace can't read all their rows again, according to the runners' statuses.
     """
 
     format_version: str = PLAN_FORMAT_VERSION
@@ -149,19 +161,19 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether applying it would commit nothing."""
+        """Whether applying the plan would commit nothing."""
         settles = self.instances_changed or self.settings_changes
         return not self.changes and not settles and not self.resuming
 
     def fates(self) -> dict[Fate, int]:
-        """How many changes of each fate."""
+        """Return the number of changes of each fate."""
         counts: dict[Fate, int] = dict.fromkeys(FATES, 0)
         for change in self.changes:
             counts[change.fate] += 1
         return counts
 
     def summary(self) -> dict[str, int]:
-        """How many changes of each action."""
+        """Return the number of changes of each action."""
         counts: dict[str, int] = dict.fromkeys(ACTIONS, 0)
         for change in self.changes:
             counts[change.action] += 1

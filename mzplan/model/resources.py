@@ -17,8 +17,8 @@ Body = Mapping[str, Any]
 InstanceType = Literal["embedded", "dry", "cluster"]
 DEFAULT_INSTANCE = "local"
 
-STATE_CONFIG_VARIABLE = "MZPLAN_STATE_CONFIG"  # the file that `state:` is taken from
-ENVIRONMENT_VARIABLE = "MZPLAN_ENV"  # the environment that a command is about
+STATE_CONFIG_VARIABLE = "MZPLAN_STATE_CONFIG"  # the file that `state:` is read from
+ENVIRONMENT_VARIABLE = "MZPLAN_ENV"  # the environment that a command works on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,12 @@ class Instance:
 class Resource:
     """A declared connection, source, view or sink.
 
-    `body` is normalised: variables filled in, values equal to their default left out, keys sorted;
-    connections appear by name and secrets as references, exactly as they will stand in the state.
-    `references` maps the property that refers (`"connection"`, `"from"`) to what it refers to. `assumed`: by
-    path, what is in the body although the file says nothing of it (`x-assumed`). `template`: where
-    the `for_each` is that makes it, as `sources.shop` ("": it is written out). `through`: the views by whose
-    names its file says what it reads, and whose SQL is in its body (`materialize: false`).
+    - `body`: normalised, exactly as the state will hold it. Variables are filled in, default values left out,
+      keys sorted. Connections appear by name and secrets as references.
+    - `references`: maps the property that refers (`"connection"`, `"from"`) to the resource it refers to.
+    - `assumed`: by path, values in the body that the file doesn't mention (`x-assumed`).
+    - `template`: the `for_each` that generates the resource, such as `sources.shop`; "" if it is written out.
+    - `through`: the views that the file names as inputs and whose SQL is inlined (`materialize: false`).
     """
 
     address: Address
@@ -68,8 +68,11 @@ def start_command(instance: Instance, environment: str = "") -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How failed queries are tried again: after `first` seconds, doubled each time up to `last`; not any more
-    after `budget` failures in a row (None: always)."""
+    """How failed queries are retried.
+
+    The backoff starts at `first` seconds and doubles up to `last`. After `budget` failures in a row, the
+    runner stops retrying (None: never).
+    """
 
     first: Wait = 1.0
     last: Wait = 60.0
@@ -86,9 +89,14 @@ class MetricsPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEventSettings:
-    """Which OpenLineage server a runner sends run events to; "" where only its environment may name one.
-    `api_key` is a secret reference, or "". `timeout`: seconds for one answer; `interval`: seconds between two
-    events of a run that goes on. `namespace`: that of the jobs, "" for the project's name."""
+    """The OpenLineage server that a runner sends run events to.
+
+    - `url`: "" if only the runner's environment may name a server.
+    - `api_key`: a secret reference, or "".
+    - `timeout`: seconds to wait for an answer.
+    - `interval`: seconds between two events of a run in progress.
+    - `namespace`: of the jobs; "" for the project's name.
+    """
 
     url: str = ""
     api_key: str = ""
@@ -99,10 +107,12 @@ class RunEventSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerSettings:
-    """What mzplan.yaml says of how runners work, which they do once it is committed.
+    """The settings in mzplan.yaml for runners, which take effect when they are committed.
 
-    `retain_dropped`: seconds that unclaimed storage stays. `metrics`: by instance. Where the state itself is,
-    is not part of it: a runner must know that before it can read what is committed.
+    The location of the state isn't one of them: a runner must know it before it can read the state.
+
+    - `retain_dropped`: seconds that unclaimed storage stays.
+    - `metrics`: by instance.
     """
 
     retain_dropped: Seconds = 7 * 86_400.0
@@ -115,10 +125,10 @@ class RunnerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What is wanted: the project's settings and its resources, by address.
+    """The desired state: the project's settings, and its resources by address.
 
-    `warehouse` is the URI as written (a relative path is relative to the project's folder). `variables` are
-    the values that resources were filled in with, defaults left out.
+    - `warehouse`: the URI as written. A relative path is relative to the project's folder.
+    - `variables`: the values that resources were filled in with, without defaults.
     """
 
     project: str
@@ -131,12 +141,16 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectSettings:
-    """What mzplan.yaml says, before any resource is read: enough for commands that need only the store.
+    """What mzplan.yaml says before any resource is read: enough for commands that need only the store.
 
-    `variables` are the values that it was filled in with, defaults (those of its environment, too) left out;
-    `variant` tells the states apart that the project has by environments and variables ("": by none).
-    `environment`: which of its `environments` this is; "" in a project that declares none. `runner`: what a
-    runner does until a state says it.
+    - `runner`: a runner's settings until a state has them.
+    - `variables`: the values that the file was filled in with, without defaults (also those of the
+      environment).
+    - `variant`: tells apart the project's states in different environments or with different variables; "" if
+      there is one state.
+    - `environment`: which of the `environments` is used; "" if the project declares none.
+    - `state_config`: the absolute path of the file with the `state` settings, if it isn't mzplan.yaml; else
+      "".
     """
 
     directory: str
@@ -156,19 +170,21 @@ class ProjectSettings:
 
     @property
     def title(self) -> str:
-        """What it is called where people look at it: `shop`, or `shop (prod)`."""
+        """The project's name for people: `shop`, or `shop (prod)`."""
         return f"{self.project} ({self.environment})" if self.environment else self.project
 
     @property
     def state_directory(self) -> str:
-        """What paths in `state`, and the files of its references, are relative to."""
+        """The folder that paths and file references in `state` are relative to."""
         return str(Path(self.state_config).parent) if self.state_config else self.directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropertyEdit:
-    """A property to set, or (`remove`) to take out, so that its default holds. The value may be what
-    somebody took for a fit place for a secret: it is left out of the repr."""
+    """A property to set, or to remove (`remove`) so that its default applies.
+
+    The repr leaves the value out, because somebody may have put a secret there.
+    """
 
     path: tuple[str, ...]
     remove: bool = False
@@ -176,7 +192,7 @@ class PropertyEdit:
 
 
 def edited(body: Mapping[str, Any], edits: Iterable[PropertyEdit]) -> dict[str, Any]:
-    """A copy of a body with the edits made; a mapping that a removal leaves empty goes as well."""
+    """Return a copy of a body with the edits made. A mapping that a removal leaves empty is removed too."""
     result = dict(body)
     for edit in edits:
         result = _edited(result, edit.path, edit)

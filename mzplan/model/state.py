@@ -1,4 +1,4 @@
-"""State: what is committed; and what `status` shows of it."""
+"""State: what is committed, and what `status` shows of it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,12 @@ DEFAULT_WAIT = 60.0  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """A query that goes first. Until it has made progress, which it must within `wait` seconds, the queries
-    that it `holds` run on as they were last accepted. `serial` is that of the commit it was made with (0: it
-    is not committed yet): another one is another attempt."""
+    """A query that runs a change first.
+
+    Until it has made progress, the queries in `holds` keep running their last accepted descriptions. It must
+    make progress within `wait` seconds. `serial` is the commit that created the canary (0: not committed
+    yet). A canary of another serial is another attempt.
+    """
 
     address: Address
     wait: float
@@ -43,17 +46,17 @@ FORMAT_VERSION = 1
 
 
 def _is_snapshot(role: str) -> bool:
-    """Whether a query that names a collection in this role reads it as a table: `snapshots[0]`."""
+    """Whether a query reads the collection in this role as a table: `snapshots[0]`."""
     return role.startswith("snapshots[")
 
 
 def needed_by(references: Mapping[str, Address]) -> tuple[Address, ...]:
-    """What a resource with these references depends on, in order."""
+    """Return the resources that a resource with these references depends on, sorted."""
     return tuple(sorted(set(references.values())))
 
 
 def _read_body(value: Any, name: str) -> Body:
-    """Any mapping: only what is used without asking its schema is looked at."""
+    """Return any mapping, after checking only the properties that mzplan uses without asking the schema."""
     if type(value) is not dict:
         raise ValueError(f"{name} is not a mapping")
     if "instance" in value and not is_valid_name(value["instance"]):
@@ -64,7 +67,7 @@ def _read_body(value: Any, name: str) -> Body:
 
 
 def _read_cause(value: Any, name: str) -> Cause | None:
-    """Most queries of a state have one of a few."""
+    """Return a cause from its JSON. It is cached, because most queries of a state share a few causes."""
     try:
         return None if value is None else _cause_of(tuple(value.items()), name)
     except (AttributeError, TypeError):
@@ -81,7 +84,7 @@ class Predecessor:
     """The generation whose rows the next one begins with (`lifecycle: {replace: from-collection}`).
 
     - `body`: of that generation, because its columns and its key may differ.
-    - `predecessor`: set only if the generation was put back before it ran. Its own predecessor may still have
+    - `predecessor`: set only if the generation was replaced before it ran. Its own predecessor may still have
       the rows; the runner takes the newest generation that has begun.
     """
 
@@ -94,15 +97,20 @@ class Predecessor:
 class ResourceState:
     """A committed resource.
 
-    `id` names it for life: checkpoints and collections live under it, never under its name. `generation`
-    counts replacements; a new one has its own checkpoint and collection. `digest` is that of its inlined
-    description (see mzplan.schema.description): a running query whose digest differs must restart.
-    `override` and `restart_token` come from `pause`, `resume` and `restart`. `tasks`: those that were
-    requested, each with a restart, before which it is done; the next request removes those that are done.
-    `because`: why the query last had to start, stop or move, as the commit that wanted it says; no part
-    of what is wanted. `may_lose`: the generation of a source that may begin although its upstream no
-    longer holds all that the one before has read (`apply --allow-loss`); 0: none. `predecessor`: the
-    generation whose rows this one begins with; None for one that reads its upstream from the start.
+    - `id`: identifies the resource for life. Checkpoints and collections are stored under it, never under its
+      name.
+    - `generation`: counts replacements. Each generation has its own checkpoint and collection.
+    - `digest`: of the inlined description (see mzplan.schema.description). A query that runs with another
+      digest must restart.
+    - `override`, `restart_token`: set by `pause`, `resume` and `restart`.
+    - `tasks`: the requested tasks. Each request also restarts the query, which runs the task first. The next
+      request removes finished tasks.
+    - `because`: why the query last had to start, stop or move, from the commit that caused it. It isn't part
+      of the desired state.
+    - `may_lose`: the generation of a source that may begin although its upstream no longer holds all records
+      that the previous one read (`apply --allow-loss`); 0: none.
+    - `predecessor`: the generation whose rows this one begins with; None if it reads its upstream from the
+      start.
     """
 
     address: Address = field(metadata=KEY)
@@ -124,23 +132,23 @@ class ResourceState:
 
     @property
     def own_tasks(self) -> tuple[Task, ...]:
-        """The tasks of this generation; those of an earlier one ended with it."""
+        """The tasks of this generation. Tasks of an earlier generation ended with it."""
         return tuple(task for task in self.tasks if task.generation == self.generation)
 
     def has_done(self, task: Task, seen: Observation | None) -> bool | None:
-        """Whether the query has done one of its tasks; None if the observation does not show it."""
+        """Whether the query has done a task; None if the observation doesn't show it."""
         if seen is None or seen.generation != self.generation:
             return None
         done = {outcome.serial for outcome in seen.tasks_done}
         return seen.digest == self.digest or task.serial in done
 
     def open_tasks(self, seen: Observation | None) -> tuple[Task, ...]:
-        """The tasks that are not done yet, according to an observation."""
+        """Return the tasks that aren't done yet, according to an observation."""
         return tuple(task for task in self.own_tasks if self.has_done(task, seen) is False)
 
     @property
     def declared(self) -> Resource:
-        """The resource as files would declare it that say what is committed."""
+        """The resource as a file would declare it to get this committed state."""
         return Resource(address=self.address, type=self.type, body=self.body, references=self.references)
 
     @property
@@ -173,7 +181,7 @@ class ResourceState:
 
 
 class Forgotten(NamedTuple):
-    """Storage that `state rm` left behind: what it was called, and its generation."""
+    """Storage that `state rm` left behind: the query's address and its generation."""
 
     address: Address
     generation: Positive
@@ -181,13 +189,13 @@ class Forgotten(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What is committed: one serial of the project. Serial 0 with an empty lineage is 'nothing yet'.
+    """One committed serial of the project. Serial 0 with an empty lineage means that nothing is committed.
 
-    `forgotten`, by id, is kept until it is imported again. `canaries` are queries that go first, each with
-    those that it holds back. `commit` says who has committed this serial, and why. `environment`: which of
-    the project's environments has committed it; "" in a project without any. `settings`: how runners work.
-    Before the first commit, `commit` and `settings` are None, and a runner takes the settings from its own
-    mzplan.yaml.
+    - `forgotten`: by id, storage that stays until it is imported again.
+    - `canaries`: queries that run a change first, each with the queries it holds.
+    - `commit`: who committed this serial, and why; None before the first commit.
+    - `environment`: the environment that committed it; "" in a project without any.
+    - `settings`: the runners' settings. None before the first commit: a runner then uses its own mzplan.yaml.
     """
 
     format_version: Positive = FORMAT_VERSION
@@ -206,10 +214,14 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceStatus:
-    """One instance for `status`: its lease and the serial its runner has taken in. `is_dry`: its queries are
-    only said to run. `is_embedded`: its runner is started by `up`. `starts`: its runner leads, and is not
-    ready. `opening_since`, `opened_in`, `versions`, `replaced`, `cores`, `slowest`: see Status. `ended`: why
-    no runner is alive, where that is known."""
+    """One instance for `status`: its lease, and the serial that its runner has read.
+
+    - `is_dry`: it only pretends to run queries.
+    - `is_embedded`: `up` starts its runner.
+    - `starts`: its runner leads, but isn't ready yet.
+    - `opening_since`, `opened_in`, `versions`, `replaced`, `cores`, `slowest`: see Status.
+    - `ended`: why no runner is alive, if known; else "".
+    """
 
     name: str
     epoch: int
@@ -230,9 +242,13 @@ class InstanceStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryStatus:
-    """A committed query and what its runner observes of it (None: nothing yet). `as_of`: when its runner was
-    last there, in seconds since the epoch, where none is there now. `repair`: the ALTER statement that moves
-    the connection at fault. `awaits`: what one that is starting has come to."""
+    """A committed query and what its runner observes of it.
+
+    - `observation`: None if no runner has reported the query.
+    - `as_of`: if its runner is gone, when it last reported (seconds since the epoch).
+    - `repair`: the ALTER statement that moves the connection at fault.
+    - `awaits`: the stage that a starting query has reached.
+    """
 
     resource: ResourceState
     observation: Observation | None
@@ -242,8 +258,8 @@ class QueryStatus:
 
     @property
     def condition(self) -> Condition:
-        """The observed condition; `paused` (if so committed) or `stopped` for a query that no runner has
-        reported yet."""
+        """The observed condition. If no runner has reported the query: `paused` if so committed, else
+        `stopped`."""
         if self.observation is not None:
             return self.observation.health
         return "paused" if self.resource.paused else "stopped"
@@ -251,8 +267,10 @@ class QueryStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedStorage:
-    """A collection or checkpoint that no resource claims: of what was destroyed, or of an earlier
-    generation. It is removed `retain_dropped` after `dropped_at` (seconds since the epoch)."""
+    """A collection or checkpoint that no resource claims: of a destroyed query, or of an earlier generation.
+
+    It is removed `retain_dropped` after `dropped_at` (seconds since the epoch).
+    """
 
     address: str
     id: str
@@ -262,8 +280,10 @@ class DroppedStorage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectStatus:
-    """What `status` shows. Queries without a live runner are shown as stopped. `environment`: "" in a project
-    without environments."""
+    """What `status` shows. Queries without a live runner are shown as stopped.
+
+    `environment` is "" in a project without environments.
+    """
 
     serial: int
     instances: tuple[InstanceStatus, ...]

@@ -1,4 +1,4 @@
-"""How fields are declared that are stored: what mzplan.model.codec has to know beside their type."""
+"""How dataclass fields declare their storage, for mzplan.model.codec."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from typing import Annotated, Any
 from mzplan.model.address import ID, is_valid_name
 from mzplan.model.times import LAST_INSTANT
 
-Read = Callable[..., Any]  # (value, its name for errors, fields that its JSON does not have) → value
+Read = Callable[..., Any]  # (value, its name for errors, fields not in its JSON) → value
 Derive = Callable[[Mapping[str, Any]], Any]
 
-MOST = 2**53  # a larger number is exact in no other reader of JSON
+MOST = 2**53  # most JSON readers lose precision beyond this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """How a field is stored, if not simply under its name. `name`: under another one. `optional`: a file may
-    lack it, which means its default (always so where that is None). `sparse`: optional, and left out where it
-    is empty. `key`: it is the key under which its object stands. `derived`: it is not stored, but made of the
-    other fields."""
+    """How a field is stored, if not simply under its own name.
+
+    - `name`: the JSON key, if it differs from the field's name.
+    - `optional`: a file may omit the field, which then has its default. A field with default None always may.
+    - `sparse`: optional, and omitted if empty.
+    - `key`: the field is the key of its object in a mapping.
+    - `derived`: the field isn't stored; this function computes it from the other fields.
+    """
 
     name: str | None = None
     optional: bool = False
@@ -30,7 +34,7 @@ class Stored:
 
 
 def stored(name: str | None = None, **how: Any) -> dict[str, Stored]:
-    """The metadata of a field (see Stored)."""
+    """Return the metadata of a field (see Stored)."""
     return {"stored": Stored(name=name, **how)}
 
 
@@ -39,7 +43,7 @@ NOT_STORED = stored(derived=lambda _: None)
 
 
 def text_like(is_one: Callable[[str], object], noun: str) -> Read:
-    """Reads a text for which `is_one` holds, and is then such a thing."""
+    """Return a reader of text that `is_one` accepts. Its errors say that the value isn't `noun`."""
 
     def read(value: Any, name: str) -> str:
         if type(value) is not str or not is_one(value):
@@ -50,7 +54,7 @@ def text_like(is_one: Callable[[str], object], noun: str) -> Read:
 
 
 def integer_from(least: int, most: float = MOST) -> Read:
-    """Reads a whole number from `least` to `most`."""
+    """Return a reader of whole numbers from `least` to `most`."""
 
     def read(value: Any, name: str) -> int:
         if type(value) is not int:
@@ -63,12 +67,12 @@ def integer_from(least: int, most: float = MOST) -> Read:
 
 
 def missing_or_not(noun: str, value: object) -> str:
-    """How an error calls a value that is not of the expected kind."""
+    """Return the words for a value of the wrong type: `missing` for None, else `not a number`."""
     return "missing" if value is None else f"not {noun}"
 
 
 def number_from(least: float, most: float = MOST) -> Read:
-    """Reads a number from `least` to `most`."""
+    """Return a reader of numbers from `least` to `most`."""
 
     def read(value: Any, name: str) -> float:
         if type(value) is not float and type(value) is not int:

@@ -11,10 +11,10 @@ from mzplan.model.stored import SPARSE, Positive
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Work that a query does once before it starts. What it does is up to its kind.
+    """Work that a query does once before it starts. Its kind defines the work.
 
-    - `arguments`: what the kind needs to know, as JSON.
-    - `serial`: the commit that requested the task. It tells the task from all others of its query.
+    - `arguments`: the kind's arguments, as JSON.
+    - `serial`: the commit that requested the task. It identifies the task within its query.
     - `generation`: the generation of the query. A task ends with it.
     - `title`: the task for people, such as "replay of step 3". It begins with the command that requests it.
     """
@@ -27,7 +27,7 @@ class Task:
 
     @property
     def command(self) -> str:
-        """The command that requests such a task, and cancels it."""
+        """The command that requests and cancels such tasks."""
         return self.title.partition(" ")[0]
 
     def __str__(self) -> str:
@@ -36,11 +36,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """What has become of a task that is done.
+    """The result of a finished task.
 
     - `serial`: the task's serial.
-    - `text`: what it has done, for people; "" if its title says all.
-    - `facts`: the same, as JSON.
+    - `text`: the result for people; "" if the title says it all.
+    - `facts`: the result as JSON.
     """
 
     serial: Positive

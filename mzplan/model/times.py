@@ -1,4 +1,4 @@
-"""Times as people write them: durations (`500ms`, `7d`), and points in time (`2026-11-01T08:00:00Z`)."""
+"""Durations (`500ms`, `7d`) and instants (`2026-11-01T08:00:00Z`) as people write them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ DURATION_FORM = re.compile(r"([0-9]+)(ms|s|m|h|d)")
 
 
 def seconds(duration: str) -> float:
-    """`"500ms"` → 0.5, `"7d"` → 604800.0; 0.0 for anything but a duration (a schema has refused that
-    before)."""
+    """Return the seconds of a duration: `"500ms"` → 0.5, `"7d"` → 604800.0.
+
+    Returns 0.0 for invalid text; the schema has already rejected it.
+    """
     match = DURATION_FORM.fullmatch(duration)
     return float(match[1]) * _UNITS[match[2]] if match else 0.0
 
 
 def milliseconds(duration: str) -> int:
-    """`"500ms"` → 500, `"2m"` → 120000."""
+    """Return the milliseconds of a duration: `"500ms"` → 500, `"2m"` → 120000."""
     return round(seconds(duration) * 1000)
 
 
 def shortest(duration: float) -> str:
-    """604800.0 → `7d`, 5400.0 → `90m`: in the largest unit that needs no fraction; `0s` for nothing."""
+    """Format seconds in the largest unit that needs no fraction: 604800.0 → `7d`, 5400.0 → `90m`; 0 →
+    `0s`."""
     for unit, length in reversed(_UNITS.items()):
         if duration >= length and duration % length == 0:
             return f"{duration / length:.0f}{unit}"
@@ -36,9 +39,12 @@ LAST_INSTANT = _LAST / 1000  # in seconds since the epoch
 
 
 def instant(text: str) -> int | None:
-    """`"1970-01-01T00:00:01Z"` → 1000, milliseconds since the epoch, as Kafka counts: what is finer is
-    rounded up, so that "at or after" stays true; what is before, 0. None for anything but a time with its
-    zone, and for one that is in the year 10000 in UTC, which nothing here could show."""
+    """Return the milliseconds since the epoch of a time: `"1970-01-01T00:00:01Z"` → 1000.
+
+    Fractions of a millisecond are rounded up, so that "at or after" stays true. Earlier times give 0. Returns
+    None for invalid text, a time without a zone, and times after the year 9999 (UTC), which can't be
+    displayed.
+    """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -50,7 +56,8 @@ def instant(text: str) -> int | None:
 
 
 def instant_text(milliseconds: int) -> str:
-    """The inverse, in UTC: `"1970-01-01T00:00:01Z"`, with a fraction only where there is one."""
+    """Format milliseconds since the epoch in UTC: 1000 → `"1970-01-01T00:00:01Z"`. A fraction appears only if
+    needed."""
     moment = _EPOCH + timedelta(milliseconds=milliseconds)
     text = moment.isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds")
     return text.replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Texts for people: words around numbers, text that is safe to print, and the nearest of some words."""
+"""Text for people: counts, sizes, printable text, and suggestions for misspelt words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
-    """`1 query`, `2 queries`."""
+    """Format a count with its noun: `1 query`, `2 queries`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -18,7 +18,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def size(number: int) -> str:
-    """Bytes as `1.5 MiB`."""
+    """Format bytes as `1.5 MiB`."""
     value, unit = float(number), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
@@ -26,7 +26,7 @@ def size(number: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """`12 s`, `3 min`, `5 h`, `2 d`."""
+    """Format seconds as `12 s`, `3 min`, `5 h` or `2 d`."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -34,18 +34,18 @@ def span(seconds: float) -> str:
 
 
 def label_value(value: str | float) -> str:
-    """The value of a label as it is written: `true`, `3`, `billing`."""
+    """Format a label's value as it is written: `true`, `3`, `billing`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def unusable_character(text: str) -> str:
-    """The first control character or half surrogate pair of a text; "" when there is none."""
+    """Return the first control character or unpaired surrogate of a text; "" if it has none."""
     bad = _UNUSABLE.search(text)
     return bad.group() if bad else ""
 
 
-# Default_Ignorable_Code_Point of Unicode 17.0 (DerivedCoreProperties.txt), which Python lacks: what a font
-# draws as nothing, letters and marks among it.
+# Default_Ignorable_Code_Point of Unicode 17.0 (DerivedCoreProperties.txt), which Python doesn't have: invisible
+# characters. Some of them are letters and marks.
 _IGNORABLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
@@ -54,16 +54,16 @@ MAX_LINE = 200  # characters
 
 
 def safe(text: str) -> str:
-    """The text with an escape for every character that could move the cursor, or hide or reorder others."""
+    """Return the text with escapes for characters that could move the cursor, or hide or reorder others."""
     if text.isprintable() and not _IGNORABLE.search(text):
         return text
     return "".join(escaped(char) for char in text)
 
 
 def escaped(char: str) -> str:
-    """One character, or its escape."""
-    # Not printable: controls, format characters such as those that change the direction of text, lone
-    # surrogates, separators but for the space, and what Unicode has not assigned.
+    """Return the character, or its escape if it isn't safe to print."""
+    # `isprintable` is false for controls, format characters (such as text direction), lone surrogates,
+    # separators other than the space, and unassigned code points.
     if char.isprintable() and not _IGNORABLE.match(char):
         return char
     code = ord(char)
@@ -73,22 +73,21 @@ def escaped(char: str) -> str:
 
 
 def one_line(text: str, most: int = MAX_LINE) -> str:
-    """At most so many characters of a text, safe to print."""
+    """Return the text, safe to print and cut to at most `most` characters."""
     text = safe(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-_MAX_CELLS = 200_000  # of edit-distance tables for one word, so that 100,000 names stay quick
+_MAX_CELLS = 200_000  # of edit-distance tables per word, so that 100,000 names stay fast
 _MAX_LENGTH = 200
-_MAX_NAMES = 200_000  # that are looked at: a server may name as many as it likes
+_MAX_NAMES = 200_000  # candidates that are compared, because a server may name any number
 
 
 def nearest(word: object, candidates: Iterable[str]) -> str | None:
-    """The candidate that `word` was probably meant to be, or None when nothing is near.
+    """Return the candidate that `word` was probably meant to be, or None if none is near.
 
-    Near is: the same but for case and separators, or at most a third of the letters changed
-    (a swap of neighbours counts once). Names may be a server's: nothing of them is kept, and those of more
-    than _MAX_LENGTH characters are near to nothing.
+    A candidate is near if it differs only in case and separators, or in at most a third of the letters. A
+    swap of neighbours counts once. Candidates longer than _MAX_LENGTH characters are never near.
     """
     if not isinstance(word, str) or not word or len(word) > _MAX_LENGTH:
         return None
@@ -104,7 +103,7 @@ def nearest(word: object, candidates: Iterable[str]) -> str | None:
             return candidate
         if abs(len(plain) - len(wanted)) >= best_distance or cells >= _MAX_CELLS:
             continue
-        # An edit changes at most two letters of the sets.
+        # One edit changes at most two letters of the sets.
         if len(letters ^ set(plain)) > 2 * (best_distance - 1):
             continue
         cells += len(wanted) * len(plain)
@@ -115,7 +114,7 @@ def nearest(word: object, candidates: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: object, candidates: Iterable[str], show: Callable[[str], str] = str) -> str:
-    """`did you mean kafka?`, the word written by `show`; "" when nothing is near."""
+    """Return `did you mean kafka?`, formatting the word with `show`; "" if no candidate is near."""
     near = nearest(word, candidates)
     return f"did you mean {show(near)}?" if near is not None else ""
 
@@ -125,7 +124,7 @@ def _plain(word: str) -> str:
 
 
 def _distance(left: str, right: str, limit: int) -> int:
-    """The optimal string alignment distance; `limit` as soon as it can't be below that."""
+    """Return the optimal string alignment distance, or `limit` as soon as it can't be less."""
     before: list[int] = []
     previous = list(range(len(right) + 1))
     for i, a in enumerate(left, 1):
