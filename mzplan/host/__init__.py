@@ -1,4 +1,4 @@
-"""What a process asks of the machine it runs on: files that people name, other processes, failpoints.
+"""Access to the machine: files that people name, other processes, networks, failpoints.
 
-Used on both sides; may import model only.
+Both sides use this package. It imports only model.
 """

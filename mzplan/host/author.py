@@ -1,4 +1,4 @@
-"""Who runs this process: the user and the host, and whom a CI names."""
+"""The author of a commit: the user, the host, and the person that a CI system names."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from mzplan.model.words import one_line
 
-# What a CI sets that it is one, its name here, and where it names who started the run. Forgejo and Gitea
-# call themselves GitHub here.
+# The variable that identifies a CI system, our name for it, and its variable for the person who started the
+# job. Forgejo and Gitea set GitHub's variables.
 _CIS = (
     ("GITHUB_ACTIONS", "github", "GITHUB_ACTOR"),
     ("GITLAB_CI", "gitlab", "GITLAB_USER_LOGIN"),
@@ -26,7 +26,7 @@ _CIS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Author:
-    """`actor`: whom the CI names as the one who started it; None outside of one, or where it names nobody."""
+    """`actor` is the person that the CI system names as having started the job; None without CI or a name."""
 
     user: str
     host: str
@@ -35,7 +35,7 @@ class Author:
 
 
 def author(environment: Mapping[str, str] = os.environ) -> Author:
-    """Who runs this process; all text is safe to print."""
+    """Return the author: the user who runs this process. All text is safe to print."""
     ci, actor = next(
         ((name, environment.get(who)) for mark, name, who in _CIS if environment.get(mark)), (None, None)
     )
@@ -48,8 +48,8 @@ def author(environment: Mapping[str, str] = os.environ) -> Author:
 
 
 def user() -> str:
-    """The name of the user, or the number where there is no name."""
+    """Return the name of the user, or the user id if there is no name."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # no such user in a container
+    except (OSError, KeyError):  # a container may have no entry for the user
         return str(os.getuid())

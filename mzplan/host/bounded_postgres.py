@@ -1,7 +1,7 @@
-"""A connection to a PostgreSQL server whose answers have an end: in time, and in bytes.
+"""A connection to a PostgreSQL server that limits each answer in time and bytes.
 
-`statement_timeout` is a request to the server, and the settings of TCP help only where its machine is gone. A
-server that is frozen, or that means harm, is given up by its client alone.
+`statement_timeout` is only a request to the server, and TCP keepalives help only if the server's machine is
+gone. Only the client can give up on a frozen or malicious server.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ import psycopg
 T = TypeVar("T")
 
 _TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux
-_RECEIVED = struct.Struct("=128xQ")  # of it: the bytes that have come
+_RECEIVED = struct.Struct("=128xQ")  # the number of received bytes in it
 
 
 class UnendingError(psycopg.OperationalError):
-    """The server has not answered in time, or with more than can be an answer."""
+    """The server didn't answer in time, or its answer was too large."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """Closes itself, with an UnendingError, where the answer to a statement takes more than `most_s` seconds,
-    goes on after `until` (monotonic seconds), or has more than `most_bytes` on the wire (as far as the system
-    counts them: Linux, TCP)."""
+    """A connection that closes itself and raises UnendingError if an answer exceeds a limit.
+
+    - `most_s`: seconds for one statement.
+    - `until`: a deadline for all statements, in monotonic seconds.
+    - `most_bytes`: bytes received for one statement. Only Linux counts them, and only for TCP.
+    """
 
     most_s: float = math.inf
     most_bytes: float = math.inf
@@ -39,11 +42,11 @@ class BoundedConnection(psycopg.Connection[Any]):
         try:
             return super().wait(self._bounded(gen), *given, **more)
         except UnendingError:
-            self.close()  # whatever it says later is no answer to anything
+            self.close()  # a late answer would be taken for the answer to the next statement
             raise
 
     def _bounded(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        """An exchange with the server, as psycopg generates it."""
+        """Run an exchange with the server, as psycopg generates it, within the limits."""
         began = time.monotonic()
         until = min(self.until, began + self.most_s)
         with socket.socket(fileno=os.dup(self.fileno())) as line:
@@ -51,7 +54,7 @@ class BoundedConnection(psycopg.Connection[Any]):
             try:
                 wanted = next(gen)
                 while True:
-                    ready = yield wanted  # psycopg looks a few times a second
+                    ready = yield wanted  # psycopg resumes it a few times a second
                     if time.monotonic() >= until:
                         waited = time.monotonic() - began
                         raise UnendingError(f"the server has not answered for {waited:.0f} s")
@@ -65,12 +68,12 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def _received(line: socket.socket) -> int:
-    """How many bytes have come over a line since it was opened; 0 where the system does not say."""
+    """Return how many bytes a socket has received since it was opened; 0 if the system doesn't report it."""
     if _TCP_INFO is None:
         return 0
     try:
         info = line.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _RECEIVED.size)
-    except OSError:  # no TCP: a socket of this machine
+    except OSError:  # a Unix socket
         return 0
     received: int = _RECEIVED.unpack(info)[0] if len(info) == _RECEIVED.size else 0
     return received

@@ -1,4 +1,4 @@
-"""Whether a file came with a checkout: what its repository's authors have written is not this user's word."""
+"""Whether a file came with a checkout. If so, its repository's authors wrote it, and this user didn't."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _GIT_WAIT = 10.0  # seconds
-# Nothing that a repository configures may run: neither its file monitor, nor a bare one among its files.
+# A repository's configuration must run nothing: no file monitor, no bare repository among its files.
 _GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit")
 
-_MOST_LINKS = 40  # of one path, as Linux has it
-_NOT_ASKED = (".hg", ".jj", ".svn")  # of work trees whose tool is not asked what is in them
+_MOST_LINKS = 40  # in one path; Linux has the same limit
+_NOT_ASKED = (".hg", ".jj", ".svn")  # work trees whose files mzplan doesn't look up
 
 
 def may_be_foreign(folder: Path) -> bool:
-    """Whether others may have written the files in a folder: it is in a repository's work tree, or a CI job
-    runs here. A folder of neither kind is its user's own."""
+    """Whether others may have written the files in a folder.
+
+    That is so in a repository's work tree and in a CI job. Any other folder is the user's own.
+    """
     return bool(os.environ.get("CI")) or _is_below(folder.resolve(), ".git", *_NOT_ASKED)
 
 
 def _is_below(real: Path, *names: str) -> bool:
-    """Whether the folder, or one above it, has one of these."""
+    """Whether the folder or one of its parents has an entry with one of these names."""
     return any(os.path.lexists(parent / name) for parent in (real, *real.parents) for name in names)
 
 
 def is_tracked(folder: Path, name: str) -> bool | None:
-    """Whether git has a file or folder of this name, or files in it, in its index; None where it can't be
-    asked."""
+    """Whether git's index has a file or folder of this name, or files in it; None if git can't answer."""
     real = folder.resolve()
     if not _is_below(real, ".git"):
         return False
@@ -46,7 +47,7 @@ def is_tracked(folder: Path, name: str) -> bool | None:
 
 
 def why_not_own(path: Path) -> str:
-    """Why a file may be somebody else's word, in a few words; "" where it is this user's own."""
+    """Return why somebody else may have written a file, in a few words; "" if it is this user's own."""
     real = path.resolve()
     try:
         owner = real.stat().st_uid
@@ -63,8 +64,10 @@ def why_not_own(path: Path) -> str:
 
 
 def links_on(path: Path) -> Iterator[Path]:
-    """The links that a path goes through, if a repository may have brought them: git tracks them, or can't be
-    asked, or they are in a work tree of another tool."""
+    """Yield the links on a path that a repository may have brought.
+
+    Git tracks these links or can't answer, or they are in the work tree of another tool.
+    """
     left, at = list(reversed(path.absolute().parts[1:])), Path(path.absolute().anchor)
     for _ in range(_MOST_LINKS):
         while left and not (at / left[-1]).is_symlink():

@@ -1,9 +1,9 @@
-"""What is installed only with an extra, and what to type where it is missing.
+"""Packages that come with an extra, and the command that installs them.
 
-`pip install mzplan` is what planning needs. Each package beyond that is imported where it is used, and comes
-with an extra (pyproject.toml says the same, and a test compares the two). Where one is missing, Python's own
-ModuleNotFoundError goes up as far as `missing_extras_reported`, which makes MZ096 of it: nobody else has to
-think of it.
+`pip install mzplan` installs what planning needs. Each other package comes with an extra, and is imported
+where it is used. (pyproject.toml repeats this list, and a test compares the two.) If a package is missing,
+Python's ModuleNotFoundError reaches `missing_extras_reported`, which turns it into MZ096. No other code
+handles it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "vault": ("hvac",),
     RUNNER: ("pyspark", "pandas", "prometheus_client", "adbc_driver_manager", "adbc_driver_postgresql"),
 }
-"""By extra: what is imported of the packages that it brings. `runner` brings all the others but `ui`, too."""
+"""By extra: the modules that its packages provide. `runner` also includes all the others except `ui`."""
 
 _PURPOSE = {
     "avro": "Avro schemas are read with it",
@@ -50,12 +50,12 @@ _EXTRA_OF = {module: extra for extra, modules in MODULES.items() for module in m
 
 @contextmanager
 def missing_extras_reported() -> Iterator[None]:
-    """Raises MzplanError MZ096 for a package of an extra that is imported within, and is not installed."""
+    """Raise MzplanError MZ096 if code in the block imports a package of an extra that isn't installed."""
     try:
         yield
     except ModuleNotFoundError as problem:
         module = (problem.name or "").partition(".")[0]
-        if module not in _EXTRA_OF or find_spec(module) is not None:  # a module of ours, or a part of theirs
+        if module not in _EXTRA_OF or find_spec(module) is not None:  # ours, or a submodule of a package
             raise
         raise _missing(module) from None
     except ImportError as problem:
@@ -72,13 +72,14 @@ def missing_extras_reported() -> Iterator[None]:
 
 
 def _importing(problem: ImportError) -> str | None:
-    """The package of an extra that was being imported, where it lacks something itself (a library, say)."""
+    """Return the package of an extra whose import failed because it misses something itself, such as a
+    library."""
     names = (str(frame.f_globals.get("__name__", "")) for frame, _ in walk_tb(problem.__traceback__))
     return next((top for name in names if (top := name.partition(".")[0]) in _EXTRA_OF), None)
 
 
 def require_extra(extra: str) -> None:
-    """Raise MzplanError MZ096 when a package of this extra is not installed. Imports none of them."""
+    """Raise MzplanError MZ096 if a package of this extra isn't installed. Imports none of them."""
     for module in MODULES[extra]:
         if find_spec(module) is None:
             raise _missing(module)

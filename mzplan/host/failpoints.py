@@ -1,7 +1,7 @@
-"""Failpoints: named places where a test makes the process die as kill -9 would.
+"""Failpoints: named places where a test makes the process die as by kill -9.
 
-`MZPLAN_FAILPOINT=apply.committed` ends the process there, at once, with no clean-up. The enum is the
-list that docs/internals/protocol.md explains and that the tests walk.
+`MZPLAN_FAILPOINT=apply.committed` kills the process there at once, without clean-up. The tests go through the
+enum, and docs/internals/protocol.md explains each member.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Failpoint(StrEnum):
-    """Every place where a crash has its own consequences."""
+    """Every place where a crash has consequences of its own."""
 
     APPLY_LOCKED = "apply.locked"
     APPLY_PROPOSED = "apply.proposed"
@@ -33,7 +33,7 @@ class Failpoint(StrEnum):
     RUNNER_STARTED_NEW = "runner.started-new"
     RUNNER_BEFORE_ACCEPT = "runner.before-accept"
     RUNNER_BEFORE_STATUS = "runner.before-status"
-    # After each command that the runner gives to its controller: of the same name as the command's type.
+    # After each command that the runner gives to its controller. Each has the name of the command's type.
     COMMAND_DROP_SINKS = "command.drop-sinks"
     COMMAND_DROP_SOURCES = "command.drop-sources"
     COMMAND_CREATE_COLLECTIONS = "command.create-collections"
@@ -67,7 +67,7 @@ class Failpoint(StrEnum):
     SINK_CLAIMED = "sink.claimed"
     SINK_BEFORE_STEP = "sink.before-step"
     SINK_WRITTEN = "sink.written"
-    # In the Python process that writes a step, on an executor: the place goes there with the task.
+    # In the Python process that writes a step on an executor. The task carries the armed failpoint there.
     TASK_BEGUN = "task.begun"
     TASK_SENT = "task.sent"
     TASK_NOTED = "task.noted"
@@ -78,6 +78,6 @@ _armed = os.environ.get("MZPLAN_FAILPOINT", "")
 
 
 def failpoint(point: Failpoint) -> None:
-    """Die here if this failpoint is armed; otherwise nothing (one string comparison)."""
+    """Kill this process if the failpoint is armed. Otherwise, it costs one string comparison."""
     if _armed == point.value:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,9 +1,9 @@
-"""Files, written whole or not at all, and read only if they end.
+"""Write files completely or not at all, and read files with a size limit.
 
-A write goes to a file of a random name in the same folder, which is then renamed. Nobody can put a link there
-before, and two writers never share one. What a crash leaves of it is hidden and ends with `.tmp`.
+A write goes to a file with a random name in the same folder, which is then renamed. So nobody can put a link
+there in advance, and two writers never share a file. A crash may leave a hidden file that ends with `.tmp`.
 
-Files that people name for results, and those below a folder that others may write to, are `host.guarded`'s.
+`host.guarded` handles result files that people name, and files in folders that others can write to.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-MAX_BYTES = 1 << 28  # of what is read into memory: a state of a million resources
+MAX_BYTES = 1 << 28  # that are read into memory; enough for a state of a million resources
 _KINDS = (
     (stat.S_ISLNK, "a link"),
     (stat.S_ISDIR, "a folder"),
@@ -31,18 +31,20 @@ _KINDS = (
 
 
 class Readable(Protocol):
-    """A stream: Python's, or pyarrow's."""
+    """A stream of Python or pyarrow."""
 
     def read(self, size: int, /) -> bytes:
-        """At most so many bytes; none at its end."""
+        """Return at most `size` bytes; none at the end of the stream."""
 
 
 class UnfitError(OSError):
-    """What lies at a place is not what is read or written there: a link, a pipe, a device, too large a file.
-    Its text, which is `strerror` too, says where, what it is, and how to mend it."""
+    """A path holds something that mzplan doesn't read or write: a link, a pipe, a device, too large a file.
+
+    Its text, also in `strerror`, says where it is, what it is, and how to fix it.
+    """
 
     def __init__(self, mode: int, place: str, what: str = "", fix: str = "move it away"):
-        """`mode`: of what lies there; `what` it is or has, by default by that."""
+        """`mode` is the mode of the entry. `what` describes it; by default, `mode` does."""
         is_link = stat.S_ISLNK(mode)
         self.what = what or f"is {kind_of(mode)}, not a regular file"
         fix = "no link is followed here: put there what it leads to, or remove it" if is_link else fix
@@ -53,13 +55,13 @@ class UnfitError(OSError):
 
     @classmethod
     def large(cls, place: str, most: int) -> UnfitError:
-        """For a file of more than so many bytes."""
+        """Return the error for a file of more than `most` bytes."""
         size = f"{most:,} bytes" if most % (1 << 20) else f"{most >> 20} MiB"
         return cls(stat.S_IFREG, place, f"holds more than {size}")
 
 
 def kind_of(mode: int) -> str:
-    """What a file of this mode is instead of a regular file, in words; "" for a regular file."""
+    """Return what a file of this mode is, if not a regular file, in words; "" for a regular file."""
     return "" if stat.S_ISREG(mode) else next((kind for is_kind, kind in _KINDS if is_kind(mode)), "no file")
 
 
@@ -67,9 +69,14 @@ def kind_of(mode: int) -> str:
 def replacing(
     path: Path, *, mode: int | None = None, durable: bool = True, folder: int | None = None
 ) -> Iterator[BinaryIO]:
-    """A stream whose bytes are the file when the block ends, and survive a power failure if `durable`. What
-    raises within, or fails, leaves what was there. `mode`: the file's permissions (None: as the umask says).
-    `folder`: a handle of the folder that the path begins at. Raises OSError."""
+    """Yield a stream. When the block ends, its bytes replace the file. Raises OSError.
+
+    If the block or the write fails, the old file stays.
+
+    - `mode`: the file's permissions (None: from the umask).
+    - `durable`: whether the file survives a power failure.
+    - `folder`: a handle of the folder that the path is relative to.
+    """
     fresh = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.tmp")
     with _created(fresh, mode, durable=durable, folder=folder) as stream:
         yield stream
@@ -77,14 +84,16 @@ def replacing(
 
 
 def write_durably(path: Path, data: bytes | memoryview, *, mode: int | None = None) -> None:
-    """Make or replace a file: whole, and there after a power failure. Raises OSError."""
+    """Create or replace a file completely, so that it survives a power failure. Raises OSError."""
     with replacing(path, mode=mode) as stream:
         stream.write(data)
 
 
 def create_durably(path: Path, data: bytes, *, mode: int | None = None, folder: int | None = None) -> None:
-    """Make a file that is not there yet. Raises OSError: FileExistsError where it is, also for a link. What
-    fails leaves none."""
+    """Create a new file. Raises OSError, after a failure without leaving a file behind.
+
+    Raises FileExistsError if the file or a link of its name exists.
+    """
     with _created(path, mode, durable=True, folder=folder) as stream:
         stream.write(data)
     with _removed_on_failure(path, folder):
@@ -92,7 +101,7 @@ def create_durably(path: Path, data: bytes, *, mode: int | None = None, folder: 
 
 
 def put_in_place(fresh: Path, path: Path, *, durable: bool = True, folder: int | None = None) -> None:
-    """Rename a file that is written, over another one of its folder. Raises OSError; `fresh` is gone then."""
+    """Rename a written file over another one in its folder. Raises OSError, and then removes `fresh`."""
     with _removed_on_failure(fresh, folder):
         os.replace(fresh, path, src_dir_fd=folder, dst_dir_fd=folder)
     if durable:
@@ -100,7 +109,8 @@ def put_in_place(fresh: Path, path: Path, *, durable: bool = True, folder: int |
 
 
 def make_private_folder(folder: Path) -> None:
-    """A folder for its owner alone, which git leaves out: it is of one machine. Raises OSError."""
+    """Create a folder for its owner alone, which git ignores because it belongs to one machine. Raises
+    OSError."""
     folder.mkdir(mode=0o700, exist_ok=True)
     if not os.path.lexists(folder / ".gitignore"):
         with contextlib.suppress(FileExistsError):
@@ -108,12 +118,13 @@ def make_private_folder(folder: Path) -> None:
 
 
 def left_of(name: str = "") -> re.Pattern[str]:
-    """The names of what killed writers of a file (any, where there is no name) have left."""
+    """Return a pattern for the temporary files that killed writers of `name` left; without a name, of any
+    file."""
     return re.compile(rf"\.{re.escape(name[:200]) or '.+'}\.[0-9a-f]{{12}}\.tmp")
 
 
 def sync_folder(path: Path, folder: int | None = None) -> None:
-    """Let the names in a folder survive a power failure. Raises OSError."""
+    """Make the names in a folder survive a power failure. Raises OSError."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(handle)
@@ -123,7 +134,7 @@ def sync_folder(path: Path, folder: int | None = None) -> None:
 
 @contextmanager
 def _created(path: Path, mode: int | None, *, durable: bool, folder: int | None) -> Iterator[BinaryIO]:
-    """A file that was not there, and is removed again where its content can't be written."""
+    """Yield a stream to a new file, and remove the file if its content can't be written."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(path, flags, 0o666 if mode is None else 0o600, dir_fd=folder)
     with _removed_on_failure(path, folder), os.fdopen(handle, "wb") as stream:
@@ -146,21 +157,24 @@ def _removed_on_failure(path: Path, folder: int | None) -> Iterator[None]:
 
 
 def read_regular(path: str | Path, *, follow: bool = True, most: int | None = None) -> bytes:
-    """The content of a file. Raises OSError also for a device, which may never end, and for more than `most`
-    bytes (MAX_BYTES): UnfitError; for a link too unless `follow`."""
+    """Return the content of a regular file. Raises OSError.
+
+    Raises UnfitError for other kinds of files (a device may never end), for more than `most` bytes (default:
+    MAX_BYTES), and for a link unless `follow`.
+    """
     place = str(path)
-    # Before it is opened: that may do something to a device.
+    # Check the mode first, because opening a device may have an effect.
     mode = Path(path).stat(follow_symlinks=follow).st_mode
     if kind_of(mode):
         raise UnfitError(mode, place)
-    # Without waiting: what is a file now may be a pipe by the time it is opened.
+    # O_NONBLOCK, because somebody may replace the file with a pipe before it is opened.
     links = 0 if follow else os.O_NOFOLLOW
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | links)
     return content_of(ensure_regular(handle, place), place, MAX_BYTES if most is None else most)
 
 
 def ensure_regular(handle: int, place: str) -> int:
-    """Return the handle of a regular file. Closes any other one and raises UnfitError."""
+    """Return the handle of a regular file. Closes any other handle and raises UnfitError."""
     try:
         mode = os.fstat(handle).st_mode
         if kind_of(mode):
@@ -172,17 +186,19 @@ def ensure_regular(handle: int, place: str) -> int:
 
 
 def content_of(handle: int, place: str, most: int) -> bytes:
-    """What a regular file holds, which is closed then. UnfitError for more than so many bytes."""
+    """Return the content of a regular file and close it. Raises UnfitError for more than `most` bytes."""
     with os.fdopen(handle, "rb") as stream:
-        size = os.fstat(handle).st_size  # 0 of files of /proc
+        size = os.fstat(handle).st_size  # 0 for files in /proc
         if size > most:
             raise UnfitError.large(place, most)
         return at_most(stream, most, place, max(size + 1, 1 << 16))
 
 
 def at_most(stream: Readable, most: int, place: str, piece: int = 1 << 20) -> bytes:
-    """What is left in a stream. UnfitError for more than so many bytes. `piece`: of one read, which takes so
-    much memory, whatever comes."""
+    """Return the rest of a stream. Raises UnfitError for more than `most` bytes.
+
+    `piece` is the size of one read, which takes this much memory even if less arrives.
+    """
     pieces, total = [], 0
     while total <= most and (more := stream.read(piece)):
         pieces.append(more)
@@ -193,6 +209,7 @@ def at_most(stream: Readable, most: int, place: str, piece: int = 1 << 20) -> by
 
 
 def read_bounded(path: str | Path) -> bytes:
-    """What a file or a pipe (`<(command)`) holds. OSError also for what is too large, or never ends."""
+    """Return the content of a file or a pipe (`<(command)`). Raises OSError also if it is too large or never
+    ends."""
     with Path(path).open("rb") as stream:
         return at_most(stream, MAX_BYTES, str(path))

@@ -1,9 +1,9 @@
-"""What git says of a checkout: its commit, and whether the files are as that commit has them.
+"""Read from git which commit is checked out, and whether the files match it.
 
-Whoever made the checkout must not run anything here: a file monitor, a filter, a pager, a helper of a
-remote. So git works in an empty repository of ours, which borrows the objects and the index of the real one:
-hooks and configuration of the checkout, and of the machine, are not there. Of the real one git is asked only
-where HEAD is, and which harmless settings it has. What git prints is untrusted text.
+Whoever made the checkout must not run anything here: no file monitor, filter, pager or remote helper. So git
+works in an empty repository of ours, which borrows the objects and the index of the real one. The hooks and
+configuration of the checkout and the machine don't apply there. From the real repository, mzplan reads only
+HEAD and a few harmless settings. All output of git is untrusted text.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 from mzplan.model.history import GitRevision
 from mzplan.model.words import one_line
 
-WAIT = 3.0  # seconds that git has for all of it
-_MOST = 1 << 16  # bytes that are read of a small file
+WAIT = 3.0  # seconds for all calls of git together
+_MOST = 1 << 16  # bytes that are read from a small file
 _HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _NOTHING_RUNS = ("--no-pager", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
-# How files lie on this disk; none of them runs anything.
+# Settings about the files on this disk. None of them runs anything.
 _HARMLESS = re.compile(
     r"core\.(filemode|symlinks|ignorecase|precomposeunicode|autocrlf|eol|sparsecheckout)"
     r"|extensions\.objectformat"
@@ -33,8 +33,10 @@ _HARMLESS = re.compile(
 
 
 def find_revision(directory: str, own: Iterable[str] = ()) -> GitRevision | None:
-    """The commit that a folder is checked out from; None where it is in no checkout, or git can't say. `own`:
-    paths whose changes don't count."""
+    """Return the commit that a folder was checked out from; None without a checkout, or if git can't answer.
+
+    `own` are paths whose changes don't count.
+    """
     top = _checkout(Path(directory).resolve())
     git = _program() if top is not None else None
     if git is None or top is None:
@@ -68,7 +70,7 @@ def _checkout(directory: Path) -> Path | None:
 
 
 def _git_directory(top: Path) -> Path:
-    """`.git`, or the folder that a file of this name points to (a linked work tree, a submodule)."""
+    """Return `.git`, or the folder that a `.git` file points to (a linked work tree, a submodule)."""
     dot_git = top / ".git"
     if not dot_git.is_file():
         return dot_git
@@ -83,13 +85,13 @@ def _small(path: Path) -> str:
 
 @dataclass(frozen=True)
 class _Asking:
-    """git, and until when it may take (monotonic seconds)."""
+    """The git program and its deadline in monotonic seconds."""
 
     git: str
     until: float
 
     def text(self, *arguments: str, **variables: str) -> str:
-        """What git prints. Raises SubprocessError where it fails, or does not end in time."""
+        """Return git's output. Raises SubprocessError if git fails or exceeds the deadline."""
         kept = {n: v for n, v in os.environ.items() if not n.startswith("GIT_")}
         environment = {
             **kept,
@@ -97,7 +99,7 @@ class _Asking:
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_NO_LAZY_FETCH": "1",
-            "GIT_ALLOW_PROTOCOL": "none",  # of a partial clone nothing is fetched, by whatever helper
+            "GIT_ALLOW_PROTOCOL": "none",  # a partial clone must not fetch objects through a helper
             "GIT_TERMINAL_PROMPT": "0",
             "LC_ALL": "C.UTF-8",
             **variables,
@@ -116,7 +118,7 @@ class _Asking:
 
 @dataclass(frozen=True)
 class _Borrowed:
-    """A repository of ours on the objects and the index of another one."""
+    """Our own repository over the objects and the index of another one."""
 
     asking: _Asking
     folder: Path
@@ -141,7 +143,8 @@ class _Borrowed:
 
 
 def _settings(config: Path, asking: _Asking) -> str:
-    """The settings of a repository that say how its files lie on the disk, as text of a configuration."""
+    """Return the settings of a repository that describe its files on the disk, as text of a git
+    configuration."""
     listed = asking.text("config", "--file", str(config), "--no-includes", "--null", "--list")
     entries = [entry.partition("\n") for entry in listed.split("\0")]
     lines = ["[core]\n\tbare = false\n\trepositoryformatversion = 1\n"]
@@ -153,8 +156,10 @@ def _settings(config: Path, asking: _Asking) -> str:
 
 
 def _is_clean(borrowed: _Borrowed, top: Path, own: Iterable[str]) -> bool | None:
-    """None where git can't say so in time. What a submodule has inside is not looked at: that would be by its
-    own configuration."""
+    """Return whether the files match the commit; None if git can't answer in time.
+
+    Changes inside submodules don't count, because git would read the submodule's configuration to find them.
+    """
     inside = [str(path.relative_to(top)) for path in map(Path, own) if path.is_relative_to(top)]
     without = [f":(exclude,top,literal){name}" for name in inside if name != "."]
     try:

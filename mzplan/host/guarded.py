@@ -1,11 +1,11 @@
-"""Files below a folder that others may write to, and files for results: no link chooses which file that is.
+"""Guarded access to files: no link of somebody else decides which file is read or written.
 
-A folder (of a project, of the state, a warehouse) is where its user has said, by name or in mzplan.yaml, and
-may be a link of his own, to another disk say. Below it no link is followed, in any component: whoever can put
-one there would choose which file is overwritten or removed. What is read or written is a regular file, opened
-without waiting. A file for results is not a link either, but what the shell has opened.
+The user names a folder (of the project, the state or the warehouse), in a command or in mzplan.yaml. It may
+be the user's own link, for example to another disk. Below the folder, no component of a path may be a link:
+whoever placed it would decide which file is overwritten or removed. Only regular files are read or written,
+and they are opened without blocking. A file for results isn't a link either, unless the shell opened it.
 
-On the way to what was named, a link counts as its user's unless git tracks it.
+On the path to a named folder or file, a link counts as the user's own unless git tracks it.
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class GuardedFolder:
-    """What is below `root`, or below the folder `inner` of it. Names may have folders in them (`a/b`), never
-    `..`. Every method raises OSError; UnfitError, which says what lies where, for a link or what is no
-    file."""
+    """The files below `root`, or below its subfolder `inner`.
+
+    Names may contain folders (`a/b`), but never `..`. Every method raises OSError. It raises UnfitError,
+    which says what is where, for a link or anything else that isn't a file.
+    """
 
     def __init__(self, root: Path, inner: str = ""):
         self._root = root
         self._inner = tuple(part for part in inner.split("/") if part)
 
     def path(self, name: str = "") -> Path:
-        """Where that is, for people."""
+        """Return the path, for people."""
         return self._root.joinpath(*self._inner, name)
 
     @contextmanager
     def folder(self, name: str = "", *, make: bool = False) -> Iterator[int]:
-        """A handle of a folder. `make`: also of one that is not there yet."""
+        """Yield a handle of a folder. `make` creates a missing folder."""
         at = str(self._root)
         if make:
             refuse_brought(at)
@@ -71,7 +73,7 @@ class GuardedFolder:
             os.close(handle)
 
     def open(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
-        """A handle of a regular file, which is made if `flags` say so."""
+        """Return a handle of a regular file, which is created if `flags` say so."""
         with self._at(name, make=bool(flags & os.O_CREAT)) as (folder, last):
             try:
                 handle = os.open(last, flags | _FILE, mode, dir_fd=folder)
@@ -81,7 +83,7 @@ class GuardedFolder:
             return ensure_regular(handle, str(self.path(name)))
 
     def read(self, name: str) -> bytes | None:
-        """A file's content, None where there is none."""
+        """Return the content of a file, or None if there is none."""
         try:
             handle = self.open(name)
         except FileNotFoundError:
@@ -90,12 +92,12 @@ class GuardedFolder:
             return stream.read()
 
     def stat(self, name: str) -> os.stat_result:
-        """Of what is there itself, also of a link."""
+        """Return the status of the entry itself, without following a link."""
         with self._at(name) as (folder, last):
             return os.stat(last, dir_fd=folder, follow_symlinks=False)
 
     def is_there(self, name: str) -> bool:
-        """Whether there is a file or folder."""
+        """Whether the file or folder exists. Raises UnfitError for a link."""
         try:
             mode = self.stat(name).st_mode
         except (FileNotFoundError, NotADirectoryError):
@@ -105,20 +107,22 @@ class GuardedFolder:
         return True
 
     def entries(self, name: str = "") -> list[os.DirEntry[str]]:
-        """The entries of a folder, sorted by name; none if there is no such folder. Only the name and the
-        type of an entry can be asked."""
+        """Return the entries of a folder, sorted by name; none if there is no such folder.
+
+        Use only an entry's name and type.
+        """
         try:
             with self.folder(name) as handle, os.scandir(handle) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
                 for entry in entries:
-                    entry.is_symlink()  # asked now, where the file system does not list it: the handle goes
+                    entry.is_symlink()  # caches the type while the handle is open
                 return entries
         except FileNotFoundError:
             return []
 
     @contextmanager
     def replacing(self, name: str, *, mode: int | None = None, durable: bool = True) -> Iterator[BinaryIO]:
-        """As files.replacing; a link of this name is replaced itself."""
+        """Yield a stream as files.replacing does. A link of this name is itself replaced."""
         with (
             self._at(name, make=True) as (folder, last),
             replacing(Path(last), mode=mode, durable=durable, folder=folder) as stream,
@@ -126,22 +130,23 @@ class GuardedFolder:
             yield stream
 
     def create(self, name: str, data: bytes, *, mode: int | None = None) -> None:
-        """As files.create_durably: FileExistsError for whatever is there, also for a link."""
+        """Create a file as files.create_durably does. Raises FileExistsError if anything exists there, even a
+        link."""
         with self._at(name, make=True) as (folder, last):
             create_durably(Path(last), data, mode=mode, folder=folder)
 
     def make_private(self, name: str) -> None:
-        """Make a folder for its owner alone, where there is none."""
+        """Create a folder for its owner alone, unless it exists."""
         with self._at(name, make=True) as (folder, last), contextlib.suppress(FileExistsError):
             os.mkdir(last, 0o700, dir_fd=folder)
 
     def delete(self, name: str) -> None:
-        """Remove a file, or a link itself; no error where there is none."""
+        """Remove a file, or a link itself. It is no error if there is none."""
         with contextlib.suppress(FileNotFoundError), self._at(name) as (folder, last):
             os.unlink(last, dir_fd=folder)
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with all that is in it; of a link, the link."""
+        """Remove a file, or a folder with its content. Of a link, only the link is removed."""
         refuse_brought(str(self._root))
         with self._at(name) as (folder, last):
             if stat.S_ISDIR(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode):
@@ -150,8 +155,10 @@ class GuardedFolder:
                 os.unlink(last, dir_fd=folder)
 
     def sweep(self, name: str, left: re.Pattern[str]) -> None:
-        """Remove the files of a folder whose names match: what killed writers have left. Only where nobody
-        can be writing one: under the lock that its writers hold."""
+        """Remove the files of a folder whose names match: temporary files that killed writers left.
+
+        Call it only under the lock that the writers hold, so that no writer is at work.
+        """
         with contextlib.suppress(OSError), self.folder(name) as folder, os.scandir(folder) as entries:
             for entry in entries:
                 if left.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
@@ -159,7 +166,7 @@ class GuardedFolder:
 
     @contextmanager
     def _at(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """The handle of a file's folder, and its name there; errors name its whole path."""
+        """Yield a handle of a file's folder, and the file's name there. Errors contain the whole path."""
         folder, _, last = name.rpartition("/")
         try:
             with self.folder(folder, make=make) as handle:
@@ -173,18 +180,19 @@ class GuardedFolder:
 
 
 def write_whole(path: str | Path, data: bytes) -> None:
-    """A file that somebody has named for results: see open_whole. Raises OSError; what was there is intact
-    then."""
+    """Write a result file that somebody named; see open_whole. Raises OSError and then keeps the old file."""
     with open_whole(path) as stream:
         stream.write(data)
 
 
 @contextmanager
 def open_whole(path: str | Path) -> Iterator[BinaryIO]:
-    """A file to be written bit by bit, which is there when it is whole; it keeps the permissions of the one
-    before. A pipe or a device gets what is written as it comes, and so does what the shell has opened
-    (`/dev/stdout`, `/dev/fd/63`). Raises UnfitError for any other link, and for one on the way that a
-    checkout has brought: a repository does not choose which file is replaced."""
+    """Yield a stream to a result file, which replaces the old file at the end and keeps its permissions.
+
+    A pipe, a device or a file that the shell opened (`/dev/stdout`, `/dev/fd/63`) gets the data as it is
+    written. Raises UnfitError for any other link, and for a link on the path that a checkout brought: a
+    repository must not decide which file is replaced.
+    """
     place = Path(path).absolute()
     if opened := _OPENED.fullmatch(str(place)):
         number = {"stdout": "1", "stderr": "2"}.get(opened[1], opened[1].removeprefix("fd/"))
@@ -195,7 +203,7 @@ def open_whole(path: str | Path) -> Iterator[BinaryIO]:
     if mode is not None and stat.S_ISLNK(mode):
         raise UnfitError(mode, str(path), f"is a link to {place.readlink()}")
     refuse_brought(str(place.parent))
-    if mode is not None and not stat.S_ISREG(mode):  # nothing can be put in its place
+    if mode is not None and not stat.S_ISREG(mode):  # a pipe or a device can't be replaced
         with os.fdopen(os.open(place, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "wb") as stream:
             yield stream
         return
@@ -205,8 +213,11 @@ def open_whole(path: str | Path) -> Iterator[BinaryIO]:
 
 @cache
 def refuse_brought(root: str) -> None:
-    """Raise UnfitError for a path that goes through a link which a checkout has brought: what its user has
-    named, or linked himself, is not where it leads. Asks git, if there is a link at all."""
+    """Raise UnfitError if a path goes through a link that a checkout brought.
+
+    Such a link may lead elsewhere than the user's named folder. Git is asked only if the path has a link at
+    all.
+    """
     if os.path.realpath(root) == os.path.normpath(Path(root).absolute()):
         return
 
@@ -233,7 +244,7 @@ def _entered(outer: int, part: str, place: str, *, make: bool) -> int:
 
 
 def _refuse_other(name: str, folder: int, place: str) -> None:
-    """Raise UnfitError where it is not a file that could not be opened."""
+    """Raise UnfitError if the entry that couldn't be opened isn't a regular file."""
     with contextlib.suppress(FileNotFoundError):
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         if kind_of(mode):

@@ -1,7 +1,7 @@
-"""`.mzplan/`, what is of a project on this machine alone: used only if nobody else can have put it there.
+"""`.mzplan/`: a project's data on this machine alone, used only if nobody else can have put it there.
 
-A repository that was checked out may bring one, as a link or with a journal in it. Commands that look, and
-runners, go on without it, and say so; commands that commit or start a runner refuse.
+A checkout may contain such a folder, as a link or with a journal in it. Then read-only commands and runners
+ignore it with a warning; commands that commit or start a runner refuse.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ FOLDER = ".mzplan"
 
 
 def journal_path(directory: str) -> Path:
-    """The journal of an edit under way."""
+    """Return the path of the journal of an edit in progress."""
     return Path(directory) / FOLDER / "alter.json"
 
 
 def why_foreign(directory: str) -> str:
-    """Why the folder is not this user's own, in a few words; "" where it is, or where there is none."""
+    """Return why the folder isn't this user's own, in a few words; "" if it is, or if there is none."""
     try:
         status = (Path(directory) / FOLDER).lstat()
     except FileNotFoundError:
@@ -38,7 +38,7 @@ def why_foreign(directory: str) -> str:
 
 
 def why_unused(directory: str) -> str:
-    """Why the folder is not used, in a few words; "" where it is, or where there is none."""
+    """Return why the folder isn't used, in a few words; "" if it is used, or if there is none."""
     if (why := why_foreign(directory)) or not os.path.lexists(Path(directory) / FOLDER):
         return why
     tracked = is_tracked(Path(directory), FOLDER)
@@ -50,7 +50,7 @@ def why_unused(directory: str) -> str:
 
 
 def refuse_unused(directory: str) -> None:
-    """Raise MZ076 (exit 7) where the folder is not used: for commands that commit."""
+    """Raise MZ076 (exit code 7) if the folder isn't used. For commands that commit."""
     if why := why_unused(directory):
         raise refusal(
             "MZ076",
@@ -61,7 +61,7 @@ def refuse_unused(directory: str) -> None:
 
 
 def waiting(directory: str) -> Diagnostic | None:
-    """What a command that looks says of the folder: that it goes on without it, or that an edit waits."""
+    """Return a read-only command's diagnostic: the folder is ignored, or an edit is in progress there."""
     folder = Path(directory) / FOLDER
     if not folder.is_symlink() and not os.path.lexists(journal_path(directory)):
         return None
@@ -83,8 +83,10 @@ def waiting(directory: str) -> Diagnostic | None:
 
 
 def runtime_file(settings: ProjectSettings, instance: str, suffix: str) -> Path:
-    """`.mzplan/<instance>.<suffix>`: the socket, log or last error of a runner. Runners of states that
-    variables tell apart have each its own: what is meant for one, values of secrets too, must not reach
-    the other."""
+    """Return `.mzplan/<instance>.<suffix>`: the socket, log or last error of a runner.
+
+    Runners of states with different variables each have their own files: messages for one, which include
+    secret values, must not reach the other.
+    """
     name = f"{instance}-{settings.variant}" if settings.variant else instance
     return Path(settings.directory).resolve() / FOLDER / f"{name}.{suffix}"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-CERTAIN = ("require", "verify-ca", "verify-full")  # modes of libpq that never go on without TLS
+CERTAIN = ("require", "verify-ca", "verify-full")  # libpq modes that never connect without TLS
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody can be between here and a host: this machine, by name or address, or a socket's path; of
-    several, as libpq takes them, all. Other names, `db.localhost` too, may be asked of a server of names."""
+    """Whether the host is this machine, so that nobody can listen in between.
+
+    Accepts `localhost`, loopback addresses and paths of sockets. In a comma-separated list, as libpq takes
+    it, all hosts must be local. Other names, even `db.localhost`, don't count, because DNS may resolve them.
+    """
     import ipaddress
 
     for part in host.split(","):
@@ -25,9 +28,11 @@ def is_loopback(host: str) -> bool:
 
 
 def is_named(header: str, own: str, *, by_address: bool) -> bool:
-    """Whether a request's Host header names a server of this machine, or `own` ("": nothing more);
-    `by_address`: also by any address in figures. A page elsewhere that has its own name lead here (DNS
-    rebinding) sends that name; an address in figures can't be made to lead elsewhere."""
+    """Whether a request's Host header names a server of this machine, or `own` (if not "").
+
+    With `by_address`, any numeric address is accepted too. This prevents DNS rebinding: a page elsewhere
+    whose name resolves to this machine sends that name. A numeric address can't be redirected.
+    """
     import ipaddress
 
     name = header.rpartition(":")[0] if header.rpartition(":")[2].isdecimal() else header
@@ -42,8 +47,11 @@ def is_named(header: str, own: str, *, by_address: bool) -> bool:
 
 
 def libpq_security(mode: str, ca: str | None, cleartext_login: str) -> dict[str, str]:
-    """libpq's options for an sslmode, a file of certificates to trust (None: the system's), and `never` where
-    a server is not to be sent the password itself unless TLS is certain."""
+    """Return libpq's options for an sslmode.
+
+    - `ca`: the file of trusted certificates (None: the system's).
+    - `cleartext_login`: `never` refuses to send the password itself unless TLS is certain.
+    """
     options = {"sslmode": mode}
     roots = ca or (system_roots() if mode == "verify-full" else None)
     if roots is not None:
@@ -54,8 +62,10 @@ def libpq_security(mode: str, ca: str | None, cleartext_login: str) -> dict[str,
 
 
 def system_roots() -> str | None:
-    """The certificates that this machine trusts; None where the user has a file for PostgreSQL, which libpq
-    takes by itself."""
+    """Return the file of certificates that this machine trusts.
+
+    Returns None if the user has a root.crt for PostgreSQL, which libpq uses by itself.
+    """
     if (Path.home() / ".postgresql" / "root.crt").is_file():
         return None
     import ssl

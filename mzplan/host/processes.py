@@ -1,4 +1,4 @@
-"""Processes of this machine: which ones live, told apart from others that got the same pid later."""
+"""Processes of this machine: which are alive, and which only reuse the pid of an earlier one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-LOG_FORMAT_VARIABLE = "MZPLAN_LOG_FORMAT"  # text or json: of a runner, and of the JVM that it starts
+LOG_FORMAT_VARIABLE = "MZPLAN_LOG_FORMAT"  # text or json, for a runner and the JVM that it starts
 
 
 def started_at(pid: int) -> float:
-    """When a process started, in clock ticks since boot; 0.0 where the system does not say."""
+    """Return when a process started, in clock ticks since boot; 0.0 if the system doesn't report it."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         return float(text.rpartition(")")[2].split()[19])
@@ -21,20 +21,23 @@ def started_at(pid: int) -> float:
 
 
 def pid_space() -> str:
-    """What a pid has to be of to mean the same process as here: the boot of this machine, and a namespace of
-    pids; "" where the system does not say."""
+    """Return where pids mean the same processes as here: this boot of the machine, and the pid namespace.
+
+    Returns "" if the system reports neither.
+    """
     boot = _said(lambda: Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
     namespace = _said(lambda: str(Path("/proc/self/ns/pid").readlink()))
     return f"{boot} {namespace}".strip()
 
 
 def is_alive(pid: int, started: float = 0.0) -> bool:
-    """Whether the process lives; with `started` (from `started_at`), whether it is still the same one."""
+    """Whether the process is alive; with `started` (from `started_at`), whether it is still the same
+    process."""
     if pid <= 0:
         return False
     try:
         os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):  # none, or not even a number that one could have
+    except (ProcessLookupError, OverflowError):  # no such process, or the number is too large for a pid
         return False
     except PermissionError:
         pass
@@ -45,13 +48,13 @@ def is_alive(pid: int, started: float = 0.0) -> bool:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal, if the process still runs: it may end between any look at it and this."""
+    """Send a signal if the process still runs. It may end at any time before the call."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 def children() -> frozenset[int]:
-    """The processes that this one has started and that still run; none where the system does not say."""
+    """Return the running processes that this process started; none if the system doesn't list processes."""
     here, found = str(os.getpid()), set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError):

@@ -1,8 +1,8 @@
-"""The lines of Spark that mzplan runs on, and what belongs to each: the one table of it.
+"""The supported Spark release lines, and the versions that belong to each.
 
-A line is Spark's first two numbers. Delta and Spark's connector for Kafka are built for one line, so they
-follow from the Spark that is there; nobody chooses them. What the jars must be, mzplan/spark/jars.sha256 says
-(`python -m tools.pin_jars` writes it from this table). Looking needs no Java, and does not import PySpark.
+A line is Spark's first two version numbers. Delta and Spark's Kafka connector are built for one line. So the
+installed Spark determines them, and nobody chooses them. mzplan/spark/jars.sha256 lists the jars' hashes
+(`python -m tools.pin_jars` writes it from this table). The look-up needs no Java and doesn't import PySpark.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pathlib import Path
 
 from mzplan.model.diagnostics import MzplanError, error
 
-_LOOK_EVERY = 3.0  # seconds: a look at a thousand files takes 2 ms
+_LOOK_EVERY = 3.0  # seconds; checking a thousand files takes 2 ms
 _LOADED = (".py", ".zip", ".jar", ".so")
 _CORE = re.compile(r"spark-core_[\d.]+-(\d+\.\d+\.\d+.*)\.jar")
-# kafka-clients and lz4-java are newer than what Spark's connector asks for: CVE-2025-27817, -27818,
-# CVE-2026-35554; CVE-2025-12183, -66566.
+# kafka-clients and lz4-java are newer than the versions that Spark's connector requests, because of
+# CVE-2025-27817, -27818, CVE-2026-35554; CVE-2025-12183, -66566.
 _KAFKA_CLIENTS = "org.apache.kafka:kafka-clients:3.9.2"
 _LZ4 = "at.yawk.lz4:lz4-java:1.10.1"
-# The same classes in an older version; and what kafka-clients wants, of which Spark has its own.
+# The same classes in an older version, and a dependency of kafka-clients that Spark has itself.
 _EXCLUDED = ("org.lz4:lz4-java", "com.github.luben:zstd-jni")
-# What Delta asks for since 4.1, and Spark has itself, which is loaded before what is added to it: 90 MB.
+# Dependencies of Delta since 4.1 (90 MB) that Spark has itself. Spark loads its own jars before added ones.
 _SPARK_HAS = (
     "com.fasterxml.jackson.core:*",
     "com.google.code.findbugs:jsr305",
@@ -40,7 +40,7 @@ _SPARK_HAS = (
     "org.slf4j:slf4j-api",
     "org.xerial.snappy:snappy-java",
 )
-# The features of tables that Delta can read and write: its TableFeature.allSupportedFeaturesMap.
+# The table features that Delta can read and write: its TableFeature.allSupportedFeaturesMap.
 _FEATURES = frozenset(
     [
         "allowColumnDefaults",
@@ -81,18 +81,23 @@ _DELTA_4_4 = _FEATURES | {
     "variantShredding",
 }
 _STREAMING = "org.apache.spark.sql.execution.streaming"
-# Newer Delta else ignores how long VACUUM is to keep files, and takes the table's setting.
+# Without this, newer Delta ignores VACUUM's retention argument and uses the table's setting.
 _VACUUM_AS_TOLD = {"spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkLine:
-    """`spark`: "4.0". `packages`: Maven coordinates of what every session has; `excluded`: of what they ask
-    for and are not to bring. `before_spark`: which of them is to be loaded before Spark's own copy. `aws`:
-    the versions of what a schema names for AWS, which belong to the Hadoop that Spark has, by
-    `organisation:name`. `features`: of tables, those that its Delta can read and write. `settings`: of Spark,
-    defaults as those of spark/settings.py. `local_checkpoints`: the class that writes a checkpoint to a local
-    disk. `tested`: the releases of PySpark that were tried, the newest last."""
+    """One release line of Spark.
+
+    - `spark`: "4.0".
+    - `packages`: Maven coordinates for every session. `excluded`: their dependencies that must not be loaded.
+    - `before_spark`: the package to load before Spark's own copy.
+    - `aws`: by `organisation:name`, the versions of a schema's AWS packages that fit Spark's Hadoop.
+    - `features`: the table features that its Delta can read and write.
+    - `settings`: defaults of Spark settings, in addition to spark/settings.py.
+    - `local_checkpoints`: the class that writes checkpoints to a local disk.
+    - `tested`: the tested releases of PySpark, oldest first.
+    """
 
     spark: str
     delta: str
@@ -107,7 +112,7 @@ class SparkLine:
     tested: tuple[str, ...] = ()
 
     def fitting(self, packages: Iterable[str]) -> tuple[str, ...]:
-        """The packages in the versions that go with this line."""
+        """Return the packages in the versions that fit this line."""
         return tuple(self._fitting(package) for package in packages)
 
     def _fitting(self, package: str) -> str:
@@ -166,7 +171,7 @@ LINES = (
             _KAFKA_CLIENTS,
         ),
         features=_DELTA_4_4,
-        # Its own lz4-java is 1.11.0.
+        # Spark's own lz4-java is 1.11.0.
         excluded=(*_EXCLUDED, *_SPARK_HAS, "at.yawk.lz4:lz4-java"),
         aws=_aws("3.5.0", "2.35.4"),
         settings=_VACUUM_AS_TOLD,
@@ -177,7 +182,7 @@ OLDEST, NEWEST = LINES[0], LINES[-1]
 
 
 def line_of(spark: str) -> SparkLine:
-    """The line of a release of Spark ("4.2.0"). Raises MzplanError MZ240 where there is none."""
+    """Return the line of a Spark release ("4.2.0"). Raises MzplanError MZ240 for an unsupported one."""
     name = ".".join(spark.split(".")[:2])
     spark_line = next((line for line in LINES if line.spark == name), None)
     if spark_line is None:
@@ -186,10 +191,10 @@ def line_of(spark: str) -> SparkLine:
 
 
 def installed_spark() -> str | None:
-    """The release of the Spark that a driver of this process would be, "4.2.0"; None without one.
+    """Return the Spark release that a driver in this process would use, such as "4.2.0"; None without Spark.
 
-    That of SPARK_HOME, as for PySpark itself (a cluster's, whose jars are another release than the package
-    beside mzplan), else that of the PySpark package.
+    Like PySpark, it prefers SPARK_HOME (on a cluster, its jars may be of another release than the PySpark
+    package beside mzplan). Otherwise, it is the release of the PySpark package.
     """
     home = os.environ.get("SPARK_HOME")
     jars = Path(home) / "jars" if home else _package() / "jars"
@@ -208,8 +213,10 @@ def _package() -> Path:
 
 
 class Installation:
-    """The files that Spark's processes load, as they lie on the disk when this is made: PySpark's modules and
-    archives, the jars, and what pip has recorded of them. What Python compiles beside them is none of it."""
+    """The files on the disk that Spark's processes load, as they were when this object was created.
+
+    They are PySpark's modules and archives, the jars, and pip's record of them, but no compiled `.pyc` files.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -218,8 +225,10 @@ class Installation:
         self._is_changed = False
 
     def replaced_by(self, *, at_once: bool = False) -> str | None:
-        """The release that is there where some of it was replaced or changed, "none" where it was only
-        removed; None as long as it is there. Looks every few seconds, or `at_once`."""
+        """Return the installed release if files were replaced or changed; None if nothing changed.
+
+        Returns "none" if files were only removed. Checks every few seconds, or `at_once`.
+        """
         now = self._clock()
         if at_once or now - self._looked_at >= _LOOK_EVERY:
             self._looked_at = now
@@ -245,7 +254,7 @@ def _mark(path: Path) -> tuple[int, int, int] | None:
 
 
 def installed_line() -> SparkLine:
-    """The line of installed_spark. Raises MzplanError MZ240."""
+    """Return the line of the installed Spark, or the newest without Spark. Raises MzplanError MZ240."""
     release = installed_spark()
     return line_of(release) if release is not None else NEWEST
 

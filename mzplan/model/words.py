@@ -44,8 +44,8 @@ def unusable_character(text: str) -> str:
     return bad.group() if bad else ""
 
 
-# Default_Ignorable_Code_Point of Unicode 17.0 (DerivedCoreProperties.txt), which Python doesn't have: invisible
-# characters. Some of them are letters and marks.
+# Default_Ignorable_Code_Point of Unicode 17.0 (DerivedCoreProperties.txt), which Python doesn't have. Fonts
+# draw nothing for these characters. Some of them are letters and marks.
 _IGNORABLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
