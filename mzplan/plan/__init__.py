@@ -1,8 +1,8 @@
-"""Plans: what a Configuration, or an operation by hand, would change of a State.
+"""Plans: what a Configuration, or a manual operation, would change in a State.
 
-Pure: nothing here reads a file, a store or a server, and nothing depends on a resource's type; the effect of
-a change comes from the schemas (mzplan.schema.kinds) and from digests (mzplan.schema.description). May not
-import mzplan.config or mzplan.store: mzplan.operations connects them.
+Pure: nothing here reads a store or a server, and nothing depends on a resource's type. The effect of a change
+comes from the schemas (mzplan.schema.kinds) and from digests (mzplan.schema.description). This package must
+not import mzplan.config or mzplan.store: mzplan.operations connects them.
 """
 
 from mzplan.plan.commit import apply_changes

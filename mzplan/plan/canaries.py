@@ -1,6 +1,6 @@
-"""Canaries: of the queries that a plan restarts, which go first and which wait for them.
+"""Canaries: which of a plan's queries restart first, and which wait for them.
 
-For each connection of each instance one query goes first. Pure; the runner carries it out.
+For each connection of each instance, one query restarts first. Pure; the runner carries it out.
 """
 
 from __future__ import annotations
@@ -17,32 +17,36 @@ from mzplan.model.plan import Change, Plan
 from mzplan.model.resources import Resource
 from mzplan.model.state import Canary, ResourceState, State
 
-Group = tuple[str, Address | None]  # an instance, and a connection that a query has there (None: without one)
+Group = tuple[str, Address | None]  # an instance and a connection used there (None: no connection)
 
 
 def choose_canaries(plan: Plan, state: State, wait: float) -> tuple[Canary, ...]:
-    """Which queries of the plan go first, each with those that it holds back; their serial is 0.
+    """Return the plan's canaries, each with the queries it holds. Their serial is 0.
 
-    `wait`: seconds that a canary has to make progress. A query that restarts can be a canary, because it can
-    go back; one that is replaced waits with the others. A query whose source restarts with other columns
-    goes together with that source. One that is new, renamed, or moves to another instance has no former run
-    to keep, and starts at once, unless it reads a source that is held.
+    `wait` is how many seconds a canary has to make progress. Only a query that restarts can be a canary,
+    because it can be rolled back. A replaced query waits with the others. If a query's source restarts with
+    other columns, the query restarts together with it. A query that is new, renamed or moved to another
+    instance has no previous run to keep. So it starts at once, unless it reads a source that is held.
     """
     chosen = _Choice()
-    # Queries that may lead come first; each part stays in dependency order.
+    # Queries that can be canaries come first; each part stays in dependency order.
     for query in sorted(_impacted(plan, state), key=lambda query: query.start != "restart"):
         chosen.add(query)
     return chosen.canaries(wait)
 
 
 def with_canaries(plan: Plan, state: State, wait: float | None) -> Plan:
-    """The plan with its canaries; None: it has none."""
+    """Return the plan with its canaries. If `wait` is None, it has none."""
     return plan if wait is None else dataclasses.replace(plan, canaries=choose_canaries(plan, state, wait))
 
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """A query that the plan touches: its planned record, and the sources of the plan that it must go with."""
+    """A query in the plan.
+
+    - `record`: its planned record.
+    - `follows`: the sources in the plan that it must restart together with.
+    """
 
     record: ResourceState
     follows: tuple[Address, ...]
@@ -50,8 +54,11 @@ class _Query:
 
 
 class _Choice:
-    """Built up in dependency order. `leads`: the query that goes first in a group; `waits`: the queries that
-    each other one waits for."""
+    """The canaries chosen so far. Add queries in dependency order.
+
+    - `leads`: the canary of each group.
+    - `waits`: for each other query, the canaries that it waits for.
+    """
 
     def __init__(self) -> None:
         self.leads: dict[Group, Address] = {}
@@ -89,7 +96,7 @@ class _Choice:
 
 
 def _impacted(plan: Plan, state: State) -> Iterator[_Query]:
-    """Each query that starts anew and can wait, in dependency order."""
+    """Yield each query that restarts and can wait, in dependency order."""
     touched: set[Address] = set()
     for change in plan.changes:
         after = change.after
@@ -125,8 +132,10 @@ def _groups(resource: ResourceState) -> Iterator[Group]:
 def held_back(
     state: State, statuses: Mapping[str, Status], targets: Collection[Address] = ()
 ) -> tuple[Address, ...]:
-    """The canaries that have failed and the queries that they hold back; the next apply lets all of these
-    go on. `targets`: only those among them; by default all."""
+    """Return the failed canaries and the queries that they hold. The next apply releases them all.
+
+    With `targets`, returns only those among the targets.
+    """
     held: set[Address] = set()
     for canary in state.canaries:
         verdict = verdict_of(canary, state, statuses)
@@ -142,8 +151,10 @@ def going_on(
     statuses: Mapping[str, Status],
     targets: Collection[Address],
 ) -> tuple[Address, ...]:
-    """What the next plan lets go on: what is held back and still declared, limited to the targets and their
-    dependents."""
+    """Return the held queries that the next plan releases.
+
+    They are still declared. With `targets`, only the targets and their dependents are released.
+    """
     if not state.canaries:
         return ()
     selected = {*targets, *DependencyGraph.of_both(wanted, state.resources).reach(targets)} if targets else ()
@@ -151,7 +162,7 @@ def going_on(
 
 
 def verdict_of(canary: Canary, state: State, statuses: Mapping[str, Status]) -> Verdict | None:
-    """The runner's verdict on a committed canary; None while there is none."""
+    """Return the runner's verdict on a committed canary, or None if there is none yet."""
     resource = state.resources.get(canary.address)
     status = statuses.get(resource.instance) if resource is not None else None
     verdict = status.canaries.get(canary.address) if status is not None else None
@@ -161,10 +172,10 @@ def verdict_of(canary: Canary, state: State, statuses: Mapping[str, Status]) -> 
 def canaries_after(
     state: State, plan: Plan, resources: Mapping[Address, ResourceState]
 ) -> tuple[Canary, ...]:
-    """The canaries of the state after a plan.
+    """Return the canaries of the state after a plan.
 
-    A query that the plan starts anew waits only for the plan's own canaries; a canary that it starts anew,
-    and that others still wait for, is a canary again. What the plan does not touch stays held.
+    A query that the plan restarts waits only for the plan's own canaries. A canary that the plan restarts,
+    and that other queries still wait for, is a canary again. A query that the plan doesn't touch stays held.
     """
     serial = state.serial + 1
     names = {
@@ -200,6 +211,6 @@ def _merged(canaries: Iterable[Canary]) -> list[Canary]:
 
 
 def without_passed(state: State, statuses: Mapping[str, Status]) -> State:
-    """The state without the canaries that have passed: no query waits for them any more."""
+    """Return the state without the canaries that have passed. No query waits for them any more."""
     left = tuple(c for c in state.canaries if not ((v := verdict_of(c, state, statuses)) and v.passed))
     return state if len(left) == len(state.canaries) else dataclasses.replace(state, canaries=left)

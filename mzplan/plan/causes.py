@@ -1,6 +1,6 @@
-"""Causes: which changed dependencies reach a query, with which effect, and the reason that a plan shows.
+"""Causes: which changed dependencies reach a query, their effect, and the reason that a plan shows.
 
-A query's description contains its connections, so the resources before and after are compared as the query
+A query's description contains its connections. So the resources before and after are compared as the query
 sees them: role by role, through connections of connections, whatever their names.
 """
 
@@ -25,9 +25,9 @@ Causes = dict[Address, Effect]
 class Reached:
     """The effects of a resource's dependencies on it.
 
-    `causes`: each changed dependency that has an effect, with it. `repointed`: each role that names another
-    connection than before, with the effect of the difference between the two (`in-place` when their
-    descriptions are equal).
+    - `causes`: each changed dependency that has an effect, with the effect.
+    - `repointed`: each role that names another connection than before, with the effect of the difference
+      between the two connections (`in-place` if their descriptions are equal).
     """
 
     causes: Causes = field(default_factory=dict)
@@ -42,19 +42,19 @@ class Dependencies:
     """Compares what resources depend on, before and after. Each pair of connections is compared once."""
 
     def __init__(self, before: World, after: World, changes: Mapping[Address, Change]):
-        """`changes`: those planned so far, in dependency order; the caller adds to the mapping."""
+        """`changes` holds the changes planned so far, in dependency order. The caller adds to the mapping."""
         self._before = before
         self._after = after
         self._changes = changes
         self._memo: dict[tuple[Address, Address], tuple[Effect, Causes]] = {}
 
     def of(self, before: ResourceState, after: ResourceState) -> Reached:
-        """The effects that reach a resource through its references."""
+        """Return the effects that reach a resource through its references."""
         reached = Reached()
         for role, target in after.references.items():
             previous = before.references.get(role)
             if previous is None:
-                continue  # a new reference is a change of the resource itself
+                continue  # a new reference is a change to the resource itself
             if target.kind == "connection":
                 effect, causes = self._connections(previous, target)
                 if previous == target:
@@ -68,8 +68,8 @@ class Dependencies:
     def _collection(self, source: Address, role: str, reader: ResourceState) -> Causes:
         """Return the effect of a source's change on a query that reads its collection in this role.
 
-        A query that reads a stream by `from` can move to the rows that a new generation begins with. A table
-        is read as it is at each micro-batch, whatever its generation.
+        A query that reads a stream by `from` can switch to the rows that a new generation begins with. A
+        snapshot is read as the table is at each micro-batch, whatever its generation.
         """
         change = self._changes.get(source)
         if change is None or change.before is None or change.after is None:
@@ -82,9 +82,10 @@ class Dependencies:
         return {}
 
     def _connections(self, previous: Address, target: Address) -> tuple[Effect, Causes]:
-        """The effect of the difference between two connections, and the changed connections that cause it.
+        """Return the effect of the difference between two connections, and the changed connections that cause
+        it.
 
-        The causes count only where both are one connection: otherwise the reference is what changed.
+        Use the causes only if both addresses are equal. Otherwise, the changed reference is the cause.
         """
         key = (previous, target)
         if key not in self._memo:
@@ -106,8 +107,10 @@ class Dependencies:
 def ways_to(
     resource: ResourceState, wanted: Callable[[Address], bool], world: World
 ) -> dict[Address, tuple[Address, ...]]:
-    """For each wanted connection that the resource uses only through other connections, one of the shortest
-    paths to it: the connections in between, the resource's own first."""
+    """Return the path to each wanted connection that the resource uses only through other connections.
+
+    It is a shortest path: the connections in between, the resource's own first.
+    """
     ways: dict[Address, tuple[Address, ...]] = {}
     seen: set[Address] = set()
     level: list[tuple[Address, tuple[Address, ...]]] = [
@@ -132,9 +135,10 @@ def ways_to(
 def weigh_references(
     fields: tuple[FieldChange, ...], repointed: Mapping[str, Effect]
 ) -> tuple[FieldChange, ...]:
-    """The field changes; a changed reference gets the effect of what differs between the two connections.
+    """Return the field changes with the real effects of changed references.
 
-    Only where the schema lets the reference change with a restart: a heavier effect of the schema stays.
+    A changed reference has the effect of the difference between the two connections. That holds only if the
+    schema lets the reference change with a restart: a heavier effect in the schema stays.
     """
     if not repointed:
         return fields
@@ -171,13 +175,18 @@ def reason_for(
     rotated: Iterable[str] = (),
     holders: Ways = _NO_WAYS,
 ) -> str:
-    """`"brokers changed"`, `"connection.shop_kafka changed"`, `"connection.bastion changed, through
-    connection.shop_pg"`, or several joined by `; `. `ways`: for indirect causes, the connections in between;
-    `holders`: the same for connections with a secret whose value was `rotated`."""
+    """Return the reason of a change, its parts joined by `; `.
+
+    Examples: `"brokers changed"`, `"connection.bastion changed, through connection.shop_pg"`.
+
+    - `ways`: for indirect causes, the connections in between.
+    - `rotated`: references to secrets with a new value. `holders`: the connections with these secrets, and
+      the connections in between.
+    """
     parts = ["asked for with --replace"] if forced else []
     if fields:
         parts.append(f"{_listed(_names(fields))} changed")
-    # Only a query is replaced; a connection changes, even where that replaces the queries that use it.
+    # Only queries are replaced. A connection changes, even if the change replaces the queries that use it.
     replaced = [
         str(a) for a in sorted(causes, key=natural) if a.kind != "connection" and causes[a] == "replace"
     ]
@@ -208,7 +217,7 @@ def _through(way: tuple[Address, ...]) -> str:
 
 
 def _names(fields: tuple[FieldChange, ...]) -> list[str]:
-    """The changed properties, without the index in a list: `brokers[0]` is `brokers`."""
+    """Return the changed properties without list indexes: `brokers` for `brokers[0]`."""
     return list(dict.fromkeys(_INDEXES.sub("", change.path) for change in fields))
 
 
@@ -221,7 +230,7 @@ def _listed(names: list[str]) -> str:
 
 
 def task_reason(before: ResourceState, after: ResourceState) -> str:
-    """Why a query restarts when its tasks have changed."""
+    """Return why a query restarts because of its tasks."""
     if new := [task for task in after.tasks if task not in before.tasks]:
         return "; ".join(f"a {task}" for task in new)
     return "; ".join(f"the {task} is given up" for task in before.tasks if task not in after.tasks)

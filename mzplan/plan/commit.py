@@ -1,4 +1,4 @@
-"""Commit: the records that a plan wants, and the State after it. Pure; the store writes it."""
+"""Commit: the records that a plan commits, and the State after it. Pure; the store writes the state."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from mzplan.plan.starts import causes_of
 
 
 def new_id() -> str:
-    """An id for a resource: 16 random hex digits, for life. It names its checkpoint and collection."""
-    return os.urandom(8).hex()  # what the secrets module does, without its imports
+    """Return a random id for a resource: 16 hex digits. It never changes, and names the checkpoint and
+    collection."""
+    return os.urandom(8).hex()  # like secrets.token_hex, without that module's imports
 
 
 def new_lineage() -> str:
-    """A lineage: distinguishes the states of two projects whose serials are equal."""
+    """Return a new lineage. It tells apart the states of two projects with equal serials."""
     import uuid  # needed only for a project's first apply
 
     return str(uuid.uuid4())
@@ -36,11 +37,13 @@ def apply_changes(
     *,
     allow_loss: bool = False,
 ) -> State:
-    """The state after the plan: one serial later, with ids for what is created. `record`: who commits it.
-    `allow_loss`: sources that the plan replaces may begin without what can't be read again.
+    """Return the state after the plan: one serial later, with ids for created resources.
 
-    Records that the plan does not change are kept as they are. Does not check whether the plan may be
-    applied: the plan's diagnostics say that.
+    Records that the plan doesn't change stay as they are. The caller checks the plan's diagnostics, which say
+    whether it may be applied.
+
+    - `record`: who commits it.
+    - `allow_loss`: sources that the plan replaces may begin without the records that can't be read again.
     """
     resources = dict(state.resources)
     causes = causes_of(plan, state.serial + 1)
@@ -53,7 +56,7 @@ def apply_changes(
                 after = dataclasses.replace(after, may_lose=after.generation)
             former = None
             if change.before is not None:
-                former = resources.pop(change.before.address, None)  # another one, where it was moved
+                former = resources.pop(change.before.address, None)  # another address if it was moved
             because = causes.get(change.address) or (former.because if former is not None else None)
             after = dataclasses.replace(after, because=because)
             resources[change.address] = after if after.id else dataclasses.replace(after, id=make_id())
@@ -81,7 +84,8 @@ def _still_forgotten(state: State, resources: Mapping[Address, ResourceState]) -
 
 
 def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceState:
-    """The planned record, with the id and generation of the committed one; its digest is computed later."""
+    """Return the planned record, with the id and generation of the committed one. Its digest is computed
+    later."""
     return ResourceState(
         address=resource.address,
         id=before.id if before else "",

@@ -1,7 +1,7 @@
-"""Compare: the leaves in which two normalised bodies of one resource differ, or the settings of runners.
+"""Compare two normalised bodies of a resource, or two settings of runners, leaf by leaf.
 
-deepdiff finds them. Added here is what the schema declares:
-each leaf's effect (`x-change`), sensitive leaves without their values, and columns compared as columns.
+deepdiff finds the differing leaves. This module adds what the schema declares: it adds the effect of each
+leaf (`x-change`), hides sensitive values, and compares columns as columns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Path = tuple[str | int, ...]
 
 
 class _Absent:
-    """Stands for a leaf that a body does not have (None could be a value)."""
+    """Stands for a leaf that a body doesn't have. None could be a value."""
 
 
 ABSENT = _Absent()
@@ -35,18 +35,18 @@ def same_body(before: Body, after: Body) -> bool:
         return True
     if before != after:
         return False
-    # Python's == holds for True, 1 and 1.0. A repr costs a microsecond or two and distinguishes them; the
-    # leaves are compared only where it differs, which may be just the order of keys.
+    # Python's == holds for True, 1 and 1.0. A repr distinguishes them and costs a microsecond or two. It may
+    # differ only in the order of keys; then the leaves are compared.
     return repr(before) == repr(after) or not differing_leaves(before, after)
 
 
 def compare_bodies(kind: ResourceKind, before: Body, after: Body) -> tuple[FieldChange, ...]:
-    """The leaves that differ, sorted by path, each with the effect that its schema gives it."""
+    """Return the leaves that differ, sorted by path, with the effects from the schema."""
     return tuple(_field_changes(kind, kind, before, after))
 
 
 def compare_resources(before: ResourceState, after: ResourceState) -> tuple[FieldChange, ...]:
-    """The leaves that differ between two records of one resource, and the type if it differs."""
+    """Return the leaves that differ between two records of a resource, and the type if it differs."""
     kind = resource_kind(after.address.kind, after.type)
     if before.type == after.type:
         return compare_bodies(kind, before.body, after.body)
@@ -54,7 +54,7 @@ def compare_resources(before: ResourceState, after: ResourceState) -> tuple[Fiel
     changes = [
         change
         for change in _field_changes(kind, previous, before.body, after.body)
-        if change.path != "type"  # left out of a body where it is the default
+        if change.path != "type"  # a body omits a default type
     ]
     changes.append(
         FieldChange(
@@ -69,7 +69,8 @@ def compare_resources(before: ResourceState, after: ResourceState) -> tuple[Fiel
 
 
 def all_fields(resource: ResourceState) -> tuple[FieldChange, ...]:
-    """Every leaf of a resource to be created, for display. Nothing runs yet, so there is no effect."""
+    """Return every leaf of a resource to be created, for display. It has no effect, because nothing runs
+    yet."""
     kind = resource_kind(resource.address.kind, resource.type)
     return tuple(
         _leaf(path, ABSENT, value, kind.is_sensitive(path), "none")
@@ -79,7 +80,8 @@ def all_fields(resource: ResourceState) -> tuple[FieldChange, ...]:
 
 
 def format_path(path: Path) -> str:
-    """`("brokers", 0)` → `brokers[0]`; a key that is not a plain name is quoted: `options["a.b"]`."""
+    """Format a path: `("brokers", 0)` → `brokers[0]`. Keys that aren't plain names are quoted:
+    `options["a.b"]`."""
     text = ""
     for key in path:
         if isinstance(key, int):
@@ -95,7 +97,8 @@ def format_path(path: Path) -> str:
 def _field_changes(
     kind: ResourceKind, previous: ResourceKind, before: Body, after: Body
 ) -> Iterator[FieldChange]:
-    """`previous` is the kind of `before`: a leaf is sensitive if either kind declares it so."""
+    """Yield the leaves that differ. `previous` is the kind of `before`: a leaf is sensitive if either kind
+    says so."""
     for path, old, new in differing_leaves(before, after):
         schema = kind.property_schema(path)
         both_text = isinstance(old, str) and isinstance(new, str)
@@ -123,15 +126,15 @@ def _edit(old: Any, new: Any) -> EditKind:
 
 
 def differing_leaves(before: Body, after: Body) -> list[tuple[Path, Any, Any]]:
-    """The leaves that differ, by key and by index, sorted by path. An empty object or list is a leaf."""
-    from deepdiff import DeepDiff  # imports pandas where that is installed: only for two bodies that differ
+    """Return the leaves that differ, by key and index, sorted by path. An empty object or list is a leaf."""
+    from deepdiff import DeepDiff  # imports pandas if that is installed, so only for bodies that differ
 
     reports = DeepDiff(
         dict(before),
         dict(after),
         view="tree",
         zip_ordered_iterables=True,  # by index: a moved item is two changes
-        threshold_to_diff_deeper=0,  # leaf by leaf, however little two objects have in common
+        threshold_to_diff_deeper=0,  # leaf by leaf, even if two objects have nothing in common
         ignore_private_variables=False,  # a key that begins with __ is like any other
     )
     leaves: list[tuple[Path, Any, Any]] = []
@@ -148,7 +151,7 @@ def differing_leaves(before: Body, after: Body) -> list[tuple[Path, Any, Any]]:
 
 
 def _leaves_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """The leaves of a value that only one of two bodies has."""
+    """Yield the leaves of a value that only one of the two bodies has."""
     if isinstance(value, dict) and value:
         for key in sorted(value):
             yield from _leaves_of(value[key], (*path, key))
@@ -160,7 +163,7 @@ def _leaves_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _column_changes(kind: ResourceKind, path: Path, old: str, new: str) -> Iterator[FieldChange]:
-    """The changed columns of two schemas. Case of names is ignored, as by Spark."""
+    """Yield the changed columns of two schemas. The case of names is ignored, as in Spark."""
     try:
         before, after = _by_name(old), _by_name(new)
     except DdlError:
@@ -172,12 +175,12 @@ def _column_changes(kind: ResourceKind, path: Path, old: str, new: str) -> Itera
         if left is not None and right is not None and _type_of(left) == _type_of(right):
             continue
         changed = True
-        name = (right or left).name  # type: ignore[union-attr]  # one of them is there
+        name = (right or left).name  # type: ignore[union-attr]  # at least one exists
         edit: EditKind = "added" if left is None else "removed" if right is None else "changed"
         yield _leaf((*path, name), _shown(left), _shown(right), False, kind.effect(path, edit))
     if not changed:
-        # Only the order, or the case of names, differs. No column changes, but the description of the running
-        # query does: a restart, never more.
+        # Only the order or the case of names differs. No column changes, but the running query's description
+        # does. So the effect is a restart.
         yield _leaf(path, old, new, False, "restart")
 
 
@@ -202,8 +205,10 @@ _SECRET = "lineage.api_key"
 def settings_changes(
     state: State, settings: RunnerSettings | None, instances: Instances
 ) -> tuple[FieldChange, ...]:
-    """The leaves in which these differ from the state's, by their places in mzplan.yaml, sorted. `settings`:
-    None for those of the state. Instances count only once some are committed."""
+    """Return the leaves that differ from the state's settings, by their paths in mzplan.yaml, sorted.
+
+    If `settings` is None, only the instances can differ. Instances count only after the first commit.
+    """
     now = state.settings or RunnerSettings()
     before = _leaves(now, state.instances if state.serial else {})
     after = _leaves(settings or now, instances if state.serial else {})

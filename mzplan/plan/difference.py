@@ -1,8 +1,8 @@
 """Which resources differ between Configuration and State, and which of them the targets select.
 
-Some defaults came later than what is committed (`x-assumed`). A resource that is declared without such a
-value gets it, and it is recorded: what is committed says what it means. One that was committed before goes on
-with what it has until its files say which of the two it is to be: a default alone restarts nothing.
+Some defaults are newer than some committed resources (`x-assumed`). A resource declared without such a value
+gets it, and the state records it. A resource that was committed before keeps what it has until its file
+chooses one of the two values. So a new default alone restarts nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The addresses to create, to update (their own body or type differs) and to delete."""
+    """The addresses to create, to update (body or type differs) and to delete."""
 
     created: frozenset[Address] = frozenset()
     updated: frozenset[Address] = frozenset()
@@ -43,7 +43,8 @@ class Difference:
 
 
 def find_difference(wanted: Wanted, committed: Committed) -> Difference:
-    """The one pass over all resources that a plan costs; everything after it costs what differs."""
+    """Return the difference. This is a plan's only pass over all resources; later steps cost only what
+    differs."""
     created: list[Address] = []
     updated: list[Address] = []
     for address, resource in wanted.items():
@@ -52,7 +53,7 @@ def find_difference(wanted: Wanted, committed: Committed) -> Difference:
             created.append(address)
         elif before.type != resource.type or not same_body(before.body, resource.body):
             updated.append(address)
-    # Mostly nothing is deleted, and then the counts show it.
+    # Usually nothing is deleted, and comparing the counts is enough to know.
     deleted: list[Address] = []
     if len(wanted) - len(created) != len(committed):
         deleted = [address for address in committed if address not in wanted]
@@ -62,11 +63,11 @@ def find_difference(wanted: Wanted, committed: Committed) -> Difference:
 def select(
     difference: Difference, targets: Iterable[Address], wanted: Wanted, committed: Committed
 ) -> Difference:
-    """The part of the difference that the targets select.
+    """Return the part of the difference that the targets select.
 
-    That is the targets and all of their dependents; the changed resources that the targets depend on, or that
-    a changed dependent refers to; and whatever is committed and depends on those. So what is applied reaches
-    nothing that is left out, and nothing that is left out refers to a resource that is not there.
+    It contains the targets and all their dependents; the changed resources that the targets need, or that a
+    selected dependent refers to; and all committed resources that depend on these. So applying it affects no
+    resource outside of it, and no selected resource refers to a missing one.
     """
     changed = difference.created | difference.updated
     targets = set(targets)
@@ -84,7 +85,7 @@ def _referred(addresses: Iterable[Address], resources: Wanted) -> set[Address]:
 
 
 def check_known(addresses: Iterable[Address], known: Iterable[Address], option: str, why: str) -> None:
-    """Raises MzplanError MZ070 (usage), with `why`, for an unknown address that `option` names."""
+    """Raise MzplanError MZ070 (usage), with `why`, for an unknown address that `option` names."""
     for address in sorted(set(addresses).difference(known), key=natural):
         raise usage_error(
             f"{option}: there is no {address}",
@@ -95,7 +96,7 @@ def check_known(addresses: Iterable[Address], known: Iterable[Address], option: 
 
 
 def settled(resource: Resource, before: ResourceState | None) -> Resource:
-    """The resource without those assumed values that its committed record does not have."""
+    """Return the resource without the assumed values that its committed record doesn't have."""
     without = _gone_without(resource, before)
     if not without:
         return resource
@@ -104,13 +105,13 @@ def settled(resource: Resource, before: ResourceState | None) -> Resource:
 
 
 def all_settled(wanted: Wanted, committed: Committed) -> Wanted:
-    """All resources of a configuration, each settled with its committed record."""
+    """Return all resources of a configuration, each settled with its committed record."""
     newly_settled = {a: settled(r, _before(r, committed)) for a, r in wanted.items() if r.assumed}
     return {**wanted, **newly_settled} if newly_settled else wanted
 
 
 def check_assumed(wanted: Wanted, committed: Committed) -> Iterator[Diagnostic]:
-    """MZ116 for each resource that keeps running without values that a new one would be given today."""
+    """Yield MZ116 for each resource that keeps running without values that a new one would get today."""
     for address, resource in wanted.items():
         if not resource.assumed:
             continue
@@ -151,7 +152,7 @@ def _before(resource: Resource, committed: Committed) -> ResourceState | None:
 
 
 def _written(values: Mapping[Path, Any]) -> str:
-    """As YAML: `tls: {mode: prefer}, cleartext_login: allow`."""
+    """Format values as YAML: `tls: {mode: prefer}, cleartext_login: allow`."""
     words = []
     for path, value in values.items():
         text = str(value)

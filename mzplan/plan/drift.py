@@ -1,5 +1,4 @@
-"""Drift: where reality, as the runners last observed it, differs from the state; pending: where that is only
-because the state is not reached yet."""
+"""Drift: where the runners' last observations differ from the state. Pending: queries still converging."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ from mzplan.model.times import seconds
 from mzplan.schema.description import DIGEST_VERSION, digest_of
 from mzplan.schema.kinds import resource_kind
 
-STALLED = 300.0  # seconds; and at least three triggers
+STALLED = 300.0  # seconds; a query is stalled after this and three trigger intervals
 _NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}
 
 
-# The drift that a query's problem shows, by the kind of the problem.
+# The kind of drift, by the kind of the query's problem.
 LOST: Mapping[ProblemKind, str] = {
     "another-upstream": "upstream-changed",
     "target-behind": "target-behind",
@@ -41,16 +40,16 @@ def drift_between(
     rotated: Mapping[Address, tuple[str, ...]] = _NOTHING_ROTATED,
     now: float = 0.0,
 ) -> tuple[DriftItem, ...]:
-    """Every query that is not as the state requires, and every one that the state does not know; by address.
+    """Return the drift of all queries, sorted by address, with the queries that the state doesn't know.
 
-    `alive`: by instance, whether a runner leads it; a dry one needs none. `rotated`: queries that run with
-    old values of secrets, and the references to those. `now`: seconds since the epoch, to find stalled
-    queries.
+    - `alive`: by instance, whether a runner leads it. A dry instance needs none.
+    - `rotated`: queries that run with old values of secrets, and the references to these secrets.
+    - `now`: seconds since the epoch, to find stalled queries.
     """
     drift = list(_foreign(state, statuses))
     for resource in state.resources.values():
         if not resource.digest:
-            continue  # a connection runs nothing
+            continue  # a connection isn't a query
         instance = state.instances.get(resource.instance)
         runs = alive.get(resource.instance, False) or (instance is not None and instance.type == "dry")
         status = statuses.get(resource.instance)
@@ -58,7 +57,7 @@ def drift_between(
         kind, detail = _departure(resource, seen) if runs else _without_runner(resource, status)
         if runs and not kind:
             kind, detail = _stalled(resource, seen, now)
-        if runs and not kind and resource.address not in rotated:  # else an old value is why it is refused
+        if runs and not kind and resource.address not in rotated:  # an old secret explains a refusal
             kind, detail = _unreachable(resource, seen)
         if runs and resource.address in rotated:
             detail_of = f"it runs with an old value of {', '.join(rotated[resource.address])}"
@@ -69,7 +68,7 @@ def drift_between(
 
 
 def started_because(changes: Iterable[Change], statuses: Mapping[str, Status]) -> dict[Address, Cause]:
-    """By address, why each query runs that these changes touch, if its runner says so."""
+    """Return, by address, why each query that these changes touch was started, if its runner reports it."""
     causes = {}
     for change in changes:
         record = change.before
@@ -81,8 +80,11 @@ def started_because(changes: Iterable[Change], statuses: Mapping[str, Status]) -
 
 
 def drift_of_instance(state: State, status: Status, now: float) -> tuple[DriftItem, ...]:
-    """The drift of one instance's queries, as its runner sees it; empty until the runner has taken in the
-    state's serial. Does not look whether a secret has another value by now: that is slow."""
+    """Return the drift of one instance's queries, as its runner sees it.
+
+    It is empty until the runner has read the state's serial. It doesn't look for rotated secrets, because
+    that is slow.
+    """
     if status.serial != state.serial:
         return ()
     name = status.instance
@@ -91,8 +93,10 @@ def drift_of_instance(state: State, status: Status, now: float) -> tuple[DriftIt
 
 
 def edits_by_hand(state: State) -> tuple[DriftItem, ...]:
-    """The edits made by hand in a state file whose checksum does not match: one for each record whose
-    digest does not fit its content, or one for the whole file."""
+    """Return the manual edits of a state file whose checksum doesn't match.
+
+    There is one item for each record whose digest doesn't match its content, or else one for the whole file.
+    """
     edits = []
     for address, record in sorted(state.resources.items(), key=natural_item):
         same_version = record.digest.startswith(f"{DIGEST_VERSION}:")
@@ -126,7 +130,7 @@ def _without_runner(resource: ResourceState, status: Status | None) -> tuple[str
 
 
 def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, str]:
-    """The kind and the detail of one query's drift; two empty strings for none."""
+    """Return the kind and detail of one query's drift; two empty strings for none."""
     if resource.paused:
         running = seen is not None and seen.condition in ("running", "starting")
         return ("outdated-query", "it runs, though it is paused") if running else ("", "")
@@ -138,7 +142,7 @@ def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, 
     if seen.condition == "failed" or (seen.condition == "starting" and seen.error):
         return "failed-query", why or "it ended with an error"
     if seen.held:
-        return "", ""  # running on as before, or waiting to start, is what the state requires
+        return "", ""  # the state requires a held query to run as before, or to wait
     wanted = (seen.wanted_generation, seen.wanted_digest)
     if seen.condition == "starting" and wanted == (resource.generation, resource.digest):
         return "", ""  # still converging
@@ -150,8 +154,10 @@ def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, 
 
 
 def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> tuple[str, str]:
-    """The drift of a query that has input and has not finished a micro-batch for a long time. A query
-    without input reports that itself."""
+    """Return the drift of a query that has input but hasn't finished a micro-batch for a long time.
+
+    A query without input has no `quiet_since`.
+    """
     if seen is None or seen.condition not in ("running", "starting") or seen.quiet_since is None:
         return "", ""
     quiet = now - seen.quiet_since
@@ -164,17 +170,17 @@ def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> t
 
 
 def _unreachable(resource: ResourceState, seen: Observation | None) -> tuple[str, str]:
-    """The drift of a query that is to run, and that only a connection keeps from it."""
+    """Return the drift of a query that only a faulty connection keeps from running."""
     if seen is None or seen.at_fault is None or seen.held or resource.paused:
         return "", ""
     return "connection-unreachable", f"{seen.at_fault}: {seen.fault}"
 
 
 def find_pending(state: State, statuses: Mapping[str, Status]) -> tuple[Pending, ...]:
-    """The observed queries that are not as the state requires, sorted by address.
+    """Return the observed queries that aren't as the state requires, sorted by address.
 
-    Its cost grows with the observations, not with the state. A query that no runner has reported is not
-    among them.
+    The cost grows with the observations, not with the state. Queries that no runner has reported are left
+    out.
     """
     pending_queries = []
     for status in statuses.values():
@@ -190,7 +196,7 @@ def find_pending(state: State, statuses: Mapping[str, Status]) -> tuple[Pending,
 
 
 def _why_pending(resource: ResourceState, seen: Observation) -> str:
-    """Why the query is not as committed; "" when it is."""
+    """Return why the query isn't as committed; "" if it is."""
     if resource.paused:
         return "" if seen.condition in ("paused", "stopped") else _error(seen) or "to be paused"
     if seen.held:

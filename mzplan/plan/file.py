@@ -1,7 +1,7 @@
 """The plan file: a plan saved for review, and applied later exactly as it was reviewed.
 
-Deterministic JSON with a checksum. It holds each change's whole record before and after, as the state
-does: references to secrets, never their values. The only module of this package that touches a file.
+It is deterministic JSON with a checksum. It holds the whole record before and after each change. As in the
+state, secrets appear only as references. No other module of this package touches files.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from mzplan.schema.loading import is_type
 FORMAT_VERSION = 1
 Fields = Mapping[str, Any]
 
-# What a plan also shows. It may differ when the same changes are planned again: on a later serial, on another
-# machine, while queries start and stop.
+# Fields that are only shown. They may differ when the same changes are planned again: on a later serial, on
+# another machine, while queries start and stop.
 _SHOWN = frozenset(
     {"lineage", "serial", "variables", "targets", "replacing", "downstream", "feeds", "unaffected"}
     | {"pending", "drift", "diagnostics", "started"}
 )
-_EXPLAINED = ("reason", "through")  # of a change: words, which depend on the secrets that can be read here
+_EXPLAINED = ("reason", "through")  # explanations of a change, which depend on the secrets readable here
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
-    """Write the plan file: beside the path first, then in its place. Raises MzplanError MZ035."""
+    """Write the plan file beside the path first, then in its place. Raises MzplanError MZ035."""
     try:
         write_whole(path, encode_plan(plan))
     except OSError as problem:
@@ -50,8 +50,11 @@ def write_plan(plan: Plan, path: str | Path) -> None:
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read a plan file. Raises MzplanError: MZ070 (usage) where there is none, MZ030 for what can't be read,
-    MZ036 (exit 5) for anything but a whole plan file."""
+    """Read a plan file.
+
+    Raises MzplanError: MZ070 (usage) if the file doesn't exist, MZ030 if it can't be read, MZ036 (exit code
+    5) if it isn't a complete plan file.
+    """
     try:
         data = read_regular(path)
     except FileNotFoundError:
@@ -68,7 +71,7 @@ def _unreadable(path: str | Path, why: str) -> MzplanError:
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """The bytes of a plan file: equal plans give equal bytes."""
+    """Return the bytes of a plan file. Equal plans have equal bytes."""
     content = _plan_to_json(plan)
     text = _canonical(content)
     document = {"mzplan_plan": FORMAT_VERSION, "checksum": _checksum(text), "plan": content}
@@ -76,7 +79,7 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(data: bytes, place: str = "the plan file") -> Plan:
-    """Decode a plan file. Raises MzplanError MZ036 (exit 5) if it is damaged, edited, or of another
+    """Decode a plan file. Raises MzplanError MZ036 (exit code 5) if it is damaged, edited, or of another
     version."""
     try:
         document = decode(Fields, parse_json(data), "it")
@@ -100,7 +103,8 @@ def decode_plan(data: bytes, place: str = "the plan file") -> Plan:
 def digest_of_plan(plan: Plan) -> str:
     """Return `sha256:…` over what the plan would commit: changes, settings, and queries that would lose rows.
 
-    Equal wherever the same files are planned on the same records: an unrelated commit doesn't change it.
+    It is equal wherever the same files are planned on the same records. An unrelated commit doesn't change
+    it.
     """
     content = _plan_to_json(plan)
     for change in content["changes"]:
@@ -113,7 +117,7 @@ def digest_of_plan(plan: Plan) -> str:
 
 
 def ensure_digest(plan: Plan, digest: str | None) -> None:
-    """Raises MzplanError MZ036 (exit 5) for a plan with another digest than this one, if one is given."""
+    """Raise MzplanError MZ036 (exit code 5) if the plan has another digest than this one, if one is given."""
     if digest is None:
         return
     actual = digest_of_plan(plan)
@@ -128,7 +132,7 @@ def ensure_digest(plan: Plan, digest: str | None) -> None:
 
 
 def ensure_environment(plan: Plan, environment: str) -> None:
-    """Raises MzplanError MZ036 (exit 5) for a plan that was not made for this environment ("": for none)."""
+    """Raise MzplanError MZ036 (exit code 5) if the plan was made for another environment ("": for none)."""
     if plan.environment == environment:
         return
     planned, current = (
@@ -164,7 +168,7 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
     for change, fields in zip(plan.changes, content["changes"], strict=True):
         records = {name: fields.pop(name) for name in ("before", "after")}
         for record in filter(None, records.values()):
-            record.pop("because", None)  # the commit says it anew, or takes over what is committed
+            record.pop("because", None)  # the commit writes it again, or keeps the committed one
         former = None if change.before is None else str(change.before.address)
         fields.update(former=former, **records)
     return content

@@ -22,12 +22,14 @@ from mzplan.schema.kinds import resource_kind
 _SEEN_LAST = "So its runner saw it last: plan --live says what each source has lost by now."
 
 EXACTLY_ONCE = "exactly-once"
-_MAX_NAMED = 5  # queries that a notice lists
+_MAX_NAMED = 5  # queries in one notice
 
 
 def check_project(configuration: Configuration, state: State) -> Iterator[Diagnostic]:
-    """MZ044 where the project's name or its warehouse changed while resources exist: the paths of checkpoints
-    and collections contain both."""
+    """Yield MZ044 if the project's name or its warehouse changed while resources exist.
+
+    The paths of checkpoints and collections contain both.
+    """
     if not state.resources:
         return
     if configuration.project != state.project:
@@ -37,7 +39,8 @@ def check_project(configuration: Configuration, state: State) -> Iterator[Diagno
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two warehouse URIs or paths are the same, as written: `./warehouse` and `warehouse` are."""
+    """Whether two warehouse URIs or paths are the same as written. `./warehouse` and `warehouse` are the
+    same."""
     return _place(one) == _place(other)
 
 
@@ -57,7 +60,7 @@ def _project_changed(name: str, before: str, after: str) -> Diagnostic:
 
 
 def check_clear_text(resources: Iterable[Resource]) -> Iterator[Diagnostic]:
-    """MZ116 for a login that everybody between here and a server could read (`x-clear-text`)."""
+    """Yield MZ116 for a login that anybody on the network path to the server could read (`x-clear-text`)."""
     for resource in resources:
         if resource.address.kind != "connection":
             continue
@@ -84,7 +87,7 @@ def check_clear_text(resources: Iterable[Resource]) -> Iterator[Diagnostic]:
 
 
 def check_replaceable(addresses: Iterable[Address]) -> None:
-    """Raises MzplanError MZ070 (usage) for a connection: it has no generation to replace."""
+    """Raise MzplanError MZ070 (usage) for a connection, because it has no generation to replace."""
     for address in addresses:
         if address.kind == "connection":
             raise usage_error(
@@ -98,8 +101,10 @@ def check_replaceable(addresses: Iterable[Address]) -> None:
 def check_changes(
     changes: Iterable[Change], renames: Mapping[Address, Address] = MappingProxyType({})
 ) -> Iterator[Diagnostic]:
-    """What the changes of a plan break, and what they leave undone that one might expect. `renames`: queries
-    that may be others under a new name."""
+    """Yield what the changes of a plan break, and what they don't do although one might expect it.
+
+    `renames`: queries that may be other queries under a new name.
+    """
     for change in changes:
         if change.action in ("delete", "replace"):
             yield from _prevented(change)
@@ -115,8 +120,10 @@ def check_changes(
 
 
 def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> Iterator[Diagnostic]:
-    """MZ292, a warning, for each source that begins again and, as its runner has seen, could not read again
-    all that it has read. Validation looks in any case."""
+    """Yield MZ292, a warning, for each replaced source that can't read all its records again.
+
+    It relies on what the runners last observed. Validation checks again in any case.
+    """
     for change in changes:
         if change.action != "replace" or change.before is None or not change.address.reads_upstream:
             continue
@@ -130,7 +137,7 @@ def known_losses(changes: Iterable[Change], statuses: Mapping[str, Status]) -> I
 
 
 def _prevented(change: Change) -> Iterator[Diagnostic]:
-    # A delete has only the committed record; for a replace the configuration's value holds.
+    # A delete has only the committed record. For a replace, the configuration's value counts.
     resource = change.after or change.before
     if resource is not None and prevents_destroy(resource):
         yield Diagnostic(
@@ -146,8 +153,11 @@ def _prevented(change: Change) -> Iterator[Diagnostic]:
 
 
 def _doubling(change: Change, renames: Mapping[Address, Address]) -> Iterator[Diagnostic]:
-    """A new generation reads its collection from the start: a target that holds rows of the old one would
-    get them again, unless the schema declares that safe (`x-replace`) or the sink says what to do."""
+    """Yield MZ047 if a new generation would write rows of the old one to its target again.
+
+    A new generation reads its collection from the start. The schema can declare that safe (`x-replace`), or
+    the sink can choose what to do.
+    """
     if change.after is None:
         return
     kind = resource_kind(change.address.kind, change.after.type)
@@ -195,7 +205,7 @@ def _forbidden(change: Change) -> Iterator[Diagnostic]:
 
 
 def _notices(change: Change) -> Iterator[Diagnostic]:
-    """The notice that a schema has for a changed property (`x-notice`), once for each property."""
+    """Yield the schema's notice for each changed property (`x-notice`), once for each property."""
     if change.after is None:
         return
     kind = resource_kind(change.address.kind, change.after.type)
@@ -214,8 +224,11 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
 
 
 def _announced(change: Change) -> Iterator[Diagnostic]:
-    """What a query will do when it starts, in addition to its purpose (`x-announces`). For a restart: only
-    if the query itself or its source has changed; another connection brings nothing new to announce."""
+    """Yield what a query will also do when it starts (`x-announces`).
+
+    A restart announces it only if the query itself or its source changed. A changed connection announces
+    nothing new.
+    """
     reads = any(cause.writes_collection for cause in change.triggered_by)
     if change.after is None or not (change.fields or reads or change.before is None):
         return
@@ -237,7 +250,8 @@ def _announced(change: Change) -> Iterator[Diagnostic]:
 
 
 def _other_upstream(change: Change) -> Iterator[Diagnostic]:
-    """What the source does with another upstream (`x-upstream`), where its connection may lead to one now."""
+    """Yield what the source does with another upstream (`x-upstream`), if its connection may lead to one
+    now."""
     repointed = any(leaf.path == "connection" for leaf in change.fields)
     reached = repointed or any(cause.kind == "connection" for cause in change.triggered_by)
     if change.after is None or change.effect != "restart" or not reached:
@@ -259,7 +273,7 @@ def _other_upstream(change: Change) -> Iterator[Diagnostic]:
 
 
 def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
-    """MZ045, a notice: the queries that were paused by hand, and those that were resumed by hand."""
+    """Yield MZ045, a notice, for the queries paused by hand, and for the queries resumed by hand."""
     held = [resource for resource in resources if resource.override is not None]
     for override, undo in (("paused", "resume"), ("resumed", "pause")):
         named = sorted((str(r.address) for r in held if r.override == override), key=natural)
@@ -281,9 +295,12 @@ def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
 def check_delivery(
     changes: Iterable[Change], resources: Mapping[Address, ResourceState]
 ) -> Iterator[Diagnostic]:
-    """MZ085, a warning, for each changed sink that asks for a stronger guarantee than it and its source
-    give. (A source of another type replaces its sinks, so no other sink can be affected.) `resources`: as
-    they are after the plan."""
+    """Yield MZ085, a warning, for each changed sink that asks for a stronger guarantee than it and its source
+    give.
+
+    A source of another type replaces its sinks, so no other sink can be affected. `resources` are as they are
+    after the plan.
+    """
     for change in changes:
         resource = change.after
         if resource is None or not change.address.writes_target or change.action == "delete":
@@ -298,7 +315,7 @@ def check_delivery(
 
 
 def gives_exactly_once(resource: ResourceState) -> bool:
-    """Whether the schema of a source's or sink's type says so (`x-delivery`)."""
+    """Whether the schema of the resource's type offers exactly-once (`x-delivery`)."""
     offered = resource_kind(resource.address.kind, resource.type).schema.get("x-delivery", ())
     return EXACTLY_ONCE in offered
 

@@ -1,4 +1,4 @@
-"""The parts of a plan that a reviewer must see first: what leads elsewhere, and what writes other rows."""
+"""The parts of a plan that reviewers must see first: changes of servers, and changes of the rows written."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.loading import load_schema
 from mzplan.schema.properties import leads
 
-_ENDS = {None, "127.0.0.1"}  # where only its own machine reaches a runner
+_ENDS = {None, "127.0.0.1"}  # addresses at which only its own machine reaches a runner
 
 
 def changed_settings(plan: Plan) -> tuple[tuple[FieldChange, ...], tuple[FieldChange, ...]]:
-    """The changed settings that lead, or are open to, somewhere else (`x-server`), the places of servers
-    before those of instances; and the others. By the schema of mzplan.yaml."""
+    """Return the changed settings that name a server or open a port (`x-server`), and the others.
+
+    The first part lists servers before the ports of instances. The schema of mzplan.yaml decides.
+    """
     schema = load_schema("project")
     ahead = [field for field in plan.settings_changes if _is_led(schema, field)]
     ahead.sort(key=lambda field: field.path.startswith("instances."))
@@ -31,13 +33,16 @@ def _is_led(schema: Json, field: FieldChange) -> bool:
 
 
 def losing(plan: Plan) -> tuple[Diagnostic, ...]:
-    """The diagnostics of sources that begin again: what each can't read again, as far as that is known."""
+    """Return the diagnostics of replaced sources with records that can't be read again, as far as known."""
     return tuple(diagnostic for diagnostic in plan.diagnostics if diagnostic.kind == "data-loss")
 
 
 def leading_elsewhere(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:
-    """The connections whose servers change (`x-server`), and the resources that their own fields connect,
-    or have run, elsewhere; each change with those fields."""
+    """Return the changes that connect or run resources elsewhere, each with the fields that do so.
+
+    They are connections whose servers change (`x-server`), and resources that use another connection or
+    instance.
+    """
     leading = []
     for change in plan.changes:
         if fields := tuple(_elsewhere(change)):
@@ -46,7 +51,7 @@ def leading_elsewhere(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]
 
 
 def restarting_elsewhere(plan: Plan) -> frozenset[Address]:
-    """The queries that restart and then run, or are connected, elsewhere."""
+    """Return the queries that restart and then run elsewhere, or are connected elsewhere."""
     moved = {change.address for change, _ in leading_elsewhere(plan)}
     return frozenset(
         change.address
@@ -56,7 +61,8 @@ def restarting_elsewhere(plan: Plan) -> frozenset[Address]:
 
 
 def writing_otherwise(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:
-    """The sinks that will write other rows (`x-rows`), each with the fields that decide it."""
+    """Return the changes of sinks that will write other rows (`x-rows`), each with the fields that decide
+    it."""
     writing = []
     for change in plan.changes:
         if fields := tuple(field for field in change.fields if _has(change, field, "x-rows")):
@@ -65,7 +71,7 @@ def writing_otherwise(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]
 
 
 def deciding_properties(record: ResourceState) -> frozenset[str]:
-    """The names of the properties that say where a resource leads (`x-server`), or which rows it writes
+    """Return the properties that decide where a resource leads (`x-server`) or which rows it writes
     (`x-rows`)."""
     properties = resource_kind(record.address.kind, record.type).schema["properties"]
     return frozenset(
@@ -86,7 +92,7 @@ def _elsewhere(change: Change) -> Iterator[FieldChange]:
 
 
 def _has(change: Change, field: FieldChange, word: str) -> bool:
-    """Whether the schema has this word at the property that the field is in."""
+    """Whether the schema has this keyword at the field's property."""
     record = change.after or change.before
     if record is None:
         return False

@@ -1,7 +1,8 @@
-"""Plans that need no configuration: of what is done by hand (pause, resume, restart, destroy), shown and
-committed like any other plan; and of what has changed from one committed state to another, to be shown.
+"""Plans that need no configuration: for manual operations, and between two committed states.
 
-`pause`, `resume` and `restart` are recorded in the state (an override, a token) and hold until undone.
+Plans of manual operations (pause, resume, restart, destroy) are shown and committed like any other plan. The
+state records `pause`, `resume` and `restart` (as an override or a token) until they are undone. A plan
+between two committed states is only shown.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ _NO_STATUS: Mapping[str, Status] = {}
 def plan_pause(
     state: State, addresses: Iterable[Address], statuses: Mapping[str, Status] = _NO_STATUS
 ) -> Plan:
-    """Stop these queries and keep their checkpoints. Already paused ones are no change."""
+    """Plan to stop these queries and keep their checkpoints. Paused queries don't change."""
     return _plan_paused(state, addresses, True, statuses)
 
 
 def plan_resume(
     state: State, addresses: Iterable[Address], statuses: Mapping[str, Status] = _NO_STATUS
 ) -> Plan:
-    """Start these queries again from their checkpoints, also where the configuration pauses them."""
+    """Plan to start these queries again from their checkpoints, even if the configuration pauses them."""
     return _plan_paused(state, addresses, False, statuses)
 
 
 def plan_restart(
     state: State, addresses: Iterable[Address], statuses: Mapping[str, Status] = _NO_STATUS
 ) -> Plan:
-    """Stop these queries and start them from their checkpoints, with nothing else changed."""
+    """Plan to stop these queries and start them from their checkpoints, with nothing else changed."""
     changes = []
     diagnostics = []
     for before in _queries(state, addresses):
@@ -77,7 +78,7 @@ OVERRIDES: Mapping[str, Callable[[State, Iterable[Address]], Plan]] = {
 def plan_destroy(
     state: State, targets: Collection[Address] = (), statuses: Mapping[str, Status] = _NO_STATUS
 ) -> Plan:
-    """Delete everything, or the targets and whatever depends on them; dependents first."""
+    """Plan to delete everything, or the targets and their dependents; dependents first."""
     for address in targets:
         committed(state, address)
     graph = DependencyGraph.of(state.resources)
@@ -103,7 +104,7 @@ def _plan_paused(
     for before in _queries(state, addresses):
         if before.paused == paused:
             continue
-        # An override only where it differs from the configuration, so that undoing leaves none.
+        # Set an override only if it differs from the configuration, so that undoing it leaves none.
         declared = dataclasses.replace(before, override=None)
         override = dataclasses.replace(before, override="paused" if paused else "resumed")
         field = FieldChange(
@@ -131,7 +132,8 @@ def plan_of(
     downstream: tuple[Address, ...] = (),
     diagnostics: tuple[Diagnostic, ...] = (),
 ) -> Plan:
-    """A plan of changes that come from the state alone, with the diagnostics that forbid or explain them."""
+    """Return a plan of changes that come from the state alone, with the diagnostics that forbid or explain
+    them."""
     return Plan(
         project=state.project,
         lineage=state.lineage,
@@ -142,13 +144,13 @@ def plan_of(
         downstream=downstream,
         unaffected=len(state.resources) - sum(c.before is not None for c in changes) - len(downstream),
         pending=find_pending(state, statuses),
-        # This plan sets the override itself; the notice that one holds is for other plans.
+        # This plan sets the override itself, so it needs no notice about an override.
         diagnostics=(*diagnostics, *(d for d in check_changes(changes) if d.severity == "error")),
     )
 
 
 def _queries(state: State, addresses: Iterable[Address]) -> list[ResourceState]:
-    """The committed queries at these addresses, each once, in dependency order."""
+    """Return the committed queries at these addresses, each once, in dependency order."""
     records = [_query(state, address) for address in dict.fromkeys(addresses)]
     order = DependencyGraph.of(state.resources).order(resource.address for resource in records)
     return [state.resources[address] for address in order]
@@ -168,7 +170,7 @@ def _query(state: State, address: Address) -> ResourceState:
 
 
 def committed(state: State, address: Address) -> ResourceState:
-    """The record of an address. Raises MzplanError MZ070 where there is none."""
+    """Return the record of an address. Raises MzplanError MZ070 if there is none."""
     record = state.resources.get(address)
     if record is None:
         raise usage_error(
@@ -191,8 +193,10 @@ def _still_paused(address: Address) -> Diagnostic:
 
 
 def plan_between(before: State, after: State) -> Plan:
-    """The changes that have made one state of the other, as they would be planned today. It is there to be
-    shown, and not to be applied: it has no diagnostics, and nothing pending."""
+    """Return the changes between two states, as they would be planned today.
+
+    The plan is only for display: it has no diagnostics and nothing pending.
+    """
     former = {record.id: address for address, record in before.resources.items()}
     moves = {
         old: address
@@ -207,7 +211,7 @@ def plan_between(before: State, after: State) -> Plan:
         settings=after.settings or before.settings or RunnerSettings(),
     )
     plan = build_plan(configuration, before, moves=moves)
-    # What no difference of the bodies explains was wanted by hand.
+    # Changes that no difference between the bodies explains were made by hand.
     pairs = list(_pairs(before, after, moves))
     shown = {change.address: change for change in plan.changes}
     anew = {new.address for old, new in pairs if _begins_anew(old, new)}
@@ -245,7 +249,7 @@ def plan_between(before: State, after: State) -> Plan:
 def _pairs(
     before: State, after: State, moves: dict[Address, Address]
 ) -> Iterator[tuple[ResourceState, ResourceState]]:
-    """Each resource that both states have, whatever its name in either."""
+    """Yield each resource that both states have, whatever its name in either."""
     for old, record in before.resources.items():
         new = after.resources.get(moves.get(old, old))
         if new is not None:
@@ -253,12 +257,15 @@ def _pairs(
 
 
 def _begins_anew(before: ResourceState, after: ResourceState) -> bool:
-    """Whether it has another checkpoint: a replacement, or one that was deleted and created again."""
+    """Whether the query has another checkpoint, because it was replaced, or deleted and created again."""
     return after.address.kind != "connection" and before.place != after.place
 
 
 def _unexplained(change: Change, before: ResourceState, after: ResourceState, serial: int) -> Change:
-    """A restart that no difference of the bodies explains: for a secret, as its record says, or by hand."""
+    """Return a change with its real reason, if no difference of the bodies explains it.
+
+    A new secret value (as the record says) or a manual command caused it.
+    """
     if change.fields or change.triggered_by:
         return change
     if (because := after.because) is not None and (because.cause, because.serial) == ("secret", serial):

@@ -1,6 +1,6 @@
 """Moves: resources that are renamed and keep their id, checkpoint and collection.
 
-A rename changes the references to the resource, and of what runs only the query's name.
+A rename changes the references to the resource. In a running query, it changes only the query's name.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ Records = Mapping[Address, ResourceState]
 def find_moves(
     wanted: Mapping[Address, Resource], committed: Records, created: Iterable[Address]
 ) -> tuple[dict[Address, Address], tuple[Diagnostic, ...]]:
-    """Old address → new one, for the resources to create whose `moved_from` names an address that is
-    committed and no longer declared; and a diagnostic for an address that several name."""
+    """Return old address → new address of renamed resources, and a diagnostic for each old address claimed
+    twice.
+
+    A resource to create is a renamed one if its `moved_from` names a committed address that isn't declared
+    any more.
+    """
     moves: dict[Address, Address] = {}
     problems = []
     for address in sorted(created, key=natural):
@@ -40,8 +44,11 @@ def find_moves(
 
 
 def undeclared_moves(wanted: Mapping[Address, Resource], committed: Records) -> dict[Address, Address]:
-    """New address → old one, for each query to create that looks like one no longer declared: both have
-    the same type and the same body (apart from what no query sees), and no other resource looks like them."""
+    """Return new address → old address for each query to create that looks like a query no longer declared.
+
+    Both have the same type and the same body (apart from properties that don't affect a query), and no other
+    resource looks like them.
+    """
     moves: dict[Address, Address] = {}
     for kind in KINDS:
         names = {old.name: new.name for new, old in moves.items()}
@@ -57,8 +64,10 @@ def undeclared_moves(wanted: Mapping[Address, Resource], committed: Records) -> 
 def _by_looks(
     resources: Iterable[Resource], kind: str, renamed: Mapping[str, str]
 ) -> dict[str, list[Address]]:
-    """The addresses of a kind's resources, by type and body: equal keys look the same. `renamed`: old
-    names of connections and sources that resources may refer to, each with the new one."""
+    """Return the addresses of a kind's resources, grouped by type and body.
+
+    `renamed` maps old names of referenced connections and sources to the new ones.
+    """
     addresses: dict[str, list[Address]] = {}
     for resource in resources:
         if resource.address.kind == kind:
@@ -72,7 +81,7 @@ def _by_looks(
 
 
 def check_undeclared(moves: Mapping[Address, Address]) -> Iterator[Diagnostic]:
-    """MZ289 for each query that may be another one under a new name."""
+    """Yield MZ289 for each query that may be another one under a new name."""
     for new, old in moves.items():
         yield Diagnostic(
             severity="warning",
@@ -86,14 +95,16 @@ def check_undeclared(moves: Mapping[Address, Address]) -> Iterator[Diagnostic]:
 
 
 def earlier_address(resource: Resource) -> Address | None:
-    """The address that the resource had before, from its `moved_from`; None if it has none."""
+    """Return the resource's earlier address, from its `moved_from`; None without one."""
     name = resource.body.get("lifecycle", {}).get("moved_from")
     return Address(resource.address.kind, str(name)) if name is not None else None
 
 
 def moved(records: Records, moves: Mapping[Address, Address]) -> tuple[dict[Address, ResourceState], Records]:
-    """All records under their new names; and, by new address, the original records of the ones that were
-    moved or refer to a moved one."""
+    """Return all records under their new names, and the originals of changed records.
+
+    The originals are by new address: of records that were moved or refer to a moved one.
+    """
     now: dict[Address, ResourceState] = {}
     originals: dict[Address, ResourceState] = {}
     for record in records.values():
@@ -105,7 +116,7 @@ def moved(records: Records, moves: Mapping[Address, Address]) -> tuple[dict[Addr
 
 
 def moved_references(before: ResourceState, after: ResourceState) -> Iterator[FieldChange]:
-    """The references of a record that change because their target is renamed."""
+    """Yield the references of a record that change because their target is renamed."""
     for role, target in sorted(after.references.items()):
         old = before.references.get(role, target)
         if old != target:
@@ -115,10 +126,10 @@ def moved_references(before: ResourceState, after: ResourceState) -> Iterator[Fi
 
 
 def as_moved(change: Change, original: ResourceState) -> Change:
-    """A change of a record that is renamed, or refers to a renamed one."""
+    """Return the change of a record that is renamed, or refers to a renamed one."""
     if original.address == change.address:
         return dataclasses.replace(change, before=original)
-    # The name of a running query contains its address: it is stopped, and goes on under the new name.
+    # The name of a running query contains its address. So the query restarts under the new name.
     effect: Effect = heaviest([change.effect, "restart"]) if original.digest else change.effect
     return dataclasses.replace(
         change,

@@ -1,7 +1,8 @@
 """The planner: Configuration and State → Plan.
 
-One pass finds what differs; the graph finds what that could reach; the digests of inlined descriptions
-decide what it does reach. After the first pass the cost grows with what changes, not with what exists.
+One pass finds the differing resources. The graph finds the queries that these could affect, and the digests
+of inlined descriptions decide which ones they do affect. After the first pass, the cost grows with the
+changes, not with the number of resources.
 """
 
 from __future__ import annotations
@@ -67,15 +68,18 @@ def build_plan(
     rotated: Mapping[Address, tuple[str, ...]] = _NOTHING_ROTATED,
     moves: Mapping[Address, Address] = _NO_MOVES,
 ) -> Plan:
-    """The changes that make the state equal to the configuration.
+    """Return the changes that make the state equal to the configuration.
 
-    `statuses`: by instance, used to find what is pending and which migrations have run. `targets` limit the
-    plan to these, the changed resources that they need, and the dependents of all of them. `replace` begins a
-    new generation of these whether they changed or not. `rotated`: queries that run with an old value of a
-    secret, and the references whose value has changed; they restart. `moves`: resources that are renamed
-    though no `moved_from` says so, new address by old one. Errors that forbid applying the plan are among its
-    diagnostics; raises MzplanError MZ070 for an unknown address in `targets` or `replace`, or a connection in
-    `replace`.
+    Errors that forbid applying the plan are among its diagnostics. Raises MzplanError MZ070 for an unknown
+    address in `targets` or `replace`, or a connection in `replace`.
+
+    - `statuses`: by instance, to find pending queries and migrations that have run.
+    - `targets`: limit the plan to these, the changed resources that they need, and the dependents of all of
+      them.
+    - `replace`: begins a new generation of these, whether they changed or not.
+    - `rotated`: queries that run with an old value of a secret, and the references whose value has changed.
+      These queries restart.
+    - `moves`: renames that no `moved_from` declares: old address → new address.
     """
     wanted, committed = all_settled(configuration.resources, state.resources), state.resources
     if targets:
@@ -151,7 +155,8 @@ def build_plan(
 
 
 class _Planner:
-    """The work of one plan. `after`: the records as planned so far; it starts as a copy of `committed`."""
+    """The work of one plan. `after` holds the records as planned so far; it starts as a copy of
+    `committed`."""
 
     def __init__(
         self,
@@ -164,8 +169,11 @@ class _Planner:
         statuses: Mapping[str, Status],
         instances: Mapping[str, Instance],
     ):
-        """`committed`: the records under their new names. `originals`: by new address, the records as they
-        are committed, for records that move or refer to a moved one."""
+        """`committed` holds the records under their new names.
+
+        `originals` holds, by new address, the committed records of resources that move or refer to a moved
+        one.
+        """
         self.before = committed
         self.originals = originals
         self.difference = difference
@@ -189,7 +197,7 @@ class _Planner:
         self.dependencies = Dependencies(self.before, self.after, self.planned)
 
     def changes(self) -> tuple[Change, ...]:
-        """Every change, dependencies first; then the deletes, dependents first."""
+        """Return every change, dependencies first; then the deletes, dependents first."""
         touched = self.difference.created | self.difference.updated | self.forced | self.rotated.keys()
         if touched:
             for address in self.graph.order(touched | self.graph.reach(touched)):
@@ -198,7 +206,7 @@ class _Planner:
         return (*kept, *self._deletes())
 
     def downstream(self, changes: tuple[Change, ...]) -> tuple[Address, ...]:
-        """The queries downstream of a query that stops and starts; they keep running."""
+        """Return the queries downstream of queries that stop and start. They keep running."""
         stopped = [
             change.address
             for change in changes
@@ -210,7 +218,7 @@ class _Planner:
     def feeds(
         self, changed: Collection[Address], downstream: tuple[Address, ...]
     ) -> tuple[tuple[Address, Address], ...]:
-        """The pairs (changed resource, downstream query) that are connected."""
+        """Return the connected pairs (changed resource, downstream query)."""
         involved = {*changed, *downstream}
         return tuple(
             (used, user)
@@ -243,7 +251,7 @@ class _Planner:
     ) -> Change | None:
         forced = after.address in self.forced
         own = heaviest([change.effect for change in fields])
-        # To the same upstream, that is: a connection may lead to another one.
+        # Whether the upstream stays the same: another connection may lead to another upstream.
         leads_on = all(field.effect != "replace" for field in fields if field.path in after.references)
         goes_on = not forced and leads_on and reached.effect != "replace"
         effect: Effect
@@ -259,7 +267,7 @@ class _Planner:
             effect = "in-place" if same else "restart"
             after = dataclasses.replace(after, digest=before.digest if same else digest)
             if same and after.address in self.rotated:
-                # As a restart by hand: the description is as before, and the query is started anew.
+                # Like a manual restart: the description is unchanged, and the query restarts.
                 effect, by = "restart", "secret"
                 after = dataclasses.replace(after, restart_token=before.restart_token + 1)
                 after = dataclasses.replace(after, digest=self._digest(after))
@@ -267,7 +275,7 @@ class _Planner:
         renamed = original is not None and original.address != after.address
         if effect == "in-place" and not fields and not renamed:
             return None
-        # Digests decide: a change that leaves the description as it was causes nothing.
+        # Digests decide: a change that doesn't change the description causes nothing.
         causes = {} if effect == "in-place" else reached.causes
         for cause, weight in causes.items():
             self.reached[cause] = heaviest([self.reached.get(cause, "none"), weight])
@@ -307,7 +315,7 @@ class _Planner:
         self.after[change.address] = change.after
 
     def _with_reach(self, change: Change) -> Change:
-        """The change of a connection, with the heaviest effect that it has on any query."""
+        """Return the change of a connection with the heaviest effect that it has on any query."""
         felt = self.reached.get(change.address)
         if felt is None:
             return change
@@ -330,19 +338,20 @@ class _Planner:
 
 
 def _runs(resource: ResourceState | None) -> bool:
-    """Whether the record is of a query; a connection has no digest."""
+    """Whether the record is a query's. A connection has no digest."""
     return resource is not None and resource.digest != ""
 
 
 def _instances(configuration: Configuration, state: State, partly: bool) -> Mapping[str, Instance]:
-    """The instances after the plan. With targets none is removed: what is left out may still need it."""
+    """Return the instances after the plan. With targets, none is removed, because other resources may need
+    it."""
     if partly:
         return {**state.instances, **configuration.instances}
     return configuration.instances
 
 
 def _warehouse(configuration: Configuration, state: State) -> str:
-    """The warehouse after the plan: in the committed spelling where both name the same one."""
+    """Return the warehouse after the plan, in the committed spelling if both name the same one."""
     if same_place(configuration.warehouse, state.warehouse):
         return state.warehouse
     return configuration.warehouse

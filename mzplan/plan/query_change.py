@@ -1,4 +1,4 @@
-"""What a changed query means for the state that the earlier one has computed."""
+"""The effect of a changed query on the state that the earlier query has computed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from mzplan.model.plan import Change
 from mzplan.schema.kinds import resource_kind
 
 StateVerdict = Literal["kept", "lost", "unknown"]
-_STATE = "state"  # the property with the digest of the query that computes the state
+_STATE = "state"  # the property with the digest of the stateful part of the query
 
 
 @dataclass(frozen=True, slots=True)
 class QueryChange:
-    """A changed query. `diff`: a unified diff of its text, without the names of files. `state`: whether the
-    state is kept; `unknown` is acted on as if another rule had computed it. `because`: why, in a clause."""
+    """A changed query.
+
+    - `diff`: a unified diff of its text, without file names.
+    - `state`: whether the state is kept. `unknown` is handled as if another rule had computed the state.
+    - `because`: the reason, as a clause.
+    """
 
     diff: str
     state: StateVerdict
@@ -24,7 +28,7 @@ class QueryChange:
 
 
 def query_change(change: Change) -> QueryChange | None:
-    """Return what changes in the query of a view; None if nothing does."""
+    """Return how the query of a view changes; None if it doesn't."""
     if change.before is None or change.after is None or change.before.type != change.after.type:
         return None
     property_ = resource_kind(change.address.kind, change.after.type).query_property

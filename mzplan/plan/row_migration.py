@@ -1,4 +1,4 @@
-"""Migration of rows: a source's new generation begins with the rows of its collection, and reads none again.
+"""Row migration: a source's new generation begins with the rows of its collection, and reads none again.
 
 A migration is exact. It covers dropped or reordered columns, another key, and wider top-level numbers; any
 other change reads again. The source's sinks continue after the migrated rows, unless the key has changed.
@@ -29,7 +29,7 @@ Instances = Mapping[str, Instance]
 def predecessor_of(
     before: ResourceState, after: ResourceState, statuses: Statuses, instances: Instances
 ) -> Predecessor | None:
-    """Return the generation whose rows a replaced source begins with, None if it reads its upstream again."""
+    """Return the generation whose rows a replaced source begins with; None if it reads its upstream again."""
     if not _is_wanted(after):
         return None
     earlier = None if has_begun(before, statuses, instances) else _begun(before.predecessor, before, statuses)
@@ -39,7 +39,7 @@ def predecessor_of(
 
 
 def has_begun(record: ResourceState, statuses: Statuses, instances: Instances) -> bool:
-    """Whether a generation that is to begin with migrated rows has done so, as far as its runner has seen."""
+    """Whether a generation with migrated rows has begun, as far as its runner has reported."""
     instance = instances.get(record.instance)
     if record.predecessor is None or (instance is not None and instance.type == "dry"):
         return True
@@ -50,7 +50,7 @@ def has_begun(record: ResourceState, statuses: Statuses, instances: Instances) -
 def sinks_go_on(change: Change) -> bool:
     """Whether the sinks of a replaced source continue after the rows that its new generation begins with.
 
-    They have written those rows. If the key has changed, other rows are the latest of a key.
+    The sinks have written those rows. With another key, though, other rows are the latest of their key.
     """
     before, after = change.before, change.after
     if before is None or after is None or after.predecessor is None or after.place == before.place:
@@ -61,8 +61,10 @@ def sinks_go_on(change: Change) -> bool:
 def check_migrations(
     changes: Iterable[Change], statuses: Statuses, instances: Instances
 ) -> Iterator[Diagnostic]:
-    """Notices about sources that migrate rows, or could. MZ275 for a source whose last migration hasn't run
-    yet, MZ294 for one that can't migrate its rows."""
+    """Yield notices about sources that migrate rows, or could.
+
+    Yields MZ275 for a source whose last migration hasn't run yet, and MZ294 for a source that can't migrate.
+    """
     migrating = {}
     for change in changes:
         if change.action == "replace":
@@ -83,7 +85,7 @@ def check_migrations(
 
 
 def _replaced(change: Change, statuses: Statuses, instances: Instances) -> Iterator[Diagnostic]:
-    """What a person should know of how a source is replaced."""
+    """Yield what a person should know about how a source is replaced."""
     before, after = change.before, change.after
     if before is None or after is None:
         return
@@ -107,7 +109,7 @@ def _replaced(change: Change, statuses: Statuses, instances: Instances) -> Itera
 
 
 def _given_up(change: Change, statuses: Statuses) -> Iterator[Diagnostic]:
-    """MZ045 for each task of a replaced query that isn't done: it ends with the generation."""
+    """Yield MZ045 for each unfinished task of a replaced query. The task ends with the generation."""
     before = change.before
     if before is None:
         return
@@ -170,7 +172,7 @@ def _proposal(change: Change) -> Diagnostic:
 
 
 def _obstacle(before: ResourceState, after: ResourceState) -> str | None:
-    """Why the new generation of a source can't begin with the rows of the former one, None if it can."""
+    """Return why the new generation can't begin with the rows of the former one; None if it can."""
     kind = resource_kind(after.address.kind, after.type)
     if before.type != after.type:
         return "its type changes"
@@ -199,7 +201,7 @@ def _is_put_back(before: ResourceState, after: ResourceState, earlier: Predecess
 
 
 def _begun(predecessor: Predecessor | None, record: ResourceState, statuses: Statuses) -> Predecessor | None:
-    """The predecessors up to the newest one that was seen to run."""
+    """Return the predecessors up to the newest one that has run, according to the statuses."""
     seen = _seen(record, statuses)
     if predecessor is None or predecessor.predecessor is None:
         return predecessor
@@ -240,10 +242,10 @@ def _at(body: Body, path: tuple[str, ...]) -> Any:
 
 
 def _with(body: Body, path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """The body with another value at a path. None removes the value, and each mapping that this leaves
+    """Return the body with another value at a path. None removes the value, and mappings that are then
     empty."""
     name, *rest = path
-    below = body.get(name)  # of a state that was edited by hand, anything
+    below = body.get(name)  # may be anything, if somebody edited the state by hand
     inner = _with(below if isinstance(below, Mapping) else {}, tuple(rest), value) if rest else value
     return {key: inner_value for key, inner_value in body.items() if key != name} | (
         {name: inner} if inner else {}

@@ -1,6 +1,6 @@
-"""Stages: what apply will do with a plan, in order, and what a failure of each leaves behind.
+"""Stages: what apply will do with a plan, in order, and what a failure of each stage leaves behind.
 
-Calculated from the plan alone. docs/internals/protocol.md describes the same from the store's side.
+Stages are computed from the plan alone. docs/internals/protocol.md describes them from the store's side.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ StageName = Literal["lock", "validate", "commit", "switch", "follow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A query on an instance, and the path of its checkpoint below the warehouse (None: it gets its name when
-    the query is committed)."""
+    """A query's run on an instance.
+
+    `checkpoint` is its path below the warehouse; None if the query gets its id when it is committed.
+    """
 
     instance: str
     generation: int
@@ -39,8 +41,12 @@ class QueryChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One stage of apply. `instances` (validate): by instance, the queries that its runner validates.
-    `queries` (switch): the queries that are touched. `on_failure`: what a failure leaves behind."""
+    """One stage of apply.
+
+    - `on_failure`: what a failure leaves behind.
+    - `instances` (validate): by instance, the queries that its runner validates.
+    - `queries` (switch): the queries that change.
+    """
 
     name: StageName
     summary: str
@@ -50,8 +56,10 @@ class Stage:
 
 
 def is_validated(change: Change) -> bool:
-    """Whether apply has this change validated before it commits: it starts a query with another description
-    than the running one, or one that was paused."""
+    """Whether apply validates this change before it commits.
+
+    That is so if it starts a query with another description than the running one, or a paused query.
+    """
     before, after = change.before, change.after
     if change.address.kind == "connection" or after is None or after.paused:
         return False
@@ -60,7 +68,7 @@ def is_validated(change: Change) -> bool:
 
 
 def stages_of(plan: Plan) -> tuple[Stage, ...]:
-    """The stages that apply will go through; none for an empty plan."""
+    """Return the stages of applying the plan; none for an empty plan."""
     if plan.is_empty:
         return ()
     return tuple(

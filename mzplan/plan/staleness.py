@@ -1,4 +1,5 @@
-"""Whether a saved plan still holds: planning again must commit the same. The error names what differs."""
+"""Whether a saved plan is still valid: planning again must commit the same. The error lists the
+differences."""
 
 from __future__ import annotations
 
@@ -12,12 +13,13 @@ from mzplan.model.state import ResourceState, State
 from mzplan.plan.comparison import compare_resources
 from mzplan.plan.file import digest_of_plan
 
-MAX_SHOWN = 8  # differences that the error names
+MAX_SHOWN = 8  # differences in the error
 MAX_FIELDS = 3
 
 
 def ensure_same(saved: Plan, made: Plan, state: State) -> None:
-    """Raise MZ036 (exit 5) unless both plans commit the same. `made`: the plan, made again of `state`."""
+    """Raise MZ036 (exit code 5) unless both plans commit the same. `made` is the plan made again on
+    `state`."""
     if saved.lineage and saved.lineage != made.lineage:
         differences = ["it was made for another state"]
     elif digest_of_plan(saved) == digest_of_plan(made):
@@ -70,7 +72,7 @@ def _difference(
 
 
 def _fields(one: ResourceState | None, other: ResourceState | None) -> str:
-    """Return what differs, as `brokers[0], security.protocol and 2 more`; "" if nothing does."""
+    """Return the differing fields, such as `brokers[0], security.protocol and 2 more`; "" if none differ."""
     if one is None or other is None:
         return "" if one is other else "added" if one is None else "removed"
     if one == other:

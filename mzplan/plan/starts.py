@@ -1,4 +1,4 @@
-"""Why a commit starts or stops queries: the Cause that it writes into the record of each that it reaches."""
+"""Why a commit starts or stops queries: the Cause that it writes into each affected record."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.state import ResourceState
 from mzplan.model.words import one_line
 
-MAX_DETAIL = 300  # characters: it is in the state once for each query
-_MAX_FIELDS = 5  # of a resource
+MAX_DETAIL = 300  # characters; the state holds it once for each query
+_MAX_FIELDS = 5  # per resource
 _MAX_VALUE = 60
 
 
 def causes_of(plan: Plan, serial: int) -> Mapping[Address, Cause]:
-    """The cause of each query that starts, stops or moves when the plan is committed as this serial."""
+    """Return the cause of each query that starts, stops or moves when the plan is committed as this
+    serial."""
     changes = {change.address: change for change in plan.changes}
     edits: dict[Address, str] = {}
     return {
@@ -29,7 +30,7 @@ def causes_of(plan: Plan, serial: int) -> Mapping[Address, Cause]:
 
 
 def _acts(before: ResourceState | None, after: ResourceState) -> bool:
-    """Whether the change gives a runner something to do."""
+    """Whether a runner has to act on the change."""
     if after.address.kind == "connection":
         return False
     return before is None or _run_of(before) != _run_of(after)
@@ -71,7 +72,7 @@ def _edits(fields: tuple[FieldChange, ...]) -> str:
 
 
 def _edit(field: FieldChange) -> str:
-    """`brokers[0] a:9092 → b:9092`; of what is sensitive only that it has changed."""
+    """Format a change as `brokers[0] a:9092 → b:9092`. Of a sensitive field, it says only that it changed."""
     if field.sensitive:
         return f"{field.path} changed"
     if field.before is None:

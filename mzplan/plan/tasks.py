@@ -1,5 +1,5 @@
-"""Plans of tasks: what a query does once before it starts (a backfill, a replay), recorded in the state
-until it is done."""
+"""Plans of tasks: one-off work before a query starts (a backfill, a replay). The state records it until
+done."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_STATUS: Mapping[str, Status] = {}
 
 
 def left_of(record: ResourceState, statuses: Mapping[str, Status]) -> tuple[Task, ...]:
-    """The tasks of a query that are not known to be done."""
+    """Return the tasks of a query that aren't known to be done."""
     status = statuses.get(record.instance)
     seen = status.observations.get(record.address) if status is not None else None
     return tuple(task for task in record.own_tasks if not record.has_done(task, seen))
@@ -37,7 +37,7 @@ def plan_task(
     statuses: Mapping[str, Status],
     notices: tuple[Diagnostic, ...] = (),
 ) -> Plan:
-    """Plan one more task of a query (see Task). Raises MzplanError MZ275 if the same one is open."""
+    """Plan another task of a query (see Task). Raises MzplanError MZ275 if an equal one is open."""
     address, left = before.address, left_of(before, statuses)
     new = Task(
         kind=kind,
@@ -61,7 +61,7 @@ def plan_task(
 def plan_without_tasks(
     state: State, address: Address, command: str, statuses: Mapping[str, Status] = _NO_STATUS
 ) -> Plan:
-    """Give up the open tasks that a command has requested. Raises MzplanError MZ275 if there are none."""
+    """Plan to give up the open tasks that a command requested. Raises MzplanError MZ275 if there are none."""
     before = committed(state, address)
     left = left_of(before, statuses)
     others = [task for task in left if task.command != command]
@@ -83,7 +83,7 @@ def _plan_tasks(
     statuses: Mapping[str, Status],
     notices: tuple[Diagnostic, ...] = (),
 ) -> Plan:
-    """A plan that gives a query these tasks in place of all that it had; the query restarts for them."""
+    """Return a plan that replaces all tasks of a query with these. The query restarts for them."""
     after = dataclasses.replace(before, tasks=tuple(tasks), restart_token=before.restart_token + 1)
     after = dataclasses.replace(after, digest=digest_of(after, state.resources))
     change = Change(
