@@ -1,4 +1,5 @@
 """Rendering: plans, graphs and diagnostics as text, JSON and drawings.
 
-Takes finished data and returns text or plain values. Calculates nothing about the plan, and prints nothing.
+This package takes finished data and returns text or plain values. It computes nothing about the plan, and
+prints nothing.
 """

@@ -1,4 +1,4 @@
-"""Causes for people and as JSON: why a query was started or stopped."""
+"""Format causes for people and as JSON: why a query was started or stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS = {
 
 
 def cause_to_json(cause: Cause) -> dict[str, Any]:
-    """Why a query was started, in status, plan and events."""
+    """Return the JSON of a cause, as in status, plan and events."""
     return {
         "cause": cause.cause,
         "serial": cause.serial or None,
@@ -31,7 +31,7 @@ def cause_to_json(cause: Cause) -> dict[str, Any]:
 
 
 def cause_in_words(cause: Cause) -> str:
-    """`serial 7: connection.shop_pg: host a → b`; on one line."""
+    """Format a cause on one line: `serial 7: connection.shop_pg: host a → b`."""
     serial = f"serial {cause.serial}" if cause.serial else ""
     through = str(cause.through) if cause.through is not None else ""
     detail = safe(cause.detail)

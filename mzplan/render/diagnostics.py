@@ -6,7 +6,7 @@
       source.orders refers to "kafka_prd", which no file declares.
       Fix: did you mean "kafka_prod" (connections.yaml:3:3)?
 
-Plain ANSI codes: importing a terminal library would cost more than most runs of mzplan.
+Colours are plain ANSI codes, because importing a terminal library takes longer than most runs of mzplan.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from mzplan.render.text import Paint, safe
 from mzplan.secrets.resolved import scrubbed
 
 _WIDTH = 100  # columns of an excerpt; a longer line is cut around its carets
-_BEFORE = 40  # of them before the first caret, at least
+_BEFORE = 40  # at least so many columns before the first caret
 _TAB = 4
-_NAMED = 8  # resources of which the same is said
+_NAMED = 8  # resources in one merged diagnostic
 _COLOURS = {"error": "red", "warning": "yellow", "notice": "cyan"}
 
 
 def render_diagnostics(diagnostics: Iterable[Diagnostic], color: bool, directory: str = "") -> str:
-    """All diagnostics as text, separated by empty lines.
+    """Format all diagnostics as text, separated by empty lines.
 
-    Paths are shown relative to the current folder; `directory` is the project's folder.
+    Paths are relative to the current folder; `directory` is the project's folder.
     """
     paint = Paint(color)
     prefix = _prefix(directory)
@@ -40,8 +40,7 @@ def render_diagnostics(diagnostics: Iterable[Diagnostic], color: bool, directory
 
 
 def once(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """The diagnostics; those that say the same of several resources become one, with the number and the
-    names of the other resources."""
+    """Merge diagnostics that differ only in the resource. The merged one names the other resources."""
     groups: dict[Hashable, list[Diagnostic]] = {}
     for number, diagnostic in enumerate(diagnostics):
         about = str(diagnostic.address) if diagnostic.address is not None else ""
@@ -65,7 +64,7 @@ def _with_others(first: Diagnostic, others: list[Diagnostic]) -> Diagnostic:
 
 
 def diagnostics_to_json(diagnostics: Iterable[Diagnostic]) -> list[dict[str, Any]]:
-    """The same as JSON."""
+    """Return all diagnostics as JSON values."""
     return [scrubbed(diagnostic).to_json() for diagnostic in diagnostics]
 
 
@@ -76,7 +75,7 @@ def _render(diagnostic: Diagnostic, paint: Paint, prefix: str) -> str:
     lines = [head]
     where = diagnostic.range
     if where is not None:
-        # `<statement>` is not a file.
+        # `<statement>` isn't a file.
         path = safe(where.path if where.path[:1] == "<" else os.path.join(prefix, where.path))  # noqa: PTH118
         lines = [f"{path}:{where.line}:{where.column}: {head}"]
         if diagnostic.excerpt is not None:
@@ -89,11 +88,11 @@ def _render(diagnostic: Diagnostic, paint: Paint, prefix: str) -> str:
 
 
 def _excerpt(text: str, where: SourceRange, paint: Paint, colour: str) -> list[str]:
-    """The source line, and carets below the part of it that the range covers."""
+    """Return the source line, and carets below the part of it that the range covers."""
     start = min(where.column - 1, len(text))
     end = where.end_column - 1 if where.end_line == where.line else len(text.rstrip())
     end = max(start + 1, min(end, max(len(text), start + 1)))
-    # Only what may be shown is processed: a line can have millions of characters.
+    # Process only the visible part, because a line can have millions of characters.
     first = max(0, start - _BEFORE) if len(text) > _WIDTH else 0
     shown, at, carets = "…" if first else "", 0, 0
     column = len(shown)
@@ -120,7 +119,7 @@ def _excerpt(text: str, where: SourceRange, paint: Paint, colour: str) -> list[s
 
 
 def _cell(char: str, column: int) -> tuple[str, int]:
-    """A character as it is shown at a column, and how many columns it takes."""
+    """Return a character as it is shown at a column, and its width in columns."""
     if char == "\t":
         width = _TAB - column % _TAB
         return " " * width, width
@@ -135,12 +134,12 @@ def _cell(char: str, column: int) -> tuple[str, int]:
 
 
 def _prefix(directory: str) -> str:
-    """The project's folder as seen from here; absolute when that is shorter to read."""
+    """Return the project's folder relative to the current one; absolute if that is easier to read."""
     if not directory:
         return ""
     try:
         relative = os.path.relpath(directory)
-    except (OSError, ValueError):  # the current folder is gone, or on another drive
+    except (OSError, ValueError):  # the current folder was removed, or is on another drive
         return directory
     if relative == ".":
         return ""

@@ -1,6 +1,6 @@
-"""A graph as SVG: nodes in columns, a link on each, and the edges between them.
+"""A graph as SVG: nodes in columns, each with a link, and the edges between them.
 
-Its colours are classes, which `graph.css` gives a light and a dark form; nothing in it needs a script.
+The colours are classes. `graph.css` gives them a light and a dark form. The SVG needs no script.
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ from mzplan.render.html import Markup, element
 from mzplan.render.layout import ACROSS, HEIGHT, WIDTH, layered
 from mzplan.render.text import cut
 
-COLLAPSED = 60  # nodes; more are drawn by their connections
-_PAGE = 1200  # pixels that a graph takes, with nodes between WIDTH and the widest
+COLLAPSED = 60  # nodes; larger graphs are grouped by connection
+_PAGE = 1200  # width of a graph in pixels; nodes are between WIDTH and _WIDEST wide
 _WIDEST = 340
-_LINE = 16  # what one more line takes of a node's height
+_LINE = 16  # height of an extra line in a node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnNode:
-    """What is drawn as one box. `look` is its class (a condition, or what a plan does to it), `href` where a
-    click leads, `weight` decides which look a group takes: that of its heaviest member. A line of their own
-    have `place`, the connection that it uses, `rate` in rows per second, and `lag` with its unit."""
+    """One box in the drawing.
+
+    - `look`: its CSS class: a condition, or the plan's effect on it.
+    - `href`: the target of a click.
+    - `weight`: a group of nodes has the look of its heaviest member.
+    - `place`: the connection that it uses. `rate`: rows per second. `lag`: with its unit. These three have a
+      line of their own.
+    """
 
     key: str
     column: int
@@ -40,14 +45,13 @@ class DrawnNode:
 
     @property
     def detail(self) -> str:
-        """`shop_kafka · 12.5 rows/s · lag 7 records`"""
+        """The extra line: `shop_kafka · 12.5 rows/s · lag 7 records`."""
         rate = f"{self.rate:,.1f} rows/s" if self.rate is not None else ""
         return " · ".join(filter(None, (self.place, rate, self.lag and f"lag {self.lag}")))
 
 
 def columns_of(references: Mapping[Address, Iterable[Address]]) -> dict[Address, int]:
-    """The column of each address: kinds from left to right, and within a kind what is used before what uses
-    it."""
+    """Return the column of each address: kinds from left to right, and dependencies before dependents."""
     depth: dict[Address, int] = {}
     for kind in KINDS:
         addresses = [address for address in references if address.kind == kind]
@@ -55,9 +59,9 @@ def columns_of(references: Mapping[Address, Iterable[Address]]) -> dict[Address,
         waiting = {
             a: [used for used in references[a] if used.kind == kind and used in references] for a in addresses
         }
-        while waiting:  # as many rounds as connections are nested
+        while waiting:  # one round for each level of nesting
             ready = [a for a, used in waiting.items() if not any(target in waiting for target in used)]
-            for address in ready or list(waiting):  # the rest only if there is a circle
+            for address in ready or list(waiting):  # take the rest only if there is a cycle
                 depth[address] = max(
                     (depth.get(target, first) + 1 for target in waiting.pop(address)), default=first
                 )
@@ -65,7 +69,8 @@ def columns_of(references: Mapping[Address, Iterable[Address]]) -> dict[Address,
 
 
 def homes(references: Mapping[Address, Iterable[Address]]) -> dict[Address, Address | None]:
-    """The connection of each query, by which it is grouped: its own first one, or that of what it reads."""
+    """Return the connection that each query is grouped by: its own first one, or the connection of what it
+    reads."""
     home_of: dict[Address, Address | None] = {}
     for address in sorted(references, key=lambda a: KINDS.index(a.kind)):
         if address.kind != "connection":
@@ -78,8 +83,11 @@ def homes(references: Mapping[Address, Iterable[Address]]) -> dict[Address, Addr
 def collapsed(
     nodes: Mapping[Address, DrawnNode], home: Mapping[Address, Address | None], *, by_look: bool = False
 ) -> dict[Address, DrawnNode]:
-    """For each address the node that stands for it: its own for a connection, else one for all queries of its
-    kind and connection (and, `by_look`, of its look)."""
+    """Return the node to draw for each address.
+
+    A connection has its own node. All queries with the same kind and connection (and, `by_look`, the same
+    look) share one.
+    """
     groups: dict[tuple[str, Address | None, str], list[DrawnNode]] = defaultdict(list)
     key_of = {a: (a.kind, home[a], nodes[a].look if by_look else "") for a in nodes if a in home}
     for address, key in key_of.items():
@@ -112,10 +120,10 @@ def _group(kind: str, home: Address | None, members: Sequence[DrawnNode]) -> Dra
 def drawn(
     nodes: Mapping[Address, DrawnNode], references: Mapping[Address, Iterable[Address]], label: str
 ) -> Markup:
-    """Draw what refers to what. Several addresses may share a node. `label`: for those who can't see it.
+    """Draw the nodes and the references between them. Several addresses may share a node.
 
-    Rows flow from left to right: the connection of a sink stands to the right of it, and is drawn twice if
-    sources use it, too.
+    Rows flow from left to right. A sink's connection is to its right, and is drawn twice if sources also use
+    it. `label` describes the drawing to screen readers.
     """
     sides = _sides(references)
     last = max((node.column for node in nodes.values()), default=0)
@@ -135,7 +143,8 @@ def drawn(
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """The connections on the left (`origins`), and on the right: how many columns behind the sinks."""
+    """The connections on the left (`origins`) and on the right (`targets`: how many columns behind the
+    sinks)."""
 
     origins: frozenset[Address]
     targets: Mapping[Address, int]
@@ -193,7 +202,7 @@ def _drawing(nodes: Iterable[DrawnNode], edges: Iterable[tuple[str, str]], label
 
 
 def _curve(way: Sequence[tuple[int, int]]) -> str:
-    """Through the points: curves between columns, straight lines across them."""
+    """Return the path through the points: curves between columns, straight lines across them."""
     (x, y), *rest = way
     parts = [f"M{x} {y}"]
     for number, (right, level) in enumerate(rest):
@@ -204,7 +213,7 @@ def _curve(way: Sequence[tuple[int, int]]) -> str:
 
 
 def _box(node: DrawnNode, x: int, y: int, wide: int, high: int) -> Markup:
-    title, small = (wide - 24) // 8, wide * 2 // 13  # characters that fit it
+    title, small = (wide - 24) // 8, wide * 2 // 13  # characters that fit
     tooltip = ": ".join(filter(None, (node.title, ", ".join(filter(None, (node.note, node.detail))))))
     inside = [
         element("title", tooltip),

@@ -8,7 +8,7 @@ from typing import Any
 from mzplan.model.plan import DriftItem
 from mzplan.render.text import brief, safe
 
-MAX_NAMED = 5  # addresses of one cause
+MAX_NAMED = 5  # addresses per cause
 
 
 def drift_lines(drift: Iterable[DriftItem], longest: int) -> list[str]:
@@ -29,7 +29,7 @@ def drift_to_json(drift: Iterable[DriftItem]) -> list[dict[str, Any]]:
 
 
 def _causes(drift: Iterable[DriftItem]) -> Mapping[tuple[str, str], list[str]]:
-    """The addresses of each kind and detail: such findings, as those of one dead runner, have one cause."""
+    """Group the addresses by kind and detail, because equal items have one cause, such as one dead runner."""
     causes: dict[tuple[str, str], list[str]] = {}
     for item in drift:
         causes.setdefault((item.kind, item.detail), []).append(item.address)

@@ -1,4 +1,4 @@
-"""Events for people and as JSON; and why a query last started or stopped, in a sentence."""
+"""Events for people and as JSON, and the explanation why a query last started or stopped."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from mzplan.render.cause_text import cause_in_words, cause_to_json
 from mzplan.render.text import Paint, brief, safe
 from mzplan.store.event_log import LoggedEvent, seconds_of
 
-MAX_SHOWN = 400  # characters of what an event says
-MAX_DONE = 10  # events of a serial
-MAX_AFTER = 5  # events that are shown behind the one that is explained
+MAX_SHOWN = 400  # characters of an event's detail
+MAX_DONE = 10  # events per serial
+MAX_AFTER = 5  # events shown after the explained one
 _COLOURS: dict[EventKind, str] = {"failed": "red", "refused": "red", "stopped": "yellow", "healed": "green"}
 _VERBS: dict[EventKind, str] = {"started": "restarted", "failed": "failed"}
 
 
 def event_to_json(recorded: LoggedEvent) -> dict[str, Any]:
-    """One event."""
     event = recorded.event
     cause = event.cause
     return {
@@ -45,7 +44,7 @@ def event_to_json(recorded: LoggedEvent) -> dict[str, Any]:
 
 
 def events_to_json(found: EventList) -> dict[str, Any]:
-    """The document of `events --json`, the oldest first."""
+    """Return the document of `events --json`, oldest first."""
     return {
         "events": [event_to_json(logged) for logged in found.events],
         "unreadable": found.unreadable,
@@ -53,7 +52,7 @@ def events_to_json(found: EventList) -> dict[str, Any]:
 
 
 def render_events(found: EventList, color: bool = False) -> str:
-    """A line for each event, the oldest first."""
+    """Format the events, one a line, oldest first."""
     if not found.events:
         return "Nothing is recorded.\n"
     paint = Paint(color)
@@ -69,7 +68,7 @@ def render_events(found: EventList, color: bool = False) -> str:
 
 
 def summary(event: Event) -> str:
-    """What an event says, on one line."""
+    """Return the content of an event on one line."""
     parts = [f"step {event.step}"] if event.step is not None else []
     if event.kind == "generation":
         parts.append(f"generation {event.generation}")
@@ -92,7 +91,7 @@ def _who(recorded: LoggedEvent) -> str:
 
 
 def render_done(found: EventList) -> str:
-    """What a serial has in fact done: how many events of each kind, and the first MAX_DONE of them."""
+    """Format what a serial has actually done: how many events of each kind, and the first MAX_DONE events."""
     if not found.events:
         return "In fact: nothing is recorded of it.\n"
     counts = Counter(logged.event.kind for logged in found.events)
@@ -107,8 +106,11 @@ def render_done(found: EventList) -> str:
 
 
 def explanation_to_json(found: Explanation) -> dict[str, Any]:
-    """The document of `why --json`. `ran_seconds`: for how long the query had run before; `has_runner`: false
-    if it last started and no runner of that instance is alive now."""
+    """Return the document of `why --json`.
+
+    - `ran_seconds`: how long the query had run before.
+    - `has_runner`: false if the query last started but no runner of its instance is alive now.
+    """
     recorded = found.event
     event = event_to_json(recorded) if recorded is not None else {}
     for name in ("address", "cause"):
@@ -125,7 +127,7 @@ def explanation_to_json(found: Explanation) -> dict[str, Any]:
 
 
 def render_explanation(found: Explanation, color: bool = False) -> str:
-    """Why a query last started or stopped, and what came of it."""
+    """Format why a query last started or stopped, and what happened since."""
     if found.event is None:
         return (
             f"No start or stop of {found.address} is recorded (until then): no runner has started it, or "
@@ -151,7 +153,8 @@ def render_explanation(found: Explanation, color: bool = False) -> str:
 
 
 def reason(found: Explanation) -> str:
-    """`because serial 7 (ada: PR 41) changed connection.shop_pg: host a → b`."""
+    """Return the reason of an explanation: `because serial 7 (ada: PR 41) changed connection.shop_pg: host a
+    → b`."""
     assert found.event is not None
     event, cause = found.event.event, found.cause
     if event.kind == "failed":

@@ -1,4 +1,4 @@
-"""`plan --explain`: the stages that apply will go through, for people and as JSON."""
+"""`plan --explain`: the stages of applying a plan, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INDENT = "   "
 
 
 def render_stages(plan: Plan, colour: bool = False) -> str:
-    """The stages as text, ending in a newline."""
+    """Format the stages, ending in a newline."""
     paint = Paint(colour)
     stages = stages_of(plan)
     if not stages:
@@ -32,7 +32,7 @@ def render_stages(plan: Plan, colour: bool = False) -> str:
 
 
 def stages_to_json(plan: Plan) -> list[dict[str, Any]]:
-    """The stages as JSON values: `"stages"` of `plan --explain --json`."""
+    """Return the stages as JSON values: `"stages"` of `plan --explain --json`."""
     return [_stage_to_json(plan, stage) for stage in stages_of(plan)]
 
 
@@ -52,7 +52,7 @@ def _content(plan: Plan, stage: Stage) -> Iterator[str]:
 
 
 def _transition(change: QueryChange) -> str:
-    """`stops on local; starts from checkpoints/3f…/g1 on local`."""
+    """Format a query's change: `stops on local; starts from checkpoints/3f…/g1 on local`."""
     stops, starts = change.stops, change.starts
     parts = []
     if stops is not None and starts is not None and stops.instance == starts.instance:

@@ -1,4 +1,4 @@
-"""The dependency graph as Mermaid, Graphviz DOT or JSON; whole, or what a change of a resource reaches."""
+"""The dependency graph as Mermaid, Graphviz DOT or JSON: all of it, or the part that a change reaches."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ GraphFormat = Literal["mermaid", "dot", "json"]
 def render_graph(
     configuration: Configuration, *, impact: Address | None = None, format: str = "mermaid"
 ) -> str:
-    """The drawing, ending in a newline. Arrows lead from what is used to what uses it.
+    """Format the graph, ending in a newline. Arrows point from a resource to its dependents.
 
-    With `impact`, only what a change of that resource reaches; what restarts is marked apart from what is
-    downstream of that and keeps running. Raises ValueError for an unknown format.
+    `impact` limits it to the resources that a change of this one reaches. Queries that restart are marked
+    differently from downstream queries that keep running. Raises ValueError for an unknown format.
     """
     drawing = _Drawing(configuration, impact)
     match format:
@@ -110,7 +110,7 @@ class _Drawing:
 
 
 def _id(address: Address) -> str:
-    # Names consist of small letters, digits and underscores, and a kind has no underscore: ids are unique.
+    # Ids are unique: names consist of small letters, digits and underscores, and kinds have no underscore.
     return f"{address.kind}_{address.name}"
 
 

@@ -1,4 +1,4 @@
-"""History for people and as JSON: the commits of the state, who made them, why, and how they ended."""
+"""History for people and as JSON: the commits of the state, their authors, reasons and outcomes."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from mzplan.model.plan import ACTIONS
 from mzplan.model.words import count, span
 from mzplan.render.text import Paint, cut, paragraph, safe
 
-MAX_UNDONE = 8  # commits that a rollback names
+MAX_UNDONE = 8  # commits that a rollback lists
 _COLUMNS = ("SERIAL", "WHEN", "WHO", "COMMAND", "CHANGES", "ENDED", "GIT", "MESSAGE")
 _SHORT = 8  # characters of a git commit
 _COLOURS = {"failed": "red", "rejected": "red", "pending": "yellow", "unknown": "dim"}
 
 
 def history_to_json(entries: Sequence[HistoryEntry]) -> dict[str, Any]:
-    """The document of `history --json`, the newest first."""
+    """Return the document of `history --json`, newest first."""
     return {"history": [entry_to_json(entry) for entry in entries]}
 
 
 def entry_to_json(entry: HistoryEntry) -> dict[str, Any]:
-    """One serial. What is not known is null, or not there."""
+    """Return the JSON of one serial. Unknown values are null or missing."""
     return encode(entry)
 
 
 def render_history(entries: Sequence[HistoryEntry], color: bool = False, now: datetime | None = None) -> str:
-    """A table, a serial a line, the newest first."""
+    """Format a table with one serial a line, newest first."""
     if not entries:
         return "Nothing is committed yet.\n"
     now = now or datetime.now(UTC)
@@ -46,7 +46,7 @@ def render_history(entries: Sequence[HistoryEntry], color: bool = False, now: da
 
 
 def render_entry(entry: HistoryEntry, color: bool = False, now: datetime | None = None) -> str:
-    """What one serial has recorded of itself, a line for each."""
+    """Format the details of one serial, one a line."""
     commit, now = entry.commit, now or datetime.now(UTC)
     paint = Paint(color)
     lines = [paint(f"Serial {entry.serial}" + (", the current one" if entry.current else ""), "bold")]
@@ -71,7 +71,7 @@ def render_entry(entry: HistoryEntry, color: bool = False, now: datetime | None 
 
 
 def render_undone(entries: Sequence[HistoryEntry], now: datetime | None = None) -> str:
-    """Whom a rollback undoes."""
+    """Format the commits that a rollback undoes, with their authors."""
     now = now or datetime.now(UTC)
     lines = [f"Undoes {count(len(entries), 'commit')}:"]
     for entry in entries[:MAX_UNDONE]:
@@ -104,7 +104,7 @@ def _row(entry: HistoryEntry, now: datetime) -> tuple[str, ...]:
 
 
 def _who(commit: CommitRecord) -> str:
-    """`ann@laptop`, or in a CI `ann (github, runner@build-7)`."""
+    """Return the author: `ann@laptop`, or in CI `ann (github, runner@build-7)`."""
     process = f"{safe(commit.user)}@{safe(commit.host)}"
     if commit.actor is not None:
         return f"{safe(commit.actor)} ({safe(commit.ci or 'ci')}, {process})"

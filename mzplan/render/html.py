@@ -1,7 +1,7 @@
-"""HTML that can't be broken out of: elements are made by calls, and every text in them is escaped.
+"""HTML that can't be broken out of: calls create the elements, and escape all text in them.
 
-Names, errors and messages come from files and the store, so all of them are hostile. Only `Markup` is taken
-as it is, and only this module makes it. Python's own `html.escape` does the work: `mzplan plan --html` is for
+Names, errors and messages come from files and the store, so all of them count as hostile. Only `Markup` isn't
+escaped, and only this module creates it. Python's own `html.escape` suffices: `mzplan plan --html` belongs to
 the base installation, and two more packages there would cost more than they save.
 """
 
@@ -18,7 +18,7 @@ _RAW = frozenset({"style", "script"})
 
 
 class Markup(str):
-    """HTML that is escaped already."""
+    """HTML that is already escaped."""
 
     __slots__ = ()
 
@@ -28,8 +28,11 @@ Attribute = str | int | float | bool | None
 
 
 def element(tag: str, /, *content: Content, **attributes: Attribute) -> Markup:
-    """`<tag …>content</tag>`. A name of an attribute may end in `_` (`class_`), and other `_` stand for `-`;
-    False and None leave it out, True gives it no value."""
+    """Return `<tag …>content</tag>`.
+
+    A trailing `_` of an attribute's name is dropped (`class_`), and other `_` become `-`. False and None omit
+    the attribute; True gives it no value.
+    """
     start = tag + "".join(
         f" {_name(key)}" if value is True else f' {_name(key)}="{_text(str(value))}"'
         for key, value in attributes.items()
@@ -41,7 +44,7 @@ def element(tag: str, /, *content: Content, **attributes: Attribute) -> Markup:
 
 
 def joined(content: Content) -> Markup:
-    """What stands in an element: texts escaped, markup as it is, in order."""
+    """Return the content of an element: text is escaped, markup isn't."""
     if isinstance(content, Markup):
         return content
     if content is None:
@@ -52,13 +55,12 @@ def joined(content: Content) -> Markup:
 
 
 def static_text(package: str, name: str) -> str:
-    """The text of a style sheet or script that lies beside the code."""
+    """Return the text of a style sheet or script from the package's `static` folder."""
     return (files(package) / "static" / name).read_text(encoding="utf-8")
 
 
 def inlined(name: str, own: str) -> Markup:
-    """A `<style>` or `<script>` of mzplan's own (a `static_text`), never of anybody's values: nothing is
-    escaped there."""
+    """Return a `<style>` or `<script>` with mzplan's own text (see `static_text`). It isn't escaped."""
     assert name in _RAW and f"</{name}" not in own.lower()
     return Markup(f"<{name}>{own}</{name}>")
 
@@ -68,7 +70,7 @@ def _name(key: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Escaped, its lines kept; invisible characters and those that reorder others are made visible."""
+    """Escape text and keep its lines. Characters that are invisible or reorder others become visible."""
     if text.isascii() and text.isprintable():
         return escape(text)
     return "\n".join(escape(safe(line)) for line in text.split("\n"))

@@ -1,4 +1,5 @@
-"""The Mermaid graph of a plan: what changes, what that restarts, and what keeps running downstream."""
+"""The Mermaid graph of a plan: changes, the queries they restart, and queries that keep running
+downstream."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.plan import Plan
 from mzplan.render.markup import many
 
-MAX_NODES = 40  # a larger graph can't be read: it is drawn by groups
-MAX_CONNECTIONS = 12  # drawn one by one in a grouped graph, at most
+MAX_NODES = 40  # a larger graph isn't readable, so it is grouped
+MAX_CONNECTIONS = 12  # a grouped graph with more connections groups them too
 VERBS = {
     "create": "is new",
     "update": "changes",
@@ -47,7 +48,7 @@ Node = tuple[str, str]  # label, fate
 
 
 def impact_graph(plan: Plan) -> str:
-    """A flowchart, connection → restarted → kept running; "" for a plan without changes."""
+    """Return a flowchart, connection → restarted → kept running; "" for a plan without changes."""
     if not plan.changes:
         return ""
     fates: dict[Address, str] = {change.address: change.fate for change in plan.changes}
@@ -58,7 +59,7 @@ def impact_graph(plan: Plan) -> str:
 
 
 def edges_of(plan: Plan, fates: Mapping[Address, str]) -> list[tuple[Address, Address]]:
-    """What uses what among these, as (used, user), sorted."""
+    """Return the dependencies between the resources in `fates`, as (used, user), sorted."""
     edges = {(cause, change.address) for change in plan.changes for cause in change.triggered_by}
     for change in plan.changes:
         record = change.after or change.before
@@ -77,7 +78,7 @@ def _single(fates: Mapping[Address, str]) -> dict[Address, Node]:
 
 
 def _grouped(fates: Mapping[Address, str]) -> dict[Address, Node]:
-    """The node of each address: its group's, or its own where connections are few."""
+    """Return the node of each address: its group's node, or its own for a connection if there are few."""
     sizes = Counter((address.kind, fate) for address, fate in fates.items())
     connections = sum(number for (kind, _), number in sizes.items() if kind == "connection")
     nodes: dict[Address, Node] = {}
@@ -94,7 +95,7 @@ def _lines(
     nodes: Mapping[Address, Node], edges: list[tuple[Address, Address]], fates: set[str]
 ) -> Iterator[str]:
     yield "flowchart LR"
-    # Generated names: a resource's own name could be a word of Mermaid's grammar (`end`).
+    # Ids are generated, because a resource's name could be a keyword of Mermaid (`end`).
     ids = {node: f"n{number}" for number, node in enumerate(dict.fromkeys(nodes.values()))}
     for node, id_ in ids.items():
         label, fate = node

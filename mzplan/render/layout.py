@@ -1,6 +1,6 @@
-"""Where the nodes of a layered graph stand: columns from left to right, as few crossings as two sweeps give.
+"""The layout of a layered graph: columns from left to right, with few crossings after three sweeps.
 
-Linear in nodes and edges but for sorting, so 1,000 queries are laid out in milliseconds.
+It is linear in nodes and edges except for sorting, so 1,000 queries take milliseconds.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-Slot = tuple[str, int]  # a node, and a column: its own, or one that its edges pass
+Slot = tuple[str, int]  # a node, and its own column or a column that its edges pass
 
-WIDTH = 170  # pixels, of a node
+WIDTH = 170  # of a node, in pixels
 HEIGHT = 42
-ACROSS = 50  # from one column to the next
-_DOWN = 12  # from one node to the next
-_LANE = 14  # what the edges of one node take that pass a column
+ACROSS = 50  # between columns
+_DOWN = 12  # between nodes in a column
+_LANE = 14  # height that a node's edges take in a column that they pass
 _MARGIN = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """In pixels. `places`: the upper left corner of each node. `ways`: the points that an edge goes through,
-    from the right of its first node to the left of its last one."""
+    """A layout in pixels.
+
+    - `places`: the upper left corner of each node.
+    - `ways`: the points of each edge, from the right of its first node to the left of its last one.
+    """
 
     width: int
     height: int
@@ -37,8 +40,11 @@ def layered(
     wide: int = WIDTH,
     high: int = HEIGHT,
 ) -> Layout:
-    """Lay out nodes that have a column each, all of one size in pixels. Edges go from a lower column to a
-    higher one; others are left out. Equal input in equal order gives an equal layout."""
+    """Lay out nodes of one size in pixels in their given columns.
+
+    Edges go from a lower column to a higher one; others are left out. Equal input in equal order gives an
+    equal layout.
+    """
     drawn = [(a, b) for a, b in dict.fromkeys(edges) if columns[a] < columns[b]]
     slots: dict[int, dict[Slot, None]] = defaultdict(dict)
     for key, column in sorted(columns.items(), key=lambda item: item[1]):
@@ -62,7 +68,8 @@ def layered(
 def _links(
     columns: Mapping[str, int], edges: Iterable[tuple[str, str]], slots: dict[int, dict[Slot, None]]
 ) -> list[tuple[Slot, Slot]]:
-    """The edges from column to column. All long ones of a node share a lane, which is added to `slots`."""
+    """Return the edges from column to column. All long edges of a node share a lane, which is added to
+    `slots`."""
     used = sorted(slots)
     links: dict[tuple[Slot, Slot], None] = {}
     for a, b in edges:
@@ -85,8 +92,10 @@ def _neighbours(links: list[tuple[Slot, Slot]]) -> tuple[dict[Slot, list[Slot]],
 def _ordered(
     slots: dict[int, list[Slot]], before: Mapping[Slot, list[Slot]], after: Mapping[Slot, list[Slot]]
 ) -> dict[int, list[Slot]]:
-    """The slots of each column, sorted by the mean rank of their neighbours: sweeping once to the right,
-    once to the left, and once more to the right."""
+    """Return the slots of each column, sorted by the mean rank of their neighbours.
+
+    It sweeps once to the right, once to the left, and once more to the right.
+    """
     rank = {
         slot: n / len(column_slots) for column_slots in slots.values() for n, slot in enumerate(column_slots)
     }
@@ -109,8 +118,10 @@ def _tops(
     columns: Mapping[str, int],
     high: int,
 ) -> dict[Slot, float]:
-    """By slot, its top in pixels. The tallest column is packed; slots of other columns stand beside their
-    neighbours, as far as there is room."""
+    """Return the top of each slot in pixels.
+
+    The tallest column is packed. Slots of other columns are placed beside their neighbours if there is room.
+    """
     room = {
         slot: high + _DOWN if columns[slot[0]] == slot[1] else _LANE
         for column_slots in order.values()

@@ -1,7 +1,7 @@
-"""A plan, or drift, as a comment for a review: Markdown that always fits a forge's limit.
+"""A plan, or drift, as a review comment: Markdown that always fits a forge's limit.
 
-The verdict, the counts, and a warning of everything that stops or begins again come first. Details are
-folded, and the least important are dropped where they would not fit; the summary is never dropped.
+The verdict, the counts, and warnings about queries that stop or are replaced come first. Details are folded.
+If they don't fit, the least important ones are dropped; the summary never is.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from mzplan.render.plan_text import ALWAYS, SIGNS, of_pause, turns, variables_of
 from mzplan.render.text import LED, brief, cut, edit_of, lines_changed, lines_of, safe, value, whole
 from mzplan.render.warnings import LISTED, Warned, warnings_of
 
-ERRORS = 6_000  # characters that a section may have, at most; changes get the rest
+ERRORS = 6_000  # maximum characters of a section; changes get the rest
 NOTICES = 4_000
 SETTINGS = 4_000
-LEADING = 5_000  # of a warning of what leads elsewhere
+LEADING = 5_000  # of a warning about resources that lead elsewhere
 DRIFT = 10_000
 PENDING = 4_000
-_INSTANCES = 40  # that are listed; the digest covers all
+_INSTANCES = 40  # listed; the digest covers all
 _FRAME = 200  # characters around the changes of a group
-_RESERVE = 1_500  # for the frames of sections and the notes of what was left out
+_RESERVE = 1_500  # for the frames of sections and the notes about omissions
 
-# By importance for a reviewer: the first is dropped last.
+# From the most to the least important for a reviewer. The first is dropped last.
 _IMPORTANCE = ("forbidden", "replace", "delete", "pause", "resume", "restart", "update", "move", "create")
 
 
 def plan_marker(project: str, environment: str = "") -> str:
-    """The hidden first line, by which a bot finds its earlier comment: one for each environment."""
+    """Return the hidden first line by which a bot finds its earlier comment. Each environment has its own."""
     return _marker("plan", project, environment)
 
 
@@ -70,8 +70,10 @@ def _title(what: str, project: str, environment: str) -> str:
 
 
 def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
-    """The plan, ending in a newline; fewer than 65,536 characters. `html_url`: where the same plan is as a
-    picture (`plan --html`)."""
+    """Format the plan, ending in a newline; fewer than 65,536 characters.
+
+    `html_url` is where the same plan is available as a page (`plan --html`).
+    """
     head = [plan_marker(plan.project, plan.environment), _title("plan", plan.project, plan.environment)]
     head.append(_verdict(plan))
     if not plan.is_empty:
@@ -107,7 +109,7 @@ def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
 def render_drift_markdown(
     project: str, serial: int, drift: Sequence[DriftItem], environment: str = ""
 ) -> str:
-    """What `drift` found, ending in a newline; fewer than 65,536 characters."""
+    """Format drift, ending in a newline; fewer than 65,536 characters."""
     head = [drift_marker(project, environment), _title("drift", project, environment)]
     if not drift:
         return fitting([*head, f"**No drift.** What runs is what serial {serial} says."])
@@ -143,7 +145,8 @@ def _verdict(plan: Plan) -> str:
 
 
 def _digest(plan: Plan) -> str:
-    """What binds the comment to what is applied: the digest, and the places that it covers."""
+    """Return the line that ties the comment to the applied plan: the digest, and the places that it
+    covers."""
     listed = sorted(plan.instances.items(), key=natural_item)[:_INSTANCES]
     more = len(plan.instances) - len(listed)
     instances = ", ".join(f"{code(cut(name, 140))} ({cut(instance.type, 40)})" for name, instance in listed)
@@ -163,7 +166,7 @@ def _table(plan: Plan) -> str:
 
 
 def _warnings(plan: Plan) -> Iterator[str]:
-    """What stops, begins again, leads elsewhere or writes other rows, above the fold."""
+    """Yield warnings about queries that stop, are replaced, lead elsewhere or write other rows."""
     for kind, grave in (("CAUTION", True), ("WARNING", False)):
         told = [f"**{o.what}**{o.more}: {_told(o)}" for o in warnings_of(plan) if o.grave is grave]
         if told:
@@ -181,8 +184,11 @@ def _told(warned: Warned) -> str:
 
 
 def _changes(plan: Plan, room: int) -> str:
-    """All changes in diff fences, as far as there is room: a line for each first, then their details. Those
-    that belong together are a section that opens, with what all of them have once."""
+    """Return all changes in diff fences, as far as there is room: first one line for each, then their
+    details.
+
+    A group of changes is a foldable section that shows common details once.
+    """
     alike = shapes(plan.changes)
     groups = list(grouped(plan.changes, lambda change: _said(change, alike)))
     room -= _FRAME * sum(len(group) > 1 for group in groups)
@@ -205,7 +211,7 @@ def _changes(plan: Plan, room: int) -> str:
         details = [line for line in _details(plan.changes[index]) if line not in grouping[index]]
         size = sum(length(line) + 1 for line in details)
         if size > room:
-            bare += 1  # what fits of each value: a long one hides no other
+            bare += 1  # shorten each value, so that a long one doesn't hide others
             details = list(_details(plan.changes[index], LED))
             size = sum(length(line) + 1 for line in details)
         if size > room:
@@ -229,14 +235,14 @@ def _changes(plan: Plan, room: int) -> str:
 
 
 def _said(change: Change, alike: Mapping[Address, Hashable]) -> Hashable:
-    """What is said of a change, but its name."""
+    """Return everything that is shown for a change, except its name."""
     if change.action == "create":
         return change.action, alike.get(change.address)
     return change.action, change.effect, change.fate, change.reason, tuple(_details(change))
 
 
 def _common(group: list[Change]) -> Iterator[str]:
-    """The details that all of a group have."""
+    """Return the details that all changes of a group have."""
     every = [set(_details(change)) for change in group]
     return (line for line in _details(group[0]) if all(line in lines for lines in every))
 
@@ -262,7 +268,8 @@ def _rank(change: Change) -> int:
 
 
 def _line(change: Change) -> str:
-    """`! source.orders restarts: connection.shop_kafka changed`; the sign colours the line."""
+    """Format a change: `! source.orders restarts: connection.shop_kafka changed`. The sign colours the
+    line."""
     match change.action:
         case "create":
             return f"+ {change.address}"
@@ -287,7 +294,7 @@ def _after_move(change: Change) -> str:
 
 
 def _details(change: Change, most: int = 0) -> Iterator[str]:
-    """`most`: as of `_field`."""
+    """Yield the lines of a change's fields. For `most`, see `_field`."""
     if change.action == "create" and change.after is not None:
         for field in all_fields(change.after):
             yield from _added(field, most)
@@ -304,7 +311,8 @@ def _added(field: FieldChange, most: int) -> Iterator[str]:
 
 
 def _field(field: FieldChange, most: int = 0) -> Iterator[str]:
-    """`most`: characters of its name and of a value, on one line; 0 for all of them."""
+    """Yield the lines of a field. `most` limits the characters of its name and of a value on one line; 0: no
+    limit."""
     path = cut(safe(field.path), most or sys.maxsize)
     if field.sensitive:
         yield f"!     {path}: {edit_of(field)}"
@@ -319,7 +327,7 @@ def _field(field: FieldChange, most: int = 0) -> Iterator[str]:
 
 
 def _sections_after(plan: Plan) -> Iterator[str]:
-    """What is not a change: drift, what has not converged, notices."""
+    """Yield the sections after the changes: drift, queries that haven't converged, notices."""
     if plan.drift:
         body = fence("text", _drift_lines(plan.drift, DRIFT))
         yield folded(f"Drift: {many(len(plan.drift), 'finding')} (not part of this plan)", body)

@@ -1,6 +1,6 @@
 """Markdown that can't be broken out of: fences, code spans, foldable sections, and lengths as a forge counts.
 
-Free text (values, errors) stands only in fences and code spans: there it can't close a section, mention a
+Free text (values, errors) appears only in fences and code spans. There it can't close a section, mention a
 person, or become a link.
 """
 
@@ -12,19 +12,19 @@ from urllib.parse import quote
 
 from mzplan.render.text import elided, safe
 
-LIMIT = 65_536  # characters of a comment on GitHub; other forges take more
-_NAME = 400  # characters of a name, or of the edits that stand where one does
-_OF_A_URL = "%:/?#[]@!$&'*+,;=-._~"  # what stands for itself; what could end the link becomes %XX
+LIMIT = 65_536  # characters of a comment on GitHub; other forges allow more
+_NAME = 400  # characters of a name, or of edits shown in place of a name
+_OF_A_URL = "%:/?#[]@!$&'*+,;=-._~"  # kept in a URL; characters that could end the link become %XX
 _TICKS = re.compile(r"`+")
 
 
 def length(text: str) -> int:
-    """The length as the strictest forge counts it: in UTF-16 units."""
+    """Return the length as the strictest forge counts it: in UTF-16 code units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def shortened(text: str, most: int) -> str:
-    """The text; or as many first lines as fit, and a note that something is left out."""
+    """Return the text, or as many of its first lines as fit, and a note about the cut."""
     if length(text) <= most:
         return text
     kept: list[str] = []
@@ -38,9 +38,12 @@ def shortened(text: str, most: int) -> str:
 
 
 def fitting(parts: Iterable[str]) -> str:
-    """The parts as one comment, ending in a newline. Those that would not fit a forge's limit are left out
-    whole, and it says so: whatever a part is made of, the comment can be posted."""
-    kept, dropped, left = list[str](), 0, LIMIT - 200  # for what is said of those left out
+    """Return the parts as one comment, ending in a newline.
+
+    Parts that would exceed a forge's limit are omitted completely, with a note. So the comment can always be
+    posted.
+    """
+    kept, dropped, left = list[str](), 0, LIMIT - 200  # leaves room for the note
     for part in parts:
         size = length(part) + 2
         kept, dropped, left = (
@@ -54,7 +57,7 @@ def fitting(parts: Iterable[str]) -> str:
 
 
 def fence(language: str, lines: Iterable[str]) -> str:
-    """A fenced block that nothing in it can end. Lines are made printable."""
+    """Return a fenced block that its content can't end. Lines are made printable."""
     shown = [safe(line) for text in lines for line in text.split("\n")]
     longest = max((len(run) for line in shown for run in _TICKS.findall(line)), default=0)
     ticks = "`" * max(3, longest + 1)
@@ -62,7 +65,7 @@ def fence(language: str, lines: Iterable[str]) -> str:
 
 
 def code(text: str) -> str:
-    """A code span that nothing in it can end."""
+    """Return a code span that its content can't end."""
     shown = safe(text)
     longest = max((len(run) for run in _TICKS.findall(shown)), default=0)
     ticks = "`" * (longest + 1)
@@ -71,27 +74,30 @@ def code(text: str) -> str:
 
 
 def link(text: str, url: str) -> str:
-    """A link that nothing in the URL can end or turn into another one. `text` is not escaped."""
+    """Return a link that its URL can't end or turn into another one. `text` isn't escaped."""
     return f"[{text}](<{quote(url, safe=_OF_A_URL).replace('&', '&amp;')}>)"
 
 
 def folded(summary: str, body: str) -> str:
-    """A section that opens with a click. `summary` is not escaped: it must not come from a user."""
+    """Return a foldable section. `summary` isn't escaped, so it must not come from a user."""
     return f"<details>\n<summary>{summary}</summary>\n\n{body}\n\n</details>"
 
 
 def alert(kind: str, lines: Iterable[str]) -> str:
-    """A coloured box (`WARNING`, `CAUTION`); forges that do not support it show a quotation."""
+    """Return a coloured box (`WARNING`, `CAUTION`). Forges that don't support it show a quotation."""
     return "\n".join([f"> [!{kind}]", *(f"> {line}".rstrip() for line in lines)])
 
 
 def many(number: int, noun: str, plural: str = "") -> str:
-    """`1 query`, `1,300 queries`."""
+    """Format a count with its noun: `1 query`, `1,300 queries`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def names(addresses: Iterable[object], most: int = 8, *, longest: int = _NAME, room: int = LIMIT) -> str:
-    """`a`, `b` and 3 more: so many, and as many as there is room for, of `longest` characters each."""
+    """Format names: `a`, `b` and 3 more.
+
+    Shows at most `most` names of at most `longest` characters each, if there is room.
+    """
     listed = [str(address) for address in addresses]
     shown = [code(elided(text, longest)) for text in listed[:most]]
     while len(shown) > 1 and sum(map(length, shown)) > room:

@@ -1,4 +1,4 @@
-"""Changes of a plan with one cause and one effect: together one paragraph, with their names in columns."""
+"""Groups of changes with one cause and one effect, shown as one paragraph with the names in columns."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from mzplan.plan.leads import deciding_properties
 from mzplan.render.text import value
 from mzplan.render.text import whole as full_length
 
-LEAST = 4  # changes; fewer are as readable one by one
+LEAST = 4  # changes; fewer are just as readable one by one
 _WIDTH = 100  # characters of a line
-_MAX_ROWS = 4  # of names, where not all are shown
+_MAX_ROWS = 4  # of names, unless all are shown
 _HINT = ": -v lists them all"
 
 
 def grouped(changes: Iterable[Change], key: Callable[[Change], Hashable]) -> Iterator[list[Change]]:
-    """The changes in their order; those that belong together where the first of them is. `key`: equal where
-    the same is said of two changes. What is renamed is never like another."""
+    """Yield the changes in their order. A group appears where its first change does.
+
+    Changes with equal keys look the same to a reader. A renamed resource is never grouped.
+    """
     groups: dict[Hashable, list[Change]] = {}
     for change in changes:
         alone = change.action == "move"
@@ -32,9 +34,12 @@ def grouped(changes: Iterable[Change], key: Callable[[Change], Hashable]) -> Ite
 
 
 def shapes(changes: Iterable[Change]) -> dict[Address, Hashable]:
-    """For each created resource, a key that is equal for all that one `for_each` makes, or could make: its
-    kind and type, which properties it has, the values in which most of them are alike, and always where it
-    leads and which rows it writes. (Among many values of those, nobody would see one that stands out.)"""
+    """Return a key for each created resource, equal for resources that one `for_each` makes or could make.
+
+    The key contains the kind and type, the names of the properties, and the values in which most of them
+    agree. It always contains where the resource leads and which rows it writes: among many such values, a
+    reader wouldn't notice an odd one.
+    """
     alike: dict[Hashable, list[tuple[Address, dict[str, str]]]] = {}
     deciding: dict[Hashable, frozenset[str]] = {}
     for change in changes:
@@ -59,7 +64,7 @@ def shapes(changes: Iterable[Change]) -> dict[Address, Hashable]:
 
 
 def common_fields(group: list[Change]) -> Iterator[tuple[FieldChange, tuple[str, ...]]]:
-    """Each property of created resources, with its values, each once."""
+    """Yield each property of created resources with its distinct values."""
     values: dict[str, dict[str, None]] = {}
     first: dict[str, FieldChange] = {}
     for change in group:
@@ -75,7 +80,8 @@ def _text(field: FieldChange) -> str:
 
 
 def title(group: list[Change]) -> str:
-    """`99 queries restart from their checkpoints`, `40 sources are new`: nothing in it is anybody's text."""
+    """Return a group's title: `99 queries restart from their checkpoints`, `40 sources are new`. It has no
+    user text."""
     if group[0].action == "create":
         return f"{count(len(group), group[0].address.kind)} are new"
     if group[0].action == "delete":
@@ -84,7 +90,7 @@ def title(group: list[Change]) -> str:
 
 
 def consequence(change: Change) -> str:
-    """The effect of such changes on running queries, of many: as `plan_text` says it of one."""
+    """Return the effect of such changes on running queries, in the plural. `plan_text` has the singular."""
     query = change.address.kind != "connection"
     if change.fate in ("pause", "resume"):
         return (
@@ -110,12 +116,15 @@ def consequence(change: Change) -> str:
 
 
 def noun(group: list[Change]) -> str:
-    """`99 queries`, `12 connections`."""
+    """Return the group's size and noun: `99 queries`, `12 connections`."""
     return f"{len(group)} {'connections' if group[0].address.kind == 'connection' else 'queries'}"
 
 
 def names(group: list[Change], *, whole: bool) -> Iterator[str]:
-    """The names in columns, by kind; all of them, if `whole`, and where data is left or read again."""
+    """Yield the names in columns, by kind.
+
+    All names appear if `whole`, or if data is removed or read again.
+    """
     whole = whole or group[0].action in ("delete", "replace")
     for kind in KINDS:
         of_kind = [change.address.name for change in group if change.address.kind == kind]
@@ -125,8 +134,8 @@ def names(group: list[Change], *, whole: bool) -> Iterator[str]:
 
 
 def _in_columns(names: Sequence[str], indent: str, rows: int | None = _MAX_ROWS, hint: str = "") -> list[str]:
-    """The names, line by line. `rows`: at most so many lines of them (None: all), then how many more there
-    are, and `hint`."""
+    """Return the names, line by line. Beyond `rows` lines (None: no limit), it adds their number and
+    `hint`."""
     if not names:
         return []
     wide = max(map(len, names)) + 2

@@ -18,10 +18,10 @@ from mzplan.secrets.references import REFERENCE, placed_references, written
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON values. Keys come in the contract's order; equal plans give equal bytes.
+    """Return the plan as JSON values. Keys have the contract's order; equal plans have equal bytes.
 
-    Lists only what changes, so its size follows the change and not the project. A sensitive leaf has
-    null before and after.
+    It lists only changes, so its size depends on the change and not on the project. A sensitive leaf has null
+    before and after.
     """
     return {
         "format_version": plan.format_version,
@@ -50,13 +50,13 @@ def _elsewhere(plan: Plan) -> dict[str, int]:
 
 
 def _started(change: Change, plan: Plan) -> dict[str, Any]:
-    """Why the query runs that the change stops; {} if no runner says so."""
+    """Return why the changed query was started; {} if no runner reports it."""
     cause = plan.started.get(change.address)
     return {"started_because": cause_to_json(cause)} if cause is not None else {}
 
 
 def _canaries(plan: Plan) -> dict[str, Any]:
-    """The canaries, and what a failed canary held back and now goes on; {} where there are none."""
+    """Return the canaries, and the queries that resume after a failed one; {} if there are none."""
     document: dict[str, Any] = {}
     if plan.canaries:
         document["canaries"] = [
@@ -69,7 +69,7 @@ def _canaries(plan: Plan) -> dict[str, Any]:
 
 
 def change_to_json(change: Change) -> dict[str, Any]:
-    """One change. A created resource shows each leaf of its body as a field."""
+    """Return one change. A created resource has each leaf of its body as a field."""
     fields = change.fields
     if change.action == "create" and change.after is not None:
         fields = all_fields(change.after)
@@ -89,21 +89,24 @@ def change_to_json(change: Change) -> dict[str, Any]:
 
 
 def _query(change: Change) -> dict[str, Any]:
-    """What changes in the query of a view; {} if nothing does."""
+    """Return how the query of a view changes; {} if it doesn't."""
     changed = query_change(change)
     return {"query": encode(changed)} if changed is not None else {}
 
 
 def _through(change: Change) -> dict[str, Any]:
-    """The connections between each cause and the change; {} if it names all of its causes itself."""
+    """Return the connections between each indirect cause and the change; {} if all causes are direct."""
     ways = sorted(change.ways.items(), key=natural_item)
     return {"through": {str(cause): [str(address) for address in way] for cause, way in ways}} if ways else {}
 
 
 def _for_policies(change: Change) -> dict[str, Any]:
-    """What a policy asks of a resource whatever changes in it: its labels, and from which provider each of
-    its secrets comes (`{"path": "password", "provider": "env"}`); no key for what it has none of. Of a
-    deletion: of what is deleted."""
+    """Return the values that policies check on a resource, whatever changes: its labels and its secrets'
+    providers.
+
+    A secret is `{"path": "password", "provider": "env"}`. Without labels or secrets, the key is missing. A
+    deletion has the values of the deleted resource.
+    """
     record = change.after or change.before
     body = record.body if record is not None else {}
     document: dict[str, Any] = {}
@@ -120,7 +123,7 @@ def _for_policies(change: Change) -> dict[str, Any]:
 
 
 def _moved_from(change: Change) -> dict[str, str]:
-    """The address before a rename; {} for anything else."""
+    """Return the address before a rename; {} for other changes."""
     if change.before is None or change.before.address == change.address:
         return {}
     return {"moved_from": str(change.before.address)}

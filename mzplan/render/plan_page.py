@@ -1,6 +1,6 @@
-"""A plan as one HTML file: the graph with what restarts, is replaced and keeps running, the changes beneath.
+"""A plan as one HTML file: the graph of restarted, replaced and running queries, and the changes below it.
 
-It loads nothing, from anywhere: its style and its script are in it, and its policy lets no others run.
+The file loads nothing. It contains its style and its script, and its policy allows no others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEAVY = {"delete": 8, "replace": 9}
 
 
 def render_plan_page(plan: Plan) -> str:
-    """The file, ending in a newline."""
+    """Return the HTML file, ending in a newline."""
     title = f"Plan of {plan.project}" + (f", environment {plan.environment}" if plan.environment else "")
     style, script = static_text("mzplan.render", "graph.css"), static_text("mzplan.render", "search.js")
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
@@ -44,8 +44,10 @@ def render_plan_page(plan: Plan) -> str:
 
 
 def plan_view(plan: Plan, *, on_serial: bool = False) -> Markup:
-    """The plan as a part of a page: verdict, counts, graph, changes, and what else there is to say.
-    `on_serial`: with its last lines, which are about the plan itself and not about what changes."""
+    """Return the plan as a part of a page: verdict, counts, graph, changes and further lines.
+
+    `on_serial` includes the lines about the plan itself, besides the changes.
+    """
     changes, rest = plan_parts(plan)
     looks = {change.fate for change in plan.changes} | ({"running"} if plan.downstream else set())
     legend = [element("li", VERBS[fate], class_=f"chip look-{fate}") for fate in VERBS if fate in looks]
@@ -75,7 +77,7 @@ def _warned(one: Warned) -> Markup:
 
 
 def search_field(label: str) -> Markup:
-    """The field that `search.js` looks at, and where it says how much it has found."""
+    """Return the search field that `search.js` reads, and the element for the number of matches."""
     field = element("input", type="search", id="search", placeholder=f"{label}  ( / )", aria_label=label)
     return element(
         "p", field, " ", element("span", id="found", class_="quiet", role="status"), class_="search"
@@ -106,7 +108,7 @@ def _graph(plan: Plan) -> Markup:
     for change in plan.changes:
         record = change.after or change.before
         for used in record.references.values() if record is not None else ():
-            fates.setdefault(used, "kept")  # what a change stands on, though it stays as it is
+            fates.setdefault(used, "kept")  # an unchanged dependency of a change
             references.setdefault(used, [])
     edges = edges_of(plan, fates)
     for used, user in edges:
@@ -133,7 +135,7 @@ def _graph(plan: Plan) -> Markup:
 
 
 def _unlinked(node: DrawnNode) -> DrawnNode:
-    """A group leads nowhere in a single file: its members are found among the changes."""
+    """Return a group's node without a link, because its members are in the list of changes."""
     return DrawnNode(
         key=node.key,
         column=node.column,
@@ -144,7 +146,7 @@ def _unlinked(node: DrawnNode) -> DrawnNode:
 
 
 def _group(group: list[tuple[Change, list[str]]]) -> Markup:
-    """Changes that belong together, in one box that opens."""
+    """Return the box of a group of changes, which can be opened."""
     shown = [_change(change, lines) for change, lines in group]
     if len(group) == 1:
         return shown[0]

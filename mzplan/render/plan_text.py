@@ -1,4 +1,4 @@
-"""A plan as text for people: what changes, what that restarts and why, and what goes on undisturbed."""
+"""A plan as text for people: the changes, what they restart and why, and what keeps running."""
 
 from __future__ import annotations
 
@@ -41,20 +41,23 @@ MAX_CAUSE_FIELDS = 3
 
 
 def render_plan(plan: Plan, colour: bool = False, *, whole: bool = False, full: bool = False) -> str:
-    """The whole plan, ending in a newline. ANSI codes are added only with `colour`. Many changes with one
-    cause, or of one shape, are one paragraph; `whole`: with all of their names; `full`: each by itself."""
+    """Format the whole plan, ending in a newline. ANSI codes are added only with `colour`.
+
+    Many changes with one cause, or of one shape, become one paragraph. `whole` adds all of their names.
+    `full` shows each change by itself.
+    """
     return "\n".join(_Renderer(plan, colour, whole, full).lines()) + "\n"
 
 
 def render_changes(plan: Plan, colour: bool = False, *, whole: bool = False) -> str:
-    """Only what changes, and what that reaches: of a plan that is there to be looked at."""
+    """Format only the changes and their effects, for a plan that is only displayed."""
     lines = [*_Renderer(plan, colour, whole).changed()]
     shown = ", ".join(f"{n} to {fate}" for fate, n in plan.fates().items() if n)
     return "\n".join([*lines, f"Changes: {shown}." if shown else "No changes of resources."]) + "\n"
 
 
 def verdict(plan: Plan) -> str:
-    """`Plan: 1 to create, 0 to update, …`, or that there is nothing to do."""
+    """Return `Plan: 1 to create, 0 to update, …`, or that there is nothing to do."""
     if plan.is_empty:
         return f"No changes. {count(plan.unaffected + len(plan.downstream), 'resource')} as committed."
     counts, away = plan.fates(), len(restarting_elsewhere(plan))
@@ -67,15 +70,17 @@ def verdict(plan: Plan) -> str:
 
 
 def plan_parts(plan: Plan) -> tuple[list[list[tuple[Change, list[str]]]], list[str]]:
-    """What `render_plan` says, in parts and without colours: by group the lines of each change, and those
-    after the changes; of the settings, too."""
+    """Return the parts of `render_plan` without colours.
+
+    They are, by group, the lines of each change; and the lines about the settings and after the changes.
+    """
     renderer = _Renderer(plan, False)
     rest = [*renderer._settings(), *renderer.after()]
     return [[(change, list(renderer.of(change))) for change in group] for group in renderer.groups()], rest
 
 
 def waits_for(plan: Plan) -> Mapping[Address, tuple[Address, ...]]:
-    """By waiting query, the canaries that it waits for."""
+    """Return, by waiting query, the canaries that it waits for."""
     waits: dict[Address, tuple[Address, ...]] = {}
     for canary in plan.canaries:
         for held in canary.holds:
@@ -84,14 +89,14 @@ def waits_for(plan: Plan) -> Mapping[Address, tuple[Address, ...]]:
 
 
 def variables_of(plan: Plan) -> list[str]:
-    """`region=eu`, for each variable that the plan was made with."""
+    """Format each variable that the plan was made with: `region=eu`."""
     return [
         f"{safe(name)}={value(given)}" for name, given in sorted(plan.variables.items(), key=natural_item)
     ]
 
 
 def turns(plan: Plan) -> str:
-    """`source.a; 3 queries wait for it, 60 s at most`."""
+    """Format the order of the canaries: `source.a; 3 queries wait for it, 60 s at most`."""
     first = tuple(canary.address for canary in plan.canaries)
     waiting = len({held for canary in plan.canaries for held in canary.holds})
     if not waiting:
@@ -126,7 +131,7 @@ class _Renderer:
         yield from self._undisturbed()
 
     def groups(self) -> Iterator[list[Change]]:
-        """The changes in their order; changes that are shown together are one list."""
+        """Return the changes in their order. Changes that are shown together are one list."""
         return (
             ([change] for change in self.plan.changes)
             if self.full
@@ -160,7 +165,7 @@ class _Renderer:
         yield from self._rest()
 
     def after(self) -> Iterator[str]:
-        """What comes after the changes."""
+        """Yield the lines after the changes."""
         yield from self._undisturbed()
         yield from self._rest()
 
@@ -188,7 +193,7 @@ class _Renderer:
         yield self.paint(verdict(self.plan), "bold")
 
     def of(self, change: Change) -> Iterator[str]:
-        """The lines of one change."""
+        """Yield the lines of one change."""
         sign = self.paint(SIGNS[change.action], _COLOURS[change.action])
         parts = [_consequence(change), self._turn(change.address)]
         line = f"{sign} {self.paint(str(change.address), 'bold')}  {', '.join(filter(None, parts))}"
@@ -201,7 +206,8 @@ class _Renderer:
         yield from (f"    {line}" for line in self._because(change))
 
     def _said(self, change: Change) -> tuple[str, ...]:
-        """All that is said of a change, but its name: changes with equal ones are shown together."""
+        """Return everything that is shown for a change, except its name. Changes with equal values are
+        grouped."""
         fields = tuple(self._field(field, change.action) for field in change.fields)
         turn = self._turn(change.address)
         if change.action == "create":
@@ -225,7 +231,7 @@ class _Renderer:
         yield from names(group, whole=self.whole)
 
     def _turn(self, address: Address) -> str:
-        """Whether the query goes first, or which canaries it waits for; "" for neither."""
+        """Return whether the query goes first, or which canaries it waits for; "" for neither."""
         if address in self.first:
             return "first"
         waits = self.waits.get(address)
@@ -241,7 +247,8 @@ class _Renderer:
         return _block(f"{path}:{mark}", changed) if changed else f"{path}: {edit_of(field)}{mark}"
 
     def _because(self, change: Change) -> Iterator[str]:
-        """What it does to state; and the changed dependencies that cause it, each with its changed fields."""
+        """Yield why the state is lost, and the changed dependencies that cause the change, with their changed
+        fields."""
         queried = query_change(change)
         if queried is not None and queried.state != "kept":
             yield f"its state can't be kept: {queried.because}"
@@ -270,7 +277,7 @@ class _Renderer:
 
 
 def _consequence(change: Change) -> str:
-    """The effect of the change on running queries, for people; "" where the action alone makes it clear."""
+    """Return the effect of the change on running queries; "" if the action alone makes it clear."""
     if (fate := of_pause(change)) and change.action in ("update", "restart"):
         return fate
     if change.action == "replace" and change.after is not None:
@@ -298,7 +305,7 @@ def _consequence(change: Change) -> str:
 
 
 def of_pause(change: Change) -> str:
-    """What a query does whose `paused` changes, or is set; "" for any other."""
+    """Return what a query does if `paused` changes or is set; "" otherwise."""
     if change.fate in ("pause", "resume"):
         return "pauses, and keeps its checkpoint" if change.fate == "pause" else "resumes from its checkpoint"
     is_set = change.after is not None and change.after.paused and change.address.kind != "connection"
@@ -314,7 +321,7 @@ def _fields_in_line(fields: tuple[FieldChange, ...]) -> str:
 
 
 def _each(values: tuple[str, ...], whole: bool) -> str:
-    """One value, or those of many resources."""
+    """Return the only value, or the number of different values and some of them."""
     shown = values if whole else values[:MAX_CAUSE_FIELDS]
     more = f" and {len(values) - len(shown)} more: -v lists them all" if len(shown) < len(values) else ""
     return f"{len(values)} values: {', '.join(shown)}{more}" if len(values) > 1 else values[0]
@@ -329,7 +336,7 @@ def _after(field: FieldChange) -> str:
 
 
 def _instances(plan: Plan) -> str:
-    """`instances local (embedded), west (cluster)`: all of them."""
+    """Format all instances: `instances local (embedded), west (cluster)`."""
     shown = [
         f"{safe(name)} ({instance.type})"
         for name, instance in sorted(plan.instances.items(), key=natural_item)

@@ -1,4 +1,4 @@
-"""Where queries went on after a repair, and what has become of tasks: for a person and as JSON."""
+"""Where queries resumed after a repair, and the outcomes of tasks: for people and as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mzplan.model.tasks import Task, TaskOutcome
 
 
 def render_resumed(address: Address, seen: Observation) -> str:
-    """`source.orders: resumed at 1,204,311; 18,040 records from the outage read`."""
+    """Format a resumption: `source.orders: resumed at 1,204,311; 18,040 records from the outage read`."""
     noun, done = ("records", "read") if address.reads_upstream else ("rows", "written")
     waits = f", {seen.lag:,} {seen.lag_unit or noun} wait" if seen.lag else ""
     if seen.run_rows is None:
@@ -22,7 +22,7 @@ def render_resumed(address: Address, seen: Observation) -> str:
 
 
 def resumed_to_json(seen: Observation) -> dict[str, Any]:
-    """Where a run went on (`position` as in Spark's log), what it has read since, and what waits."""
+    """Return where a run resumed (`position` as in Spark's log), the rows since then, and the lag."""
     return {
         **(seen.resumed or {}),
         "rows": seen.run_rows,
@@ -32,7 +32,7 @@ def resumed_to_json(seen: Observation) -> dict[str, Any]:
 
 
 def task_to_json(task: Task, done: bool | None, outcome: TaskOutcome | None) -> dict[str, Any]:
-    """Return a task, whether it is done (None: unknown), and what has become of it where that is known."""
+    """Return a task, whether it is done (None: unknown), and its outcome if known."""
     return {
         "kind": task.kind,
         "serial": task.serial,
@@ -43,7 +43,8 @@ def task_to_json(task: Task, done: bool | None, outcome: TaskOutcome | None) -> 
 
 
 def _place(resumed: Any) -> str:
-    """Of Kafka the next offset of each partition; else the last step before."""
+    """Format where a run resumed: for Kafka, the next offset of each partition; else the last step before the
+    run."""
     position = resumed.get("position")
     topics = list(position.values()) if isinstance(position, dict) else []
     if len(topics) == 1 and isinstance(topics[0], dict) and topics[0]:

@@ -1,4 +1,4 @@
-"""`show`: what is recorded. The state holds no secrets, so all of it can be shown."""
+"""`show`: the recorded state. It holds no secrets, so all of it can be shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from mzplan.model.state import ResourceState, State
 
 
 def resource_to_json(resource: ResourceState) -> dict[str, Any]:
-    """One committed resource."""
     return {
         "address": str(resource.address),
         "id": resource.id,
@@ -26,7 +25,6 @@ def resource_to_json(resource: ResourceState) -> dict[str, Any]:
 
 
 def state_to_json(state: State) -> dict[str, Any]:
-    """The whole state."""
     return {
         "format_version": state.format_version,
         "project": state.project,

@@ -1,4 +1,4 @@
-"""`status`: every query, for a person and as JSON."""
+"""`status`: every query, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from mzplan.operations.reached import Reach
 
 _STARTED = ("running", "degraded", "starting")
-MAX_DROPPED = 3  # listed
-SLOW = 15.0  # seconds that the slowest query waits, from which it is said
-MAX_NAMED = 8  # queries of which the same is said
-# What needs somebody first.
+MAX_DROPPED = 3  # dropped generations that are listed
+SLOW = 15.0  # seconds; a shortage of cores is shown if the slowest query waits this long
+MAX_NAMED = 8  # queries in one note
+# Queries that need attention come first.
 _ORDER: tuple[Condition, ...] = (
     "failed",
     "rejected",
@@ -59,8 +59,7 @@ COLUMNS = (
 
 
 def reach_to_json(reach: Reach) -> dict[str, Any]:
-    """A connection that was validated live, in the documents of `validate --live` and of VALIDATE
-    CONNECTION."""
+    """Return a connection that was validated live, for `validate --live` and VALIDATE CONNECTION."""
     document: dict[str, Any] = {
         "address": str(reach.address),
         "queries": [str(query) for query in reach.queries],
@@ -73,7 +72,7 @@ def reach_to_json(reach: Reach) -> dict[str, Any]:
 
 
 def status_to_json(status: ProjectStatus, by: str = "name") -> dict[str, Any]:
-    """The document of `status --json` (interface.md), its queries sorted as `in_order` says."""
+    """Return the document of `status --json` (interface.md). Queries are sorted as by `in_order`."""
     return {
         "serial": status.serial,
         "instances": [
@@ -167,13 +166,13 @@ def _tasks_to_json(query: QueryStatus) -> list[dict[str, Any]]:
 
 
 def _unit(query: QueryStatus) -> str | None:
-    """What the lag counts."""
+    """Return the unit of the lag; None without a lag."""
     seen = query.observation
     return seen.lag_unit if seen is not None and seen.lag is not None else None
 
 
 def has_failed(status: ProjectStatus) -> bool:
-    """Whether a query has failed, was rejected, can't reach a connection, or is to run and does not yet."""
+    """Whether a query failed, was rejected, can't reach a connection, or should run but doesn't yet."""
     starting = {instance.name for instance in status.instances if instance.starts}
     return any(
         query.condition in ("failed", "rejected", "degraded")
@@ -186,8 +185,11 @@ def has_failed(status: ProjectStatus) -> bool:
 
 
 def in_order(queries: Iterable[QueryStatus], by: str) -> list[QueryStatus]:
-    """By `name`, by `condition` (what needs somebody first), or by `lag` or `rows`: most of it first, what
-    has none last."""
+    """Return the queries sorted by `name`, `condition`, `lag` or `rows`.
+
+    By condition, queries that need attention come first. By lag or rows, the largest come first and queries
+    without the number last.
+    """
 
     def key(query: QueryStatus) -> tuple[float, str]:
         seen, rank = query.observation, 0.0
@@ -204,8 +206,10 @@ def in_order(queries: Iterable[QueryStatus], by: str) -> list[QueryStatus]:
 def render_status(
     status: ProjectStatus, color: bool = False, now: float | None = None, by: str = "condition"
 ) -> str:
-    """A line for each instance, a table of the queries, what has failed first or `by` something else, and the
-    errors below it, each once for all queries that have it. `now` in seconds since the epoch."""
+    """Format a line for each instance, a table of the queries sorted `by`, and notes below it.
+
+    Equal notes appear once, with the names of their queries. `now` is in seconds since the epoch.
+    """
     now = time.time() if now is None else now
     paint = Paint(color)
     lines = [
@@ -255,7 +259,7 @@ def render_status(
 
 
 def _spark(instance: InstanceStatus, status: ProjectStatus, now: float) -> str:
-    """How its Spark starts, as long as something waits for that."""
+    """Return how Spark's start progresses, while a query waits for it."""
     if instance.opening_since is not None:
         return f"; Spark has been starting for {span(now - instance.opening_since)}"
     starts = any(q.awaits is not None and q.resource.instance == instance.name for q in status.queries)
@@ -263,7 +267,7 @@ def _spark(instance: InstanceStatus, status: ProjectStatus, now: float) -> str:
 
 
 def _shortage(instance: InstanceStatus, status: ProjectStatus) -> str:
-    """`33 queries share 2 cores; the slowest waits 40 s`, if that is long."""
+    """Return `33 queries share 2 cores; the slowest waits 40 s`, if it waits long; else ""."""
     if not instance.cores or (instance.slowest or 0.0) < SLOW:
         return ""
     own = [query for query in status.queries if query.resource.instance == instance.name]
@@ -276,13 +280,13 @@ def _shortage(instance: InstanceStatus, status: ProjectStatus) -> str:
 
 
 def _counts(queries: Sequence[QueryStatus]) -> str:
-    """`2 failed, 1 paused, 97 running`."""
+    """Format the queries by condition: `2 failed, 1 paused, 97 running`."""
     counts = Counter(query.condition for query in queries)
     return "Queries: " + ", ".join(f"{counts[name]} {name}" for name in _ORDER if counts[name])
 
 
 def _once(queries: Iterable[QueryStatus], said: Callable[[QueryStatus], str]) -> list[str]:
-    """The note on each query; a note that several queries have in common is shown once, with their names."""
+    """Return the note on each query. Queries with equal notes share one, with their names."""
     by_text: dict[str, list[str]] = {}
     for query in queries:
         if text := said(query):
@@ -329,7 +333,7 @@ def _written_with(query: QueryStatus) -> str:
 
 
 def _dropped(storage: tuple[DroppedStorage, ...]) -> str:
-    """One line about dropped storage, however much there is."""
+    """Return one line about dropped storage, however much there is."""
     shown = [f"{dropped.address} g{dropped.generation}" for dropped in storage[:MAX_DROPPED]]
     more = f" and {len(storage) - MAX_DROPPED} more" if len(storage) > MAX_DROPPED else ""
     number = count(len(storage), "generation")
@@ -349,7 +353,7 @@ def _left_out(query: QueryStatus) -> str:
 
 
 def _state(query: QueryStatus) -> str:
-    """Return `state rows 1,234; state size 5.2 MiB; watermark …; late rows 3`, without what is 0."""
+    """Return `state rows 1,234; state size 5.2 MiB; watermark …; late rows 3`, without zeros."""
     seen = query.observation
     shown = [
         f"{measure.title.lower()} {measure.text(number)}"
@@ -364,13 +368,13 @@ def _tasks(query: QueryStatus) -> str:
 
 
 def _fault(query: QueryStatus) -> str:
-    """The connection that does not answer, and what repairs it."""
+    """Return the connection that doesn't answer, and its fix."""
     seen = query.observation
     if seen is None or seen.at_fault is None:
         return ""
     moved = f'if it has moved: mzplan alter "{query.repair}"' if query.repair else "look at its server."
     fix = paragraph(seen.fault_fix) if seen.fault_fix else moved
-    again = "is mended" if seen.fault_fix else "answers"  # one that has answered, and refuses
+    again = "is mended" if seen.fault_fix else "answers"  # with a fix, the server answers but refuses
     since = f"Since {instant_text(int(seen.fault_since) * 1000)}. " if seen.fault_since else ""
     return (
         f"error[MZ154]: {seen.at_fault} is at fault: {paragraph(seen.fault or '')}\n"
@@ -380,7 +384,7 @@ def _fault(query: QueryStatus) -> str:
 
 
 def _started(query: QueryStatus) -> str:
-    """Why it was last started, but for the first time."""
+    """Return why the query was last started; "" for its first start."""
     seen = query.observation
     cause = seen.started_because if seen is not None and query.condition in _STARTED else None
     return f"started for {cause_in_words(cause)}" if cause is not None and cause.detail != NEW else ""
@@ -390,12 +394,12 @@ _NOTES = (_error, _fault, _backlog, _held, _warning, _left_out, _written_with, _
 
 
 def notes(query: QueryStatus) -> list[str]:
-    """What there is to say of a query beside its row, one text for each thing."""
+    """Return the notes on a query besides its row, one text for each."""
     return [text for note in _NOTES if (text := note(query))]
 
 
 def row(query: QueryStatus, now: float) -> tuple[str, ...]:
-    """The cells of a query, one for each of COLUMNS; `now` in seconds since the epoch."""
+    """Return the cells of a query, one for each of COLUMNS. `now` is in seconds since the epoch."""
     seen = query.observation
     return (
         str(query.resource.address),

@@ -1,4 +1,4 @@
-"""Text that is safe to print: values cut, control characters escaped, colour only on request."""
+"""Printable text: long values are cut, control characters escaped, and colours added only on request."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = [
     "whole",
 ]
 MAX_VALUE = 80
-LED = 300  # characters of a value that leads somewhere: a host has at most 253
-MAX_LINES = 500  # of a text that is compared by lines
-_MOST = 20_000  # characters of a message: a table of hundreds of columns, and no more than a page can bear
+LED = 300  # characters of a value that names a server; a host name has at most 253
+MAX_LINES = 500  # longer text isn't compared line by line
+_MOST = 20_000  # characters of a message; enough for a table with hundreds of columns
 _SERVER = re.compile(r'"?[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*')
 _COLOURS = {
     "green": "32",
@@ -44,7 +44,7 @@ _COLOURS = {
 
 
 class Paint:
-    """Colours text with plain ANSI codes, or leaves it as it is."""
+    """Colours text with plain ANSI codes, or leaves it unchanged."""
 
     def __init__(self, colour: bool):
         self._colour = colour
@@ -57,31 +57,32 @@ class Paint:
 
 
 def safe_json(text: str) -> str:
-    """JSON with escapes for what `safe` escapes: a reader sees what is there, a parser the same values."""
+    """Escape in JSON what `safe` escapes. People see every character, and a parser gets the same values."""
     if text.isascii():
         return text
     return "".join(c if c == "\n" or escaped(c) == c else json.dumps(c)[1:-1] for c in text)
 
 
 def paragraph(text: str, indent: str = "  ") -> str:
-    """A text of several lines, such as a message with the SQL that mends it: those after the first indented,
-    so that none is taken for a line of another kind."""
+    """Indent all lines after the first, so that none looks like a line of another kind."""
     return f"\n{indent}".join(map(safe, cut(text, _MOST).splitlines()))
 
 
 def brief(text: str, length: int) -> str:
-    """The beginning of a message, on one line: for an overview of many."""
+    """Return the beginning of a message on one line, for lists."""
     return cut(safe(" ".join(text.split())), length)
 
 
 def cut(text: str, length: int = MAX_VALUE) -> str:
-    """The text, or its beginning and an ellipsis."""
+    """Return the text, or its beginning and an ellipsis."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def elided(text: str, length: int) -> str:
-    """The text, or its beginning and its end around an ellipsis: a host is known by its end. Of a URL the
-    path is cut; the server stays, LED characters of it at most."""
+    """Return the text, or its beginning and its end around an ellipsis, because the end identifies a host.
+
+    In a URL, the path is cut, and the server is shown up to LED characters.
+    """
     if len(text) <= length:
         return text
     if server := _SERVER.match(text):
@@ -98,7 +99,7 @@ def _ends(text: str, length: int) -> str:
 
 
 def value(given: Any, length: int = MAX_VALUE) -> str:
-    """A leaf's value on one line. Text is quoted only where it could be mistaken for another type."""
+    """Format a leaf's value on one line. Text is quoted only if it could be mistaken for another type."""
     if isinstance(given, str):
         return elided(f'"{safe(given)}"' if _needs_quotes(given) else safe(given), length)
     return elided(safe(json.dumps(given, ensure_ascii=False)), length)
@@ -115,14 +116,14 @@ def _needs_quotes(text: str) -> bool:
 
 
 def lines_of(given: Any) -> list[str]:
-    """The lines of a text of several, as they are printed; none of any other value."""
+    """Return the lines of a multi-line text, made printable; none for any other value."""
     if not isinstance(given, str) or "\n" not in given.strip("\n") or given.count("\n") > MAX_LINES:
         return []
     return [safe(line) for line in given.rstrip("\n").split("\n")]
 
 
 def lines_changed(before: Any, after: Any) -> list[str]:
-    """What differs between two texts of several lines, as `- line` and `+ line`; nothing for other values."""
+    """Return the differing lines of two multi-line texts, as `- line` and `+ line`; none for other values."""
     lines = lines_of(before), lines_of(after)
     if not all(lines):
         return []
@@ -131,12 +132,13 @@ def lines_changed(before: Any, after: Any) -> list[str]:
 
 
 def whole(field: FieldChange) -> int:
-    """The length that a value of it is cut to: none, for what is reviewed; a description is only prose."""
+    """Return the length to cut a field's values to: no limit, except for `description`, which is only
+    prose."""
     return MAX_VALUE if field.path == "description" else sys.maxsize
 
 
 def edit_of(field: FieldChange, length: int | None = None) -> str:
-    """`before → after` on one line; whole, unless a length is given."""
+    """Format a change on one line: `before → after`. Values are cut only if a length is given."""
     if field.sensitive:
         return "(sensitive)"
     length = whole(field) if length is None else length

@@ -1,4 +1,4 @@
-"""What a plan warns of before anything else, in words: as its text, its comment and its page have it."""
+"""The warnings at the top of a plan, in words. The plan's text, comment and page use them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from mzplan.plan.leads import (
 from mzplan.render.markup import many
 from mzplan.render.text import LED, cut, edit_of, safe
 
-MOST = 160  # characters of one edit
+MOST = 160  # characters of an edit
 LISTED = 60  # edits that lead elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned:
-    """`what` happens (`2 queries pause`), `more` about it, and to what: addresses, and edits in one line
-    each. `grave`: something is given up. `leads`: each is an edit that leads elsewhere, of which the server
-    is shown whole. `plain`: the changes themselves say it as clearly."""
+    """One warning.
+
+    - `what`: what happens (`2 queries pause`); `more`: further words about it.
+    - `of`: the affected addresses, or edits in one line each.
+    - `grave`: whether something is lost.
+    - `leads`: whether each entry is an edit that leads elsewhere. Its server is shown in full.
+    - `plain`: whether the changes themselves say it as clearly.
+    """
 
     what: str
     of: tuple[str, ...]
@@ -35,7 +40,7 @@ class Warned:
 
 
 def warnings_of(plan: Plan) -> Iterator[Warned]:
-    """The warnings of a plan, in order of weight."""
+    """Yield the warnings of a plan, the most important first."""
     for loss in losing(plan):
         yield Warned(
             what=loss.summary,
@@ -113,6 +118,6 @@ def _edits(changes: Iterable[tuple[Change, tuple[FieldChange, ...]]]) -> tuple[s
 
 
 def _edit(field: FieldChange, length: int = 0) -> str:
-    """`length`: of each value; 0 for what the whole has left."""
+    """Format a changed field. `length` limits each value; 0 uses what is left of MOST."""
     path = cut(safe(field.path), MOST // 2)
     return f"{path} {edit_of(field, length or (MOST - len(path)) // 2)}"

@@ -1,4 +1,4 @@
-// Search: what has data-name and does not hold the text is hidden, or faded in a graph. `/` goes to the field.
+// Search: hide elements whose data-name doesn't contain the text; in a graph, fade them. `/` focuses the field.
 "use strict";
 function search() {
   const field = document.getElementById("search");
