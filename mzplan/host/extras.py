@@ -72,8 +72,7 @@ def missing_extras_reported() -> Iterator[None]:
 
 
 def _importing(problem: ImportError) -> str | None:
-    """Return the package of an extra whose import failed because it misses something itself, such as a
-    library."""
+    """Return the package of an extra whose import failed because something it needs is missing."""
     names = (str(frame.f_globals.get("__name__", "")) for frame, _ in walk_tb(problem.__traceback__))
     return next((top for name in names if (top := name.partition(".")[0]) in _EXTRA_OF), None)
 

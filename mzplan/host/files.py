@@ -109,8 +109,7 @@ def put_in_place(fresh: Path, path: Path, *, durable: bool = True, folder: int |
 
 
 def make_private_folder(folder: Path) -> None:
-    """Create a folder for its owner alone, which git ignores because it belongs to one machine. Raises
-    OSError."""
+    """Create a folder for its owner alone. Git ignores it: it belongs to one machine. Raises OSError."""
     folder.mkdir(mode=0o700, exist_ok=True)
     if not os.path.lexists(folder / ".gitignore"):
         with contextlib.suppress(FileExistsError):
@@ -118,8 +117,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def left_of(name: str = "") -> re.Pattern[str]:
-    """Return a pattern for the temporary files that killed writers of `name` left; without a name, of any
-    file."""
+    """Return a pattern for the temporary files that killed writers of `name` (default: of any file) left."""
     return re.compile(rf"\.{re.escape(name[:200]) or '.+'}\.[0-9a-f]{{12}}\.tmp")
 
 
@@ -209,7 +207,6 @@ def at_most(stream: Readable, most: int, place: str, piece: int = 1 << 20) -> by
 
 
 def read_bounded(path: str | Path) -> bytes:
-    """Return the content of a file or a pipe (`<(command)`). Raises OSError also if it is too large or never
-    ends."""
+    """Return the content of a file or a pipe (`<(command)`). Raises OSError, also beyond MAX_BYTES."""
     with Path(path).open("rb") as stream:
         return at_most(stream, MAX_BYTES, str(path))

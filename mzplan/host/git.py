@@ -143,8 +143,7 @@ class _Borrowed:
 
 
 def _settings(config: Path, asking: _Asking) -> str:
-    """Return the settings of a repository that describe its files on the disk, as text of a git
-    configuration."""
+    """Return a git configuration with a repository's settings about its files on the disk."""
     listed = asking.text("config", "--file", str(config), "--no-includes", "--null", "--list")
     entries = [entry.partition("\n") for entry in listed.split("\0")]
     lines = ["[core]\n\tbare = false\n\trepositoryformatversion = 1\n"]

@@ -130,8 +130,7 @@ class GuardedFolder:
             yield stream
 
     def create(self, name: str, data: bytes, *, mode: int | None = None) -> None:
-        """Create a file as files.create_durably does. Raises FileExistsError if anything exists there, even a
-        link."""
+        """Create a file as files.create_durably does. Raises FileExistsError if a file or link exists."""
         with self._at(name, make=True) as (folder, last):
             create_durably(Path(last), data, mode=mode, folder=folder)
 

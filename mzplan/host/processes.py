@@ -31,8 +31,7 @@ def pid_space() -> str:
 
 
 def is_alive(pid: int, started: float = 0.0) -> bool:
-    """Whether the process is alive; with `started` (from `started_at`), whether it is still the same
-    process."""
+    """Whether the process is alive. With `started` (from `started_at`), it must also be the same process."""
     if pid <= 0:
         return False
     try:

@@ -48,8 +48,7 @@ class Address(NamedTuple):
 
     @property
     def reads_upstream(self) -> bool:
-        """Whether the resource is a query that reads an upstream: through a connection, or by `mzplan
-        append`."""
+        """Whether the resource is a query that reads an upstream, by a connection or `mzplan append`."""
         return self.writes_collection and not self.reads_collections
 
     @property
@@ -59,8 +58,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Parse an address such as `"source.orders"`. Raises ValueError, with the valid forms, for other
-        text."""
+        """Parse an address such as `"source.orders"`. Raises ValueError that lists the valid forms."""
         kind, dot, name = text.partition(".")
         if not dot or kind not in KINDS or not NAME.match(name) or len(name) > MAX_NAME:
             shown = text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"

@@ -262,8 +262,7 @@ _CAREFUL = 4_000_000  # bytes; in a larger file, the check for repeated keys wou
 
 
 def parse_json(data: bytes) -> Any:
-    """Return the value of a JSON text. Raises ValueError for NaN, a repeated key, or bytes that aren't
-    UTF-8."""
+    """Return the value of a JSON text. Raises ValueError, also for NaN, a repeated key or invalid UTF-8."""
     if not data.strip():
         raise ValueError("it is empty")
     try:

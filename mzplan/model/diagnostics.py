@@ -97,8 +97,10 @@ class Diagnostic:
     exit_code: ExitCode = field(default=ExitCode.ERROR, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the diagnostic as commands print it, without `kind` and `exit_code` (a command has its own
-        exit code)."""
+        """Return the diagnostic as commands print it.
+
+        It has no `kind`, and no `exit_code` because a command has its own.
+        """
         document = encode(self)
         document.pop("kind", None)
         del document["exit_code"]

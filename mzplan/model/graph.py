@@ -56,10 +56,9 @@ class DependencyGraph:
     def of_both(
         cls, wanted: Mapping[Address, HasReferences], committed: Mapping[Address, HasReferences]
     ) -> DependencyGraph:
-        """Return the graph with the references of both: every resource that uses another one now or will use
-        it.
+        """Return the graph of all references in either mapping.
 
-        Use it for reach, not for order: it may have a cycle although neither side has one.
+        Use it for reach, not for order: it may have a cycle although neither mapping has one.
         """
         edges: dict[Address, list[Address]] = {}
         for resources in (wanted, committed):
@@ -78,8 +77,7 @@ class DependencyGraph:
 
     @cached_property
     def _graph(self) -> networkx.DiGraph[Address]:
-        """The networkx graph, with an edge from each dependency to each of its dependents, as a change
-        propagates.
+        """The networkx graph. Edges point from a dependency to its dependents, as a change propagates.
 
         Nodes are added in the order of addresses, so that ties don't depend on the order of files.
         """

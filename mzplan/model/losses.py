@@ -13,7 +13,7 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode
 class Loss:
     """Records in a collection that its source can no longer read.
 
-    - `lost`, `read`: the number of lost records, out of those that the collection holds; None if unknown.
+    - `lost`, `read`: how many of the records that the collection has read are lost; None if unknown.
     - `unit`: the plural noun to count, such as "records".
     - `where`: which records are lost and why, for people.
     """

@@ -101,8 +101,7 @@ class RunFacts:
     )
 
     def longest(self, since: float) -> float:
-        """Return the seconds of the last micro-batch, or `since` (the seconds since it ended) if that is
-        more."""
+        """Return the seconds of the last micro-batch, or the seconds since it ended (`since`) if more."""
         return max(since, self.batch_seconds or 0.0)
 
 
@@ -172,8 +171,7 @@ class Observation(RunFacts):
     - `wanted_digest`, `wanted_generation`: of the committed description that the runner last tried to run.
       They differ from the first two while a change is pending, was rejected, or has failed.
     - `query_id`, `run_id`: Spark's ids of the query and of this run; None before the first start.
-    - `lag`: how much of the upstream isn't read yet, in `lag_unit`; None if unknown. A stopped query has it
-      too.
+    - `lag`: how much of the upstream isn't read yet, in `lag_unit`; None if unknown. Also of a stopped query.
     - `backlog`: what the upstream reports as waiting, by name. `records`; durable `steps`, and the `rows` in
       them; for a log that the upstream keeps for the query, the unread `lag_bytes` and the `retained_bytes`.
       None if the upstream reports nothing.

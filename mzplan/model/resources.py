@@ -164,9 +164,7 @@ class ProjectSettings:
     environment: str = ""
     environments: tuple[str, ...] = ()
     range: SourceRange | None = None
-    state_config: str = (
-        ""  # the absolute path of the file that `state` comes from, where it is not mzplan.yaml
-    )
+    state_config: str = ""  # the absolute path of the file with the `state` settings, if it isn't mzplan.yaml
 
     @property
     def title(self) -> str:

@@ -258,8 +258,7 @@ class QueryStatus:
 
     @property
     def condition(self) -> Condition:
-        """The observed condition. If no runner has reported the query: `paused` if so committed, else
-        `stopped`."""
+        """The observed condition; for an unreported query, `paused` if it is committed so, else `stopped`."""
         if self.observation is not None:
             return self.observation.health
         return "paused" if self.resource.paused else "stopped"

@@ -24,8 +24,7 @@ def milliseconds(duration: str) -> int:
 
 
 def shortest(duration: float) -> str:
-    """Format seconds in the largest unit that needs no fraction: 604800.0 → `7d`, 5400.0 → `90m`; 0 →
-    `0s`."""
+    """Format seconds in the largest unit without a fraction: 604800.0 → `7d`, 5400.0 → `90m`, 0 → `0s`."""
     for unit, length in reversed(_UNITS.items()):
         if duration >= length and duration % length == 0:
             return f"{duration / length:.0f}{unit}"
@@ -56,8 +55,7 @@ def instant(text: str) -> int | None:
 
 
 def instant_text(milliseconds: int) -> str:
-    """Format milliseconds since the epoch in UTC: 1000 → `"1970-01-01T00:00:01Z"`. A fraction appears only if
-    needed."""
+    """Format milliseconds since the epoch in UTC: 1000 → `"1970-01-01T00:00:01Z"`, 1 → `"…:00.001Z"`."""
     moment = _EPOCH + timedelta(milliseconds=milliseconds)
     text = moment.isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds")
     return text.replace("+00:00", "Z")

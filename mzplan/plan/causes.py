@@ -82,8 +82,7 @@ class Dependencies:
         return {}
 
     def _connections(self, previous: Address, target: Address) -> tuple[Effect, Causes]:
-        """Return the effect of the difference between two connections, and the changed connections that cause
-        it.
+        """Return the effect of the difference between two connections, and the connections that cause it.
 
         Use the causes only if both addresses are equal. Otherwise, the changed reference is the cause.
         """

@@ -16,8 +16,7 @@ from mzplan.plan.starts import causes_of
 
 
 def new_id() -> str:
-    """Return a random id for a resource: 16 hex digits. It never changes, and names the checkpoint and
-    collection."""
+    """Return a random id, 16 hex digits. It never changes, and names the checkpoint and collection."""
     return os.urandom(8).hex()  # like secrets.token_hex, without that module's imports
 
 
@@ -84,8 +83,7 @@ def _still_forgotten(state: State, resources: Mapping[Address, ResourceState]) -
 
 
 def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceState:
-    """Return the planned record, with the id and generation of the committed one. Its digest is computed
-    later."""
+    """Return the planned record, with the id and generation of the committed one and without a new digest."""
     return ResourceState(
         address=resource.address,
         id=before.id if before else "",

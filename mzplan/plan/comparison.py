@@ -69,8 +69,7 @@ def compare_resources(before: ResourceState, after: ResourceState) -> tuple[Fiel
 
 
 def all_fields(resource: ResourceState) -> tuple[FieldChange, ...]:
-    """Return every leaf of a resource to be created, for display. It has no effect, because nothing runs
-    yet."""
+    """Return every leaf of a resource to be created, for display. They have no effect: nothing runs yet."""
     kind = resource_kind(resource.address.kind, resource.type)
     return tuple(
         _leaf(path, ABSENT, value, kind.is_sensitive(path), "none")
@@ -80,8 +79,7 @@ def all_fields(resource: ResourceState) -> tuple[FieldChange, ...]:
 
 
 def format_path(path: Path) -> str:
-    """Format a path: `("brokers", 0)` → `brokers[0]`. Keys that aren't plain names are quoted:
-    `options["a.b"]`."""
+    """Format a path: `("brokers", 0)` → `brokers[0]`. Unusual keys are quoted: `options["a.b"]`."""
     text = ""
     for key in path:
         if isinstance(key, int):
@@ -97,8 +95,10 @@ def format_path(path: Path) -> str:
 def _field_changes(
     kind: ResourceKind, previous: ResourceKind, before: Body, after: Body
 ) -> Iterator[FieldChange]:
-    """Yield the leaves that differ. `previous` is the kind of `before`: a leaf is sensitive if either kind
-    says so."""
+    """Yield the leaves that differ.
+
+    `previous` is the kind of `before`. A leaf is sensitive if either kind says so.
+    """
     for path, old, new in differing_leaves(before, after):
         schema = kind.property_schema(path)
         both_text = isinstance(old, str) and isinstance(new, str)

@@ -43,8 +43,7 @@ class Difference:
 
 
 def find_difference(wanted: Wanted, committed: Committed) -> Difference:
-    """Return the difference. This is a plan's only pass over all resources; later steps cost only what
-    differs."""
+    """Return the difference. Only this step of a plan goes through all resources."""
     created: list[Address] = []
     updated: list[Address] = []
     for address, resource in wanted.items():

@@ -79,8 +79,10 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(data: bytes, place: str = "the plan file") -> Plan:
-    """Decode a plan file. Raises MzplanError MZ036 (exit code 5) if it is damaged, edited, or of another
-    version."""
+    """Decode a plan file.
+
+    Raises MzplanError MZ036 (exit code 5) if it is damaged, edited, or of another version.
+    """
     try:
         document = decode(Fields, parse_json(data), "it")
         version = document.get("mzplan_plan")

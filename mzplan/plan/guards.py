@@ -39,8 +39,7 @@ def check_project(configuration: Configuration, state: State) -> Iterator[Diagno
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two warehouse URIs or paths are the same as written. `./warehouse` and `warehouse` are the
-    same."""
+    """Whether two warehouse URIs or paths are the same, as `./warehouse` and `warehouse` are."""
     return _place(one) == _place(other)
 
 
@@ -250,8 +249,7 @@ def _announced(change: Change) -> Iterator[Diagnostic]:
 
 
 def _other_upstream(change: Change) -> Iterator[Diagnostic]:
-    """Yield what the source does with another upstream (`x-upstream`), if its connection may lead to one
-    now."""
+    """Yield the source's reaction to another upstream (`x-upstream`), if its connection may lead to one."""
     repointed = any(leaf.path == "connection" for leaf in change.fields)
     reached = repointed or any(cause.kind == "connection" for cause in change.triggered_by)
     if change.after is None or change.effect != "restart" or not reached:
@@ -295,11 +293,10 @@ def check_overrides(resources: Iterable[ResourceState]) -> Iterator[Diagnostic]:
 def check_delivery(
     changes: Iterable[Change], resources: Mapping[Address, ResourceState]
 ) -> Iterator[Diagnostic]:
-    """Yield MZ085, a warning, for each changed sink that asks for a stronger guarantee than it and its source
-    give.
+    """Yield MZ085, a warning, for each changed sink whose wanted guarantee is stronger than what it gets.
 
-    A source of another type replaces its sinks, so no other sink can be affected. `resources` are as they are
-    after the plan.
+    The sink and its source decide which guarantee it gets. A source of another type replaces its sinks, so no
+    other sink can be affected. `resources` are as they are after the plan.
     """
     for change in changes:
         resource = change.after

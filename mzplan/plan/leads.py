@@ -61,8 +61,7 @@ def restarting_elsewhere(plan: Plan) -> frozenset[Address]:
 
 
 def writing_otherwise(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]]:
-    """Return the changes of sinks that will write other rows (`x-rows`), each with the fields that decide
-    it."""
+    """Return the changes of sinks that will write other rows, each with the deciding fields (`x-rows`)."""
     writing = []
     for change in plan.changes:
         if fields := tuple(field for field in change.fields if _has(change, field, "x-rows")):
@@ -71,8 +70,7 @@ def writing_otherwise(plan: Plan) -> list[tuple[Change, tuple[FieldChange, ...]]
 
 
 def deciding_properties(record: ResourceState) -> frozenset[str]:
-    """Return the properties that decide where a resource leads (`x-server`) or which rows it writes
-    (`x-rows`)."""
+    """Return the properties that decide a resource's servers (`x-server`) or written rows (`x-rows`)."""
     properties = resource_kind(record.address.kind, record.type).schema["properties"]
     return frozenset(
         name for name, schema in properties.items() if schema.get("x-server") or schema.get("x-rows")

@@ -132,8 +132,7 @@ def plan_of(
     downstream: tuple[Address, ...] = (),
     diagnostics: tuple[Diagnostic, ...] = (),
 ) -> Plan:
-    """Return a plan of changes that come from the state alone, with the diagnostics that forbid or explain
-    them."""
+    """Return a plan of changes that come from the state alone, with its diagnostics."""
     return Plan(
         project=state.project,
         lineage=state.lineage,

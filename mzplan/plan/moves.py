@@ -24,11 +24,10 @@ Records = Mapping[Address, ResourceState]
 def find_moves(
     wanted: Mapping[Address, Resource], committed: Records, created: Iterable[Address]
 ) -> tuple[dict[Address, Address], tuple[Diagnostic, ...]]:
-    """Return old address → new address of renamed resources, and a diagnostic for each old address claimed
-    twice.
+    """Return the renamed resources as old address → new address, and diagnostics for ambiguous renames.
 
     A resource to create is a renamed one if its `moved_from` names a committed address that isn't declared
-    any more.
+    any more. It is an error if two resources name the same address.
     """
     moves: dict[Address, Address] = {}
     problems = []

@@ -155,8 +155,7 @@ def build_plan(
 
 
 class _Planner:
-    """The work of one plan. `after` holds the records as planned so far; it starts as a copy of
-    `committed`."""
+    """The work of one plan. `after` holds the records planned so far; it starts as a copy of `committed`."""
 
     def __init__(
         self,
@@ -343,8 +342,7 @@ def _runs(resource: ResourceState | None) -> bool:
 
 
 def _instances(configuration: Configuration, state: State, partly: bool) -> Mapping[str, Instance]:
-    """Return the instances after the plan. With targets, none is removed, because other resources may need
-    it."""
+    """Return the instances after the plan. With targets, it keeps them all: other resources may need them."""
     if partly:
         return {**state.instances, **configuration.instances}
     return configuration.instances

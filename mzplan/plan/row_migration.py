@@ -242,8 +242,7 @@ def _at(body: Body, path: tuple[str, ...]) -> Any:
 
 
 def _with(body: Body, path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """Return the body with another value at a path. None removes the value, and mappings that are then
-    empty."""
+    """Return the body with another value at a path. None removes the value, and then empty mappings."""
     name, *rest = path
     below = body.get(name)  # may be anything, if somebody edited the state by hand
     inner = _with(below if isinstance(below, Mapping) else {}, tuple(rest), value) if rest else value

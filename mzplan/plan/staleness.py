@@ -1,5 +1,4 @@
-"""Whether a saved plan is still valid: planning again must commit the same. The error lists the
-differences."""
+"""Whether a saved plan is still valid: planning again must commit the same."""
 
 from __future__ import annotations
 
@@ -18,8 +17,10 @@ MAX_FIELDS = 3
 
 
 def ensure_same(saved: Plan, made: Plan, state: State) -> None:
-    """Raise MZ036 (exit code 5) unless both plans commit the same. `made` is the plan made again on
-    `state`."""
+    """Raise MZ036 (exit code 5), with the differences, unless both plans commit the same.
+
+    `made` is the plan made again on `state`.
+    """
     if saved.lineage and saved.lineage != made.lineage:
         differences = ["it was made for another state"]
     elif digest_of_plan(saved) == digest_of_plan(made):

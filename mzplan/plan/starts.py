@@ -18,8 +18,7 @@ _MAX_VALUE = 60
 
 
 def causes_of(plan: Plan, serial: int) -> Mapping[Address, Cause]:
-    """Return the cause of each query that starts, stops or moves when the plan is committed as this
-    serial."""
+    """Return the cause of each query that starts, stops or moves when this serial commits the plan."""
     changes = {change.address: change for change in plan.changes}
     edits: dict[Address, str] = {}
     return {

@@ -1,5 +1,7 @@
-"""Plans of tasks: one-off work before a query starts (a backfill, a replay). The state records it until
-done."""
+"""Plans of tasks: one-off work before a query starts, such as a backfill.
+
+The state holds a task until it is done.
+"""
 
 from __future__ import annotations
 

@@ -69,8 +69,7 @@ def columns_of(references: Mapping[Address, Iterable[Address]]) -> dict[Address,
 
 
 def homes(references: Mapping[Address, Iterable[Address]]) -> dict[Address, Address | None]:
-    """Return the connection that each query is grouped by: its own first one, or the connection of what it
-    reads."""
+    """Return the connection that each query is grouped by: its own, or the connection of its input."""
     home_of: dict[Address, Address | None] = {}
     for address in sorted(references, key=lambda a: KINDS.index(a.kind)):
         if address.kind != "connection":
@@ -143,8 +142,10 @@ def drawn(
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """The connections on the left (`origins`) and on the right (`targets`: how many columns behind the
-    sinks)."""
+    """The connections on the left (`origins`) and on the right (`targets`).
+
+    `targets` says how many columns behind the sinks each of them is.
+    """
 
     origins: frozenset[Address]
     targets: Mapping[Address, int]

@@ -153,8 +153,7 @@ def render_explanation(found: Explanation, color: bool = False) -> str:
 
 
 def reason(found: Explanation) -> str:
-    """Return the reason of an explanation: `because serial 7 (ada: PR 41) changed connection.shop_pg: host a
-    → b`."""
+    """Return the reason in words: `because serial 7 (ada: PR 41) changed connection.shop_pg: host a → b`."""
     assert found.event is not None
     event, cause = found.event.event, found.cause
     if event.kind == "failed":

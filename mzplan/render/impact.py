@@ -1,5 +1,4 @@
-"""The Mermaid graph of a plan: changes, the queries they restart, and queries that keep running
-downstream."""
+"""The Mermaid graph of a plan: changes, the queries they restart, and running queries downstream."""
 
 from __future__ import annotations
 

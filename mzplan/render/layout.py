@@ -68,8 +68,7 @@ def layered(
 def _links(
     columns: Mapping[str, int], edges: Iterable[tuple[str, str]], slots: dict[int, dict[Slot, None]]
 ) -> list[tuple[Slot, Slot]]:
-    """Return the edges from column to column. All long edges of a node share a lane, which is added to
-    `slots`."""
+    """Return the edges from column to column. Adds a lane to `slots` for all long edges of a node."""
     used = sorted(slots)
     links: dict[tuple[Slot, Slot], None] = {}
     for a, b in edges:

@@ -145,8 +145,7 @@ def _verdict(plan: Plan) -> str:
 
 
 def _digest(plan: Plan) -> str:
-    """Return the line that ties the comment to the applied plan: the digest, and the places that it
-    covers."""
+    """Return the line that ties the comment to the applied plan: the digest and the places it covers."""
     listed = sorted(plan.instances.items(), key=natural_item)[:_INSTANCES]
     more = len(plan.instances) - len(listed)
     instances = ", ".join(f"{code(cut(name, 140))} ({cut(instance.type, 40)})" for name, instance in listed)
@@ -184,10 +183,10 @@ def _told(warned: Warned) -> str:
 
 
 def _changes(plan: Plan, room: int) -> str:
-    """Return all changes in diff fences, as far as there is room: first one line for each, then their
-    details.
+    """Return all changes in diff fences, as far as there is room.
 
-    A group of changes is a foldable section that shows common details once.
+    Each change gets its first line before any gets details. A group is a foldable section that shows common
+    details once.
     """
     alike = shapes(plan.changes)
     groups = list(grouped(plan.changes, lambda change: _said(change, alike)))
@@ -268,8 +267,10 @@ def _rank(change: Change) -> int:
 
 
 def _line(change: Change) -> str:
-    """Format a change: `! source.orders restarts: connection.shop_kafka changed`. The sign colours the
-    line."""
+    """Format a change: `! source.orders restarts: connection.shop_kafka changed`.
+
+    The sign colours the line.
+    """
     match change.action:
         case "create":
             return f"+ {change.address}"
@@ -311,8 +312,7 @@ def _added(field: FieldChange, most: int) -> Iterator[str]:
 
 
 def _field(field: FieldChange, most: int = 0) -> Iterator[str]:
-    """Yield the lines of a field. `most` limits the characters of its name and of a value on one line; 0: no
-    limit."""
+    """Yield the lines of a field. `most` limits the characters of its name and of each value; 0: no limit."""
     path = cut(safe(field.path), most or sys.maxsize)
     if field.sensitive:
         yield f"!     {path}: {edit_of(field)}"

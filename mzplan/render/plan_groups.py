@@ -80,8 +80,7 @@ def _text(field: FieldChange) -> str:
 
 
 def title(group: list[Change]) -> str:
-    """Return a group's title: `99 queries restart from their checkpoints`, `40 sources are new`. It has no
-    user text."""
+    """Return a group's title, such as `99 queries restart from their checkpoints`. It has no user text."""
     if group[0].action == "create":
         return f"{count(len(group), group[0].address.kind)} are new"
     if group[0].action == "delete":
@@ -134,8 +133,7 @@ def names(group: list[Change], *, whole: bool) -> Iterator[str]:
 
 
 def _in_columns(names: Sequence[str], indent: str, rows: int | None = _MAX_ROWS, hint: str = "") -> list[str]:
-    """Return the names, line by line. Beyond `rows` lines (None: no limit), it adds their number and
-    `hint`."""
+    """Return the names, line by line. Beyond `rows` lines (None: no limit), it shows a count and `hint`."""
     if not names:
         return []
     wide = max(map(len, names)) + 2

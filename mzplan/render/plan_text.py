@@ -206,8 +206,7 @@ class _Renderer:
         yield from (f"    {line}" for line in self._because(change))
 
     def _said(self, change: Change) -> tuple[str, ...]:
-        """Return everything that is shown for a change, except its name. Changes with equal values are
-        grouped."""
+        """Return everything that is shown for a change except its name. Equal changes are grouped."""
         fields = tuple(self._field(field, change.action) for field in change.fields)
         turn = self._turn(change.address)
         if change.action == "create":
@@ -247,8 +246,7 @@ class _Renderer:
         return _block(f"{path}:{mark}", changed) if changed else f"{path}: {edit_of(field)}{mark}"
 
     def _because(self, change: Change) -> Iterator[str]:
-        """Yield why the state is lost, and the changed dependencies that cause the change, with their changed
-        fields."""
+        """Yield why the state is lost, and the dependencies that cause the change, with their fields."""
         queried = query_change(change)
         if queried is not None and queried.state != "kept":
             yield f"its state can't be kept: {queried.because}"

@@ -43,8 +43,7 @@ def task_to_json(task: Task, done: bool | None, outcome: TaskOutcome | None) -> 
 
 
 def _place(resumed: Any) -> str:
-    """Format where a run resumed: for Kafka, the next offset of each partition; else the last step before the
-    run."""
+    """Format where a run resumed: at the next Kafka offset of each partition, or after the last step."""
     position = resumed.get("position")
     topics = list(position.values()) if isinstance(position, dict) else []
     if len(topics) == 1 and isinstance(topics[0], dict) and topics[0]:

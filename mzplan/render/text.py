@@ -132,8 +132,7 @@ def lines_changed(before: Any, after: Any) -> list[str]:
 
 
 def whole(field: FieldChange) -> int:
-    """Return the length to cut a field's values to: no limit, except for `description`, which is only
-    prose."""
+    """Return the length to cut a field's values to: no limit, except for a `description`, which is prose."""
     return MAX_VALUE if field.path == "description" else sys.maxsize
 
 
