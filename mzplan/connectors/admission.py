@@ -70,12 +70,12 @@ class GuardedSecrets(Secrets):
             of = as_connection(of)
         fault = fault_of(of) if isinstance(of, Description) else fault_of_connection(of)
         if fault:
-            raise _unfit(of.address, fault)
+            raise _invalid(of.address, fault)
         flows = flows_of(of) if isinstance(of, Description) else flows_of_connection(of)
         try:
             self._guard.check(str(of.address), frozenset(flows), proposed=self._are_proposed)
             if self._are_proposed:
-                self._guard.connect(str(of.address), frozenset(_reached(of)))
+                self._guard.connect(str(of.address), frozenset(_all_routes(of)))
         except MzplanError as refused:
             raise MzplanError(replace(d, address=of.address) for d in refused.diagnostics) from None
 
@@ -134,49 +134,49 @@ def _flows_of_past(store: Store) -> Iterator[frozenset[Flow]]:
 def flows_of(description: Description) -> Iterator[Flow]:
     """Yield where the secrets of a valid query go. A connection's secrets go to its servers; the query's own
     go to the servers of all its connections."""
-    linked = description.connections.values()
-    own = [route for connection in linked for route in _routes(connection)]
-    yield from _flows(description.body, own or [(_unknown(description.type, description.body),)])
-    for inlined in linked:
+    connections = description.connections.values()
+    routes = [route for connection in connections for route in _routes(connection)]
+    yield from _flows_along(description.body, routes or [(_unknown(description.type, description.body),)])
+    for inlined in connections:
         yield from flows_of_connection(inlined)
 
 
-def flows_of_connection(inlined: InlinedConnection, lent_to: Sequence[Route] = ()) -> Iterator[Flow]:
-    """Yield where the secrets of a connection and of the connections it uses go. `lent_to`: the servers to
+def flows_of_connection(inlined: InlinedConnection, user_routes: Sequence[Route] = ()) -> Iterator[Flow]:
+    """Yield where the secrets of a connection and of the connections it uses go. `user_routes`: the routes on
     which the connection's user signs in with these secrets."""
-    connector, own = find_connector(inlined.type), _routes(inlined)
-    ways = [*own, *lent_to] if connector is not None and connector.lends else own
-    yield from _flows(inlined.body, ways or [()])
+    connector, routes = find_connector(inlined.type), _routes(inlined)
+    all_routes = [*routes, *user_routes] if connector is not None and connector.lends else routes
+    yield from _flows_along(inlined.body, all_routes or [()])
     if connector is not None and connector.machine and (reference := connector.machine(inlined.body)):
-        yield from (Flow(reference, way) for way in ways)
-    for below in inlined.connections.values():
-        yield from flows_of_connection(below, own)
+        yield from (Flow(reference, route) for route in all_routes)
+    for inner in inlined.connections.values():
+        yield from flows_of_connection(inner, routes)
 
 
-def _reached(of: Description | InlinedConnection) -> Iterator[Route]:
+def _all_routes(of: Description | InlinedConnection) -> Iterator[Route]:
     """Yield the routes to all servers that a query or connection connects to, with or without a secret."""
     if isinstance(of, InlinedConnection):
         yield from _routes(of)
-        linked: Iterable[InlinedConnection] = of.connections.values()
+        connections: Iterable[InlinedConnection] = of.connections.values()
     else:
-        linked = of.connections.values()
-    for inlined in linked:
-        yield from _reached(inlined)
+        connections = of.connections.values()
+    for inlined in connections:
+        yield from _all_routes(inlined)
 
 
-def _flows(body: Mapping[str, Any], ways: Sequence[Route]) -> Iterator[Flow]:
-    return (Flow(reference, way) for reference in references_in(body) for way in ways)
+def _flows_along(body: Mapping[str, Any], routes: Sequence[Route]) -> Iterator[Flow]:
+    return (Flow(reference, route) for reference in references_in(body) for route in routes)
 
 
 def _routes(inlined: InlinedConnection) -> list[Route]:
     """Return the routes to a connection's servers, through the connections that carry it."""
-    ends = _servers(inlined)
-    through: list[Route] = []
-    for below in inlined.connections.values():
-        carrier = find_connector(below.type)
+    servers = _servers(inlined)
+    carrier_routes: list[Route] = []
+    for inner in inlined.connections.values():
+        carrier = find_connector(inner.type)
         if carrier is not None and carrier.carries:
-            through += _routes(below)
-    return [(*way, end) for way in through or [()] for end in ends]
+            carrier_routes += _routes(inner)
+    return [(*route, server) for route in carrier_routes or [()] for server in servers]
 
 
 def _servers(inlined: InlinedConnection) -> Sequence[str]:
@@ -197,7 +197,7 @@ def _unknown(type_: str, body: Mapping[str, Any]) -> str:
     return UNKNOWN + hashlib.sha256(text.encode()).hexdigest()
 
 
-def _unfit(address: Address, fault: str) -> MzplanError:
+def _invalid(address: Address, fault: str) -> MzplanError:
     return error(
         "MZ108",
         f"{address} has an invalid description",

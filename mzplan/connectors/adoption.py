@@ -39,25 +39,25 @@ def ensure_adoptable(
             "The source keeps the latest row of each key, and what a query written by hand has done with its "
             "table can't be told from its checkpoint: declare the source as new."
         )
-    reasons = [*_of_upstream(left, type_, body, folder), *_of_table(left, columns)]
+    reasons = [*_upstream_problems(left, type_, body, folder), *_table_problems(left, columns)]
     if reasons:
         raise NotAdoptableError(*reasons)
 
 
-def _of_upstream(left: Left, type_: str, body: Mapping[str, Any], folder: str | None) -> Iterator[str]:
-    how = adopts(type_)
-    assert how is not None, f"sources of type {type_} go on from no other query"
+def _upstream_problems(left: Left, type_: str, body: Mapping[str, Any], folder: str | None) -> Iterator[str]:
+    adoption = adopts(type_)
+    assert adoption is not None, f"sources of type {type_} go on from no other query"
     try:
         position = json.loads(left.position)
     except ValueError:
         position = None
     if isinstance(position, dict):
-        yield from how.problems(left, position, body, folder)
+        yield from adoption.problems(left, position, body, folder)
     else:
         yield f"It reads no {type_} upstream: its offset is {left.position[:80]}."
 
 
-def _of_table(left: Left, columns: Sequence[Column]) -> Iterator[str]:
+def _table_problems(left: Left, columns: Sequence[Column]) -> Iterator[str]:
     table = open_table(left.table)
     micro_batch = table.transaction_version(left.query_id)
     if micro_batch is None:

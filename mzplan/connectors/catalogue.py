@@ -48,28 +48,28 @@ def find_connector(type_: str) -> Connector | None:
     plugin = find_plugin(type_)
     if plugin is None:
         return None
-    return _of_endpoints(plugin)
+    return _plugin_connector(plugin)
 
 
-def _of_endpoints(plugin: Plugin) -> Connector:
+def _plugin_connector(plugin: Plugin) -> Connector:
     """Return a plug-in's endpoints as a connector, with a side for each schema that it brings."""
     from mzplan.connectors.adapter.sink import EndpointSink
     from mzplan.connectors.adapter.source import EndpointSource
 
-    brought = plugin.connector
+    endpoints = plugin.connector
     has_source, has_view, has_sink = (
         f"{kind}.{plugin.type}" in plugin.schemas for kind in ("source", "view", "sink")
     )
     source: Callable[[], SourceConnector] | None = None
     if has_view:
-        source = partial(views.View, brought.compute)
+        source = partial(views.View, endpoints.compute)
     elif has_source:
-        source = lambda: EndpointSource(brought.input_factory(), brought)  # noqa: E731
+        source = lambda: EndpointSource(endpoints.input_factory(), endpoints)  # noqa: E731
     return Connector(
         type=plugin.type,
         source=source,
-        sink=(lambda: EndpointSink(brought.output_factory(), brought)) if has_sink else None,
-        servers=brought.servers if isinstance(brought, ReachesServers) else None,
+        sink=(lambda: EndpointSink(endpoints.output_factory(), endpoints)) if has_sink else None,
+        servers=endpoints.servers if isinstance(endpoints, ReachesServers) else None,
     )
 
 
@@ -81,7 +81,7 @@ class Connectors:
     """
 
     def __init__(self) -> None:
-        self._made: dict[tuple[Kind, str], SourceConnector | SinkConnector] = {}
+        self._connectors: dict[tuple[Kind, str], SourceConnector | SinkConnector] = {}
         self._lock = threading.Lock()
 
     def source(self, type_: str) -> SourceConnector:
@@ -101,12 +101,12 @@ class Connectors:
     def _get(self, kind: Kind, type_: str) -> SourceConnector | SinkConnector:
         with self._lock:
             key = (kind, type_)
-            if key not in self._made:
-                self._made[key] = _make(kind, type_)
-            return self._made[key]
+            if key not in self._connectors:
+                self._connectors[key] = _new_connector(kind, type_)
+            return self._connectors[key]
 
 
-def _make(kind: Kind, type_: str) -> SourceConnector | SinkConnector:
+def _new_connector(kind: Kind, type_: str) -> SourceConnector | SinkConnector:
     connector = find_connector(type_)
     make = None
     if connector is not None:

@@ -46,7 +46,7 @@ def prepare_target(
             query = resolve(description, secrets, directory, warehouse)
             connectors.sink(description.type).prepare(query, outputs(query))
     except MzplanError as problem:
-        return _of(description, problem)
+        return _with_address(description, problem)
     return ()
 
 
@@ -76,27 +76,31 @@ def check_description(
                 )
             query = resolve(description, secrets, directory or str(secrets.directory), warehouse)
             if description.address.writes_target:
-                probed = connectors.sink(description.type).probe(query, outputs(query))
-                beyond = check_tasks(query, query.checkpoint) if query.checkpoint is not None else ()
-                return replace(probed, diagnostics=(*probed.diagnostics, *beyond)) if beyond else probed
+                probe = connectors.sink(description.type).probe(query, outputs(query))
+                task_problems = check_tasks(query, query.checkpoint) if query.checkpoint is not None else ()
+                return (
+                    replace(probe, diagnostics=(*probe.diagnostics, *task_problems))
+                    if task_problems
+                    else probe
+                )
             connector = connectors.source(description.type)
-            going_on = _going_on(query, warehouse)
-            probe = connector.probe(going_on)
+            probed_query = _query_to_probe(query, warehouse)
+            probe = connector.probe(probed_query)
             if query.checkpoint is None or warehouse is None:
                 return probe
-            more: tuple[Diagnostic, ...] = ()
+            problems: tuple[Diagnostic, ...] = ()
             if probe.upstream is not None:
-                former = going_on.checkpoint or query.checkpoint
-                other = judge_upstream(connector, going_on, former, probe.upstream).diagnostic
-                more = (other,) if other else check_tasks(query, query.checkpoint, connector)
-            if probe.ok and not more:
-                more = check_losses(connector, query, warehouse, probe.upstream)
-            return replace(probe, diagnostics=(*probe.diagnostics, *more)) if more else probe
+                former = probed_query.checkpoint or query.checkpoint
+                difference = judge_upstream(connector, probed_query, former, probe.upstream).diagnostic
+                problems = (difference,) if difference else check_tasks(query, query.checkpoint, connector)
+            if probe.ok and not problems:
+                problems = check_losses(connector, query, warehouse, probe.upstream)
+            return replace(probe, diagnostics=(*probe.diagnostics, *problems)) if problems else probe
     except MzplanError as problem:
-        return Probe(diagnostics=_of(description, problem))
+        return Probe(diagnostics=_with_address(description, problem))
 
 
-def _going_on(query: ResolvedQuery, warehouse: str | None) -> ResolvedQuery:
+def _query_to_probe(query: ResolvedQuery, warehouse: str | None) -> ResolvedQuery:
     """Return the query to probe. Before its checkpoint begins, that is the generation whose position it will
     take."""
     description, predecessor = query.description, query.description.predecessor
@@ -104,12 +108,14 @@ def _going_on(query: ResolvedQuery, warehouse: str | None) -> ResolvedQuery:
         return query
     if query.checkpoint.migrated_rows() is not None:
         return query
-    begun = newest_begun(warehouse, description.id, predecessor)
-    former = replace(description, generation=begun.generation, predecessor=begun.predecessor)
-    return replace(query, description=former, checkpoint=Checkpoint.of(warehouse, *former.place))
+    former = newest_begun(warehouse, description.id, predecessor)
+    former_description = replace(description, generation=former.generation, predecessor=former.predecessor)
+    return replace(
+        query, description=former_description, checkpoint=Checkpoint.of(warehouse, *former_description.place)
+    )
 
 
-def _of(description: Description, problem: MzplanError) -> tuple[Diagnostic, ...]:
+def _with_address(description: Description, problem: MzplanError) -> tuple[Diagnostic, ...]:
     return tuple(d if d.address else replace(d, address=description.address) for d in problem.diagnostics)
 
 
@@ -133,13 +139,13 @@ def check_connection(
     try:
         resolved = resolve_connection(connection, secrets)
         with missing_extras_reported():
-            diagnostic = reach(_standing_in(connection, resolved, directory))
+            diagnostic = reach(_placeholder_query(connection, resolved, directory))
     except MzplanError as problem:
         return problem.diagnostics
     return (diagnostic,) if diagnostic is not None else ()
 
 
-def _standing_in(
+def _placeholder_query(
     connection: InlinedConnection, resolved: ResolvedConnection, directory: str
 ) -> ResolvedQuery:
     """Return a placeholder query that only carries the connection."""

@@ -30,17 +30,17 @@ class ConsoleSink(SinkConnector):
         raise nothing_recorded(query, "What the console has shown is gone.")
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
-        most: int = run.query.body["rows"]
+        limit: int = run.query.body["rows"]
         prefix = str(run.query.address)
 
         def print_batch(batch: DataFrame, step: int) -> None:
-            shown = batch.drop(POSITION).limit(most + 1).toJSON().collect()
-            lines = [f"{prefix} step {step}: {row}" for row in shown[:most]]
-            if len(shown) > most:
-                lines.append(f"{prefix} step {step}: … and more (rows: {most})")
+            texts = batch.drop(POSITION).limit(limit + 1).toJSON().collect()
+            lines = [f"{prefix} step {step}: {row}" for row in texts[:limit]]
+            if len(texts) > limit:
+                lines.append(f"{prefix} step {step}: … and more (rows: {limit})")
             if lines:
                 print("\n".join(lines), flush=True)
-            run.wrote(step, len(shown[:most]))
+            run.wrote(step, len(texts[:limit]))
 
         return rows.writeStream.foreachBatch(print_batch)
 

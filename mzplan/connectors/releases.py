@@ -26,12 +26,12 @@ log = logging.getLogger("mzplan.storage")
 
 def record_release(connectors: Connectors, checkpoint: Checkpoint, description: Description) -> None:
     """Record durably which description is about to create something. Raises OSError."""
-    of = connectors.source if description.address.writes_collection else connectors.sink
-    if not of(description.type).leaves:
+    connector_of = connectors.source if description.address.writes_collection else connectors.sink
+    if not connector_of(description.type).leaves:
         return
-    left = encode(description)
-    if checkpoint.leaves() != left:
-        checkpoint.record_leaves(left)
+    encoded = encode(description)
+    if checkpoint.leaves() != encoded:
+        checkpoint.record_leaves(encoded)
 
 
 def hand_over(earlier: Checkpoint, later: Checkpoint, description: Description) -> None:
@@ -45,7 +45,7 @@ def hand_over(earlier: Checkpoint, later: Checkpoint, description: Description) 
 def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
     """Remove what a dropped generation created on its upstream. Does nothing if there is nothing. Raises
     MzplanError while it can't be removed."""
-    description = _recorded(warehouse, place)
+    description = _recorded_description(warehouse, place)
     if description is None or not description.address.writes_collection:
         return
     connector = Connectors().source(description.type)
@@ -74,24 +74,24 @@ def remove(warehouse: str, place: Place, secrets: Secrets, directory: str) -> No
 
 
 def _forget(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
-    description = _recorded(warehouse, place)
+    description = _recorded_description(warehouse, place)
     if description is not None and description.address.writes_target:
         connector = Connectors().sink(description.type)
         if connector.leaves:
             connector.forget(resolve(description, secrets, directory, warehouse))
 
 
-def _recorded(warehouse: str, place: Place) -> Description | None:
+def _recorded_description(warehouse: str, place: Place) -> Description | None:
     """Return the recorded description, or None if nothing was recorded or it is done. Raises MzplanError."""
     checkpoint = Checkpoint.of(warehouse, *place)
     try:
-        left = checkpoint.leaves()
+        encoded = checkpoint.leaves()
     except OSError as problem:
         raise error("MZ063", f"{checkpoint.folder} can't be read", str(problem)) from None
-    if not left:
+    if not encoded:
         return None
     try:
-        description = decode(Description, left)
+        description = decode(Description, encoded)
     except ValueError as problem:
         raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", str(problem)) from None
     if description.place != place:  # a writer of the warehouse must not get another's released

@@ -57,10 +57,13 @@ def lineage_of(description: Description, directory: str, warehouse: str) -> Quer
         columns=tuple(Output(name=column.name, type=column.type) for column in query.columns),
     )
     if description.address.writes_collection:
-        below = (at_path(collection_path(warehouse, *read.place)) for read in description.inputs.values())
-        aside = (LineageEnd(name=name) for name in writes)
+        collections = (
+            at_path(collection_path(warehouse, *read.place)) for read in description.inputs.values()
+        )
+        dead_letters = (LineageEnd(name=name) for name in writes)
         return QueryLineage(
-            inputs=tuple(LineageEnd(name=name) for name in (*below, *reads)), outputs=(collection, *aside)
+            inputs=tuple(LineageEnd(name=name) for name in (*collections, *reads)),
+            outputs=(collection, *dead_letters),
         )
     targets = (
         LineageEnd(

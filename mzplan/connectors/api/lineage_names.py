@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from mzplan.warehouse.paths import local_path
 
-_SAME = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}  # aliases of a scheme
-_IN_FRONT = ("abfss", "wasbs")  # they put the container before an @, where other schemes put a login
-_ROOTED = ("hdfs",)  # their names begin with a slash; the other schemes are object stores
+_ALIASES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}  # aliases of a scheme
+_CONTAINER_FIRST = ("abfss", "wasbs")  # they put the container before an @, where other schemes put a login
+_WITH_ROOT = ("hdfs",)  # their names begin with a slash; the other schemes are object stores
 
 
 class LineageName(NamedTuple):
@@ -45,7 +45,7 @@ def at_path(path: str) -> LineageName:
     if local is not None:
         return LineageName("file", str(PurePosixPath(local)))
     parts = urlsplit(path)
-    scheme = _SAME.get(parts.scheme, parts.scheme)
-    place = parts.netloc if scheme in _IN_FRONT else parts.netloc.rpartition("@")[2]
+    scheme = _ALIASES.get(parts.scheme, parts.scheme)
+    place = parts.netloc if scheme in _CONTAINER_FIRST else parts.netloc.rpartition("@")[2]
     name = parts.path.strip("/")
-    return LineageName(f"{scheme}://{place}", f"/{name}" if scheme in _ROOTED else name or "/")
+    return LineageName(f"{scheme}://{place}", f"/{name}" if scheme in _WITH_ROOT else name or "/")

@@ -15,7 +15,7 @@ from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.folder import open_folder
 from mzplan.warehouse.step_index import StepIndex
 
-_LOOKED_AT = 20  # earlier generations; only a few never start
+_MAX_GENERATIONS = 20  # earlier generations; only a few never start
 LISTED = 8  # partitions or files that a message names
 
 
@@ -34,19 +34,19 @@ def check_losses(
     try:
         if checkpoint.log.has_begun():
             return ()
-        former = _former(query, warehouse)
+        former = _former_checkpoint(query, warehouse)
         if former is None:
             return ()
-        loss = connector.loss(query, former) or _of_another(connector, query, former, upstream)
+        loss = connector.loss(query, former) or _other_upstream_loss(connector, query, former, upstream)
     except OSError as problem:
         return (unreadable(query, problem),)
     if loss is None:
         return ()
-    warned = as_warning(query.address, loss)
-    return (warned if description.may_lose else as_refusal(warned),)
+    warning = as_warning(query.address, loss)
+    return (warning if description.may_lose else as_refusal(warning),)
 
 
-def _of_another(
+def _other_upstream_loss(
     connector: SourceConnector, query: ResolvedQuery, former: Checkpoint, found: Mapping[str, Any] | None
 ) -> Loss | None:
     """Return a loss of all rows if they were read from another upstream. Raises OSError."""
@@ -55,14 +55,18 @@ def _of_another(
         return None
     if newest is None or newest.total == 0:  # nothing was read there
         return None
-    other = connector.compare(query, recorded, found)
-    return Loss(lost=None, read=None, unit="rows", where=other.detail.partition(". ")[0]) if other else None
+    difference = connector.compare(query, recorded, found)
+    return (
+        Loss(lost=None, read=None, unit="rows", where=difference.detail.partition(". ")[0])
+        if difference
+        else None
+    )
 
 
-def _former(query: ResolvedQuery, warehouse: str) -> Checkpoint | None:
+def _former_checkpoint(query: ResolvedQuery, warehouse: str) -> Checkpoint | None:
     """Return the checkpoint of the newest earlier generation that has read something, if it still exists."""
     own = query.description.generation
-    for generation in range(own - 1, max(0, own - 1 - _LOOKED_AT), -1):
+    for generation in range(own - 1, max(0, own - 1 - _MAX_GENERATIONS), -1):
         checkpoint = Checkpoint.of(warehouse, query.description.id, generation)
         if checkpoint.log.newest() >= 0 or open_folder(checkpoint.steps).names():
             return checkpoint

@@ -37,16 +37,16 @@ def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
     """Return the columns of a sink: all names, and the types that are certain (schema.sql_types). Leaves out
     items that can't be parsed; Spark reports what is wrong with them."""
     items = query.body.get("select") or ["*"]
-    selected = (columns_selected(item, query.columns) for item in items)
-    return tuple(Output(name=c.name, type=c.type) for columns in selected for c in columns)
+    column_groups = (columns_selected(item, query.columns) for item in items)
+    return tuple(Output(name=c.name, type=c.type) for columns in column_groups for c in columns)
 
 
 def columns_selected(item: str, columns: tuple[Column, ...]) -> tuple[Selected, ...]:
     """Return the columns that an item of `select` produces from these columns, or () if it can't be
     parsed."""
-    if (all_of_them := _star(item, columns)) is not None:
+    if (all_of_them := _star_columns(item, columns)) is not None:
         return tuple(Selected(c.name, c.type, c.nullable) for c in all_of_them)
-    if (plain := _plain(item, columns)) is not None:
+    if (plain := _plain_column(item, columns)) is not None:
         name, column = plain
         return (Selected(name, column.type, column.nullable),)
     parsed = parse_select(item)
@@ -60,23 +60,23 @@ def column_origins(query: ResolvedQuery) -> tuple[Origin, ...]:
     column."""
     origins: list[Origin] = []
     for item in query.body.get("select") or ["*"]:
-        if (all_of_them := _star(item, query.columns)) is not None:
+        if (all_of_them := _star_columns(item, query.columns)) is not None:
             origins += [
                 Origin(name=column.name, columns=(column.name,), is_copy=True) for column in all_of_them
             ]
             continue
         parsed = parse_select(item)
-        columns = _existing(parsed.columns, query.columns)
+        columns = _existing_columns(parsed.columns, query.columns)
         if not parsed.problem and parsed.name and columns:
-            copied = _plain(item, query.columns) is not None
-            origins.append(Origin(name=parsed.name, columns=columns, is_copy=copied))
+            is_copy = _plain_column(item, query.columns) is not None
+            origins.append(Origin(name=parsed.name, columns=columns, is_copy=is_copy))
     return tuple(origins)
 
 
 def filter_columns(query: ResolvedQuery) -> tuple[str, ...]:
     """Return the columns that `where` reads."""
     where = query.body.get("where")
-    return _existing(parse_where(where).columns, query.columns) if where else ()
+    return _existing_columns(parse_where(where).columns, query.columns) if where else ()
 
 
 def plain_columns(query: ResolvedQuery) -> dict[str, str] | None:
@@ -89,7 +89,7 @@ def plain_columns(query: ResolvedQuery) -> dict[str, str] | None:
         if item.strip() == "*":
             columns |= {column.name: column.name for column in query.columns}
             continue
-        plain = _plain(item, query.columns)
+        plain = _plain_column(item, query.columns)
         if plain is None:
             return None
         columns[plain[0]] = plain[1].name
@@ -107,12 +107,12 @@ def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
     for item in query.body.get("select") or ["*"]:
         if item.strip() == "*":
             names += [column.name for column in query.columns if column.name in certain]
-        elif (plain := _plain(item, query.columns)) is not None and plain[1].name in certain:
+        elif (plain := _plain_column(item, query.columns)) is not None and plain[1].name in certain:
             names.append(plain[0])
     return tuple(names)
 
 
-def _star(item: str, columns: tuple[Column, ...]) -> list[Column] | None:
+def _star_columns(item: str, columns: tuple[Column, ...]) -> list[Column] | None:
     """Return the columns that `*` or `* EXCEPT (…)` stands for, or None for any other item."""
     if item.strip() == "*":
         return list(columns)
@@ -124,13 +124,13 @@ def _star(item: str, columns: tuple[Column, ...]) -> list[Column] | None:
     )
 
 
-def _existing(read: tuple[tuple[str, int], ...], columns: tuple[Column, ...]) -> tuple[str, ...]:
+def _existing_columns(names: tuple[tuple[str, int], ...], columns: tuple[Column, ...]) -> tuple[str, ...]:
     """Return each column that an expression reads once. Leaves out the variables of lambdas."""
-    known = (_column(name, columns) for name, _ in read)
-    return tuple(dict.fromkeys(column.name for column in known if column is not None))
+    columns_read = (_column(name, columns) for name, _ in names)
+    return tuple(dict.fromkeys(column.name for column in columns_read if column is not None))
 
 
-def _plain(item: str, columns: tuple[Column, ...]) -> tuple[str, Column] | None:
+def _plain_column(item: str, columns: tuple[Column, ...]) -> tuple[str, Column] | None:
     """Return the output name and the column that an item of `select` copies, or None for any other item."""
     match = _PLAIN.match(item)
     column = _column(_unquoted(match[1], match[2]), columns) if match else None
@@ -143,5 +143,5 @@ def _column(name: str | None, columns: tuple[Column, ...]) -> Column | None:
     return next((column for column in columns if name and column.name.lower() == name.lower()), None)
 
 
-def _unquoted(word: str | None, quoted: str | None) -> str | None:
-    return quoted.replace("``", "`") if quoted else word
+def _unquoted(word: str | None, quoted_word: str | None) -> str | None:
+    return quoted_word.replace("``", "`") if quoted_word else word

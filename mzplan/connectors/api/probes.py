@@ -40,9 +40,9 @@ class Memo(Generic[Value]):
             now = time.monotonic()
             with self._lock:
                 self._forget_old(now)
-                kept = self._values.get(key)
-            if kept is not None:
-                return kept[1]
+                entry = self._values.get(key)
+            if entry is not None:
+                return entry[1]
             value = make()
             with self._lock:
                 self._values[key] = (time.monotonic(), value)

@@ -74,7 +74,7 @@ class Output:
     type: str | None
 
 
-_LONGEST_UPSTREAM = 1 << 18  # characters of JSON
+_MAX_UPSTREAM = 1 << 18  # characters of JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +95,14 @@ class Probe:
     def __post_init__(self) -> None:
         """Raise MzplanError MZ064 if `upstream` can't be stored, because a server may return anything."""
         try:
-            fits = len(json.dumps(dict(self.upstream or {}), allow_nan=False)) <= _LONGEST_UPSTREAM
+            fits = len(json.dumps(dict(self.upstream or {}), allow_nan=False)) <= _MAX_UPSTREAM
         except (TypeError, ValueError, RecursionError):
             fits = False
         if not fits:
             raise error(
                 "MZ064",
                 "The identity of a server can't be stored",
-                f"An upstream's identity is JSON of at most {_LONGEST_UPSTREAM:,} characters.",
+                f"An upstream's identity is JSON of at most {_MAX_UPSTREAM:,} characters.",
                 "look which server answers there; of a connector that is not mzplan's own, tell its authors.",
             )
 
@@ -174,11 +174,11 @@ def resolve(
     )
 
 
-def resolve_connection(inlined: InlinedConnection, secrets: Secrets) -> ResolvedConnection:
+def resolve_connection(connection: InlinedConnection, secrets: Secrets) -> ResolvedConnection:
     """Fill in the defaults and secrets of a connection and of the connections that it uses, as `resolve`
     does."""
-    secrets.permit(inlined)
-    return _resolved(inlined, secrets)
+    secrets.permit(connection)
+    return _resolved(connection, secrets)
 
 
 def _resolved(inlined: InlinedConnection, secrets: Secrets) -> ResolvedConnection:
@@ -187,5 +187,5 @@ def _resolved(inlined: InlinedConnection, secrets: Secrets) -> ResolvedConnectio
         address=inlined.address,
         type=inlined.type,
         body=secrets.fill(kind.with_defaults(inlined.body), kind.takes_secret, str(inlined.address)),
-        connections={role: _resolved(needed, secrets) for role, needed in inlined.connections.items()},
+        connections={role: _resolved(inner, secrets) for role, inner in inlined.connections.items()},
     )

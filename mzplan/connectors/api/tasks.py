@@ -22,9 +22,9 @@ from mzplan.warehouse.checkpoints import Checkpoint
 
 def tasks_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Task]:
     """Return the tasks that aren't recorded as done, in the order of their requests. Raises OSError."""
-    wanted = query.description.tasks
-    done = [record.task for record in checkpoint.tasks.all() if record.done] if wanted else []
-    return sorted((task for task in wanted if task not in done), key=lambda task: task.serial)
+    tasks = query.description.tasks
+    done = [record.task for record in checkpoint.tasks.all() if record.done] if tasks else []
+    return sorted((task for task in tasks if task not in done), key=lambda task: task.serial)
 
 
 def check_tasks(
@@ -32,16 +32,18 @@ def check_tasks(
 ) -> tuple[Diagnostic, ...]:
     """Return why a query can't run its tasks now. Changes nothing, and never raises for errors of a server or
     the storage. `source` is the connector of a source."""
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     try:
         for task in tasks_to_do(query, checkpoint):
             try:
                 _CHECKS[task.kind](query, checkpoint, task, source)
             except MzplanError as problem:
-                found += [diagnostic for diagnostic in problem.diagnostics if diagnostic not in found]
+                diagnostics += [
+                    diagnostic for diagnostic in problem.diagnostics if diagnostic not in diagnostics
+                ]
     except OSError:  # the start reports what is wrong with the storage
         return ()
-    return tuple(found)
+    return tuple(diagnostics)
 
 
 def require_begun(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> None:
@@ -121,11 +123,11 @@ def _check_replay(
     query: ResolvedQuery, checkpoint: Checkpoint, task: Task, _: SourceConnector | None
 ) -> None:
     """Raise MzplanError MZ273 for a replay of steps that don't exist yet."""
-    steps, done = ReplayedSteps.of(task), checkpoint.log.committed()
+    steps, committed = ReplayedSteps.of(task), checkpoint.log.committed()
     newest = max(steps.first, steps.last or 0)
-    if newest <= done:
+    if newest <= committed:
         return
-    last_step = f"Its last step is {done}." if done >= 0 else "It has written no step yet."
+    last_step = f"Its last step is {committed}." if committed >= 0 else "It has written no step yet."
     raise refusal(
         "MZ273",
         f"Steps of {query.address} can't be replayed",

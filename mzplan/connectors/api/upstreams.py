@@ -18,7 +18,7 @@ from mzplan.warehouse.checkpoints import Checkpoint
 
 Policy = Literal["accept", "reset-earliest", "reset-latest", "translate-timestamp"]
 
-_DOES: Mapping[str, str] = {
+_EFFECTS: Mapping[str, str] = {
     "accept": "goes on at the same offsets there",
     "reset-earliest": "goes on at the earliest record there",
     "reset-latest": "goes on with what is written there from now on",
@@ -87,32 +87,37 @@ def judge_upstream(
         departure = checkpoint.departure()
     except OSError as problem:
         return UpstreamVerdict(diagnostic=unreadable(query, problem))
-    other = connector.compare(query, recorded, found) if recorded is not None else None
+    difference = connector.compare(query, recorded, found) if recorded is not None else None
     policy: Policy | None = query.body.get("on_upstream_change")
     can_move = connector.moves
-    if other is None:
-        gone = connector.check_position(query, position) if position is not None else None
-        if gone is None or gone.kind != "offsets-gone" or policy in (None, "accept") or not can_move:
-            return UpstreamVerdict(diagnostic=gone)
+    if difference is None:
+        position_problem = connector.check_position(query, position) if position is not None else None
+        if (
+            position_problem is None
+            or position_problem.kind != "offsets-gone"
+            or policy in (None, "accept")
+            or not can_move
+        ):
+            return UpstreamVerdict(diagnostic=position_problem)
         return UpstreamVerdict(
-            diagnostic=_as_notice(gone, query, policy), policy=policy, moves=True, same=True
+            diagnostic=_as_notice(position_problem, query, policy), policy=policy, moves=True, same=True
         )
     if departure is not None and connector.compare(query, departure["upstream"], found) is None:
         # The change was undone before anything was read, so there is nothing to decide.
-        gone = connector.check_position(query, departure["position"])
+        position_problem = connector.check_position(query, departure["position"])
         return (
-            UpstreamVerdict(diagnostic=gone)
-            if gone
+            UpstreamVerdict(diagnostic=position_problem)
+            if position_problem
             else UpstreamVerdict(policy="accept", returns=departure["position"])
         )
     if policy is None or not can_move:
-        return UpstreamVerdict(diagnostic=other)
+        return UpstreamVerdict(diagnostic=difference)
     if policy == "accept" and position is not None:
-        gone = connector.check_position(query, position)
-        if gone is not None:
-            return UpstreamVerdict(diagnostic=gone)
+        position_problem = connector.check_position(query, position)
+        if position_problem is not None:
+            return UpstreamVerdict(diagnostic=position_problem)
     return UpstreamVerdict(
-        diagnostic=_as_notice(other, query, policy),
+        diagnostic=_as_notice(difference, query, policy),
         policy=policy,
         moves=policy != "accept" or position is None,
     )
@@ -137,20 +142,22 @@ def take_upstream(
         if not checkpoint.log.has_begun() or checkpoint.upstream() is None:
             checkpoint.record_upstream(found)
         return
-    before, position = checkpoint.upstream(), checkpoint.position()
+    former, position = checkpoint.upstream(), checkpoint.position()
     if verdict.returns is not None:
         checkpoint.log.move(verdict.returns)
         checkpoint.forget_departure()
     elif verdict.moves:
-        read = position if verdict.same else None
-        moved = connector.reposition(query, verdict.policy, read, last_times)
-        if not verdict.same and before is not None and position is not None:
+        position_read = position if verdict.same else None
+        new_position = connector.reposition(query, verdict.policy, position_read, last_times)
+        if not verdict.same and former is not None and position is not None:
             # Recorded before the move, with the batch that the move makes. After a crash that follows the
             # move, the position already belongs to the new upstream, so the recorded departure stays.
-            left = checkpoint.departure()
-            known = left is not None and left["upstream"] == before
-            checkpoint.record_departure(before, left["position"] if left and known else position)
-        checkpoint.log.move(moved)
+            departure = checkpoint.departure()
+            is_recorded = departure is not None and departure["upstream"] == former
+            checkpoint.record_departure(
+                former, departure["position"] if departure and is_recorded else position
+            )
+        checkpoint.log.move(new_position)
     checkpoint.record_upstream(found)
 
 
@@ -159,7 +166,7 @@ def _as_notice(refusal: Diagnostic, query: ResolvedQuery, policy: str) -> Diagno
     return replace(
         refusal,
         severity="notice",
-        summary=f"{query.address} {_DOES[policy]} (on_upstream_change: {policy})",
+        summary=f"{query.address} {_EFFECTS[policy]} (on_upstream_change: {policy})",
         detail=refusal.detail.partition(". ")[0] + ".",
         hint="",
         exit_code=ExitCode.OK,
