@@ -11,7 +11,7 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.merges import append, merge
 from mzplan.connectors.frames.metrics import with_time
-from mzplan.connectors.frames.row_hash import observed
+from mzplan.connectors.frames.row_hash import with_content_hash
 from mzplan.connectors.frames.types import quoted
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Place
@@ -69,7 +69,7 @@ class RelationalRun:
         if self.query.keys:
             return rows.writeStream.outputMode("update").foreachBatch(self._update)
         # Spark's own Delta sink names the steps.
-        writer = observed(rows).writeStream.format("delta")
+        writer = with_content_hash(rows).writeStream.format("delta")
         return writer.outputMode("append").option("path", self.collection)
 
     def _table_of(self, name: str) -> str | None:

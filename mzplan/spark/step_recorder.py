@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mzplan.connectors.frames.metrics import WRITTEN, oldest_of
-from mzplan.connectors.frames.row_hash import of_progress
+from mzplan.connectors.frames.row_hash import hash_from_progress
 from mzplan.controller.executor import QueryName
 from mzplan.model.address import Address
 from mzplan.model.observed import Counters
@@ -162,7 +162,7 @@ class StepRecorder:
             reported = query.reported.get(step)
             rows = reported.rows if reported is not None and reported.rows is not None else _written(progress)
             query.reported[step] = _Reported(
-                hash=of_progress(progress),
+                hash=hash_from_progress(progress),
                 rows=rows,
                 oldest=oldest_of(progress),
                 late=late_rows_of(progress),

@@ -12,7 +12,7 @@ from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.formats.dead_letters import WORD, DeadLetters
 from mzplan.connectors.frames.changes import (
     CHANGE_FEED,
-    GOES,
+    IS_REMOVED,
     latest_rows,
     with_change,
     with_order,
@@ -20,7 +20,7 @@ from mzplan.connectors.frames.changes import (
 )
 from mzplan.connectors.frames.merges import append, merge
 from mzplan.connectors.frames.metrics import oldest, with_time
-from mzplan.connectors.frames.row_hash import observed
+from mzplan.connectors.frames.row_hash import with_content_hash
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.times import milliseconds
 from mzplan.spark.collections import table_at
@@ -57,7 +57,7 @@ def source_writer(
     """
     letters = letters_of(connector, query, left_out)
     is_read_once = not query.keys and letters is None
-    seen = observed(rows, *oldest(rows)) if is_read_once else with_time(rows)
+    seen = with_content_hash(rows, *oldest(rows)) if is_read_once else with_time(rows)
     if is_read_once and guard is None:
         return seen.writeStream.format("delta").outputMode("append").option("path", collection)
 
@@ -107,7 +107,9 @@ def rows_read(spark: SparkSession, query: ResolvedQuery, collection: str, *, beg
         feed = with_order(reader.options(**CHANGE_FEED).load(collection), query.columns)
         # A view's rows are found by key. A row that goes away is removed even if the condition leaves it out,
         # because it may have entered the view with other values.
-        return with_change(project(feed, query, or_else=GOES if query.address.writes_collection else ""))
+        return with_change(
+            project(feed, query, or_else=IS_REMOVED if query.address.writes_collection else "")
+        )
     return project(reader.load(collection), query)
 
 

@@ -47,7 +47,7 @@ def endpoint_config(query: ResolvedQuery, outputs: Sequence[Output] | None = Non
 
 
 @contextlib.contextmanager
-def opened(factory: DurableInputFactory, query: ResolvedQuery) -> Iterator[DurableInputEndpoint]:
+def open_endpoint(factory: DurableInputFactory, query: ResolvedQuery) -> Iterator[DurableInputEndpoint]:
     """Open the endpoint of a source, and close it afterwards."""
     with closing(factory.new_endpoint(endpoint_name(query), endpoint_config(query))) as endpoint:
         yield endpoint
@@ -81,7 +81,7 @@ def _secrets(kind: Any, type_: str, body: Mapping[str, Any], path: tuple[str, ..
     return secrets
 
 
-def explained(problem: BaseException, subject: str, secrets: Sequence[str]) -> MzplanError | None:
+def as_error(problem: BaseException, subject: str, secrets: Sequence[str]) -> MzplanError | None:
     """Return a connector's exception as an error for people, without secrets. None if it isn't an
     Exception."""
     if isinstance(problem, MzplanError):
@@ -109,10 +109,10 @@ def explained(problem: BaseException, subject: str, secrets: Sequence[str]) -> M
     )
 
 
-def marked(problem: Exception, subject: str, secrets: Sequence[str]) -> RuntimeError:
+def as_task_error(problem: Exception, subject: str, secrets: Sequence[str]) -> RuntimeError:
     """Return a connector's exception as a code and one line, which mzplan.spark.failures reads from a task's
     error."""
-    explanation = explained(problem, subject, secrets)
+    explanation = as_error(problem, subject, secrets)
     assert explanation is not None, "an Exception is explained"
     first = explanation.diagnostics[0]
     return RuntimeError(f"{MARK}[{first.code}]: {' '.join(sentence(first).splitlines())}")

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.adapter.config import explained, opened, secret_values
+from mzplan.connectors.adapter.config import as_error, open_endpoint, secret_values
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.endpoints.arrow import fit
 from mzplan.endpoints.interface import (
@@ -49,7 +49,7 @@ class StepRows:
         pass
 
 
-def placed(batch: RecordBatch, columns: Sequence[Column], step: Step, row: int) -> RecordBatch:
+def with_positions(batch: RecordBatch, columns: Sequence[Column], step: Step, row: int) -> RecordBatch:
     """Return the columns in order, then `_position`. `row` is the number of the first row. Raises
     FitError."""
     fitted = fit(batch, columns)
@@ -87,12 +87,12 @@ class EndpointUpstream:
         steps = endpoint_steps(record)
         query = self._query
         try:
-            with opened(self._factory, query) as endpoint:
+            with open_endpoint(self._factory, query) as endpoint:
                 return content_hash(batch for step in steps for batch in self._rows(endpoint, step))
         except GoneError:
             raise
         except Exception as problem:
-            explanation = explained(problem, str(query.address), secret_values(query))
+            explanation = as_error(problem, str(query.address), secret_values(query))
             detail = explanation.diagnostics[0].detail if explanation is not None else ""
             raise GoneError(f"The upstream: {detail}") from None
 
@@ -106,7 +106,7 @@ class EndpointUpstream:
         for batches in _parts(endpoint, step):
             row = 0
             for batch in batches:
-                yield placed(batch, self._query.columns, step, row)
+                yield with_positions(batch, self._query.columns, step, row)
                 row += batch.num_rows
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.adapter.config import (
+    as_error,
+    as_task_error,
     closing,
     endpoint_config,
     endpoint_name,
-    explained,
-    marked,
     secret_values,
 )
 from mzplan.connectors.adapter.source import diagnostics_of
@@ -101,7 +101,7 @@ class EndpointSink(SinkConnector):
                 warn_repeated(run, warnings)
             except BaseException as problem:
                 is_marked = f"{MARK}[" in str(problem)  # a task has explained it already
-                run.fail(problem if is_marked else explained(problem, str(query.address), secrets) or problem)
+                run.fail(problem if is_marked else as_error(problem, str(query.address), secrets) or problem)
                 raise
             run.wrote(step, rows_written)
 
@@ -180,7 +180,7 @@ def _task(
         try:
             warnings = push_step(factory, f"{name}/{part}", config, step, counting())
         except Exception as problem:
-            raise marked(problem, subject, secrets) from None
+            raise as_task_error(problem, subject, secrets) from None
         report = {
             "part": pa.array([part], pa.int32()),
             "rows": pa.array([rows], pa.int64()),

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from mzplan.connectors.adapter.config import endpoint_config, endpoint_name, explained, opened, secret_values
+from mzplan.connectors.adapter.config import (
+    as_error,
+    endpoint_config,
+    endpoint_name,
+    open_endpoint,
+    secret_values,
+)
 from mzplan.connectors.adapter.rows import EndpointUpstream
 from mzplan.connectors.adapter.step_reader import ReaderPlan, data_source
 from mzplan.connectors.api.connector import SourceConnector
@@ -37,17 +43,19 @@ class ChecksUpstream(DurableInputEndpoint, Protocol):
 
 class EndpointSource(SourceConnector):
     """Reads an endpoint's steps. `connector` is the plug-in, for its probe; None for our own endpoints.
-    `placed` is the type of `_position` if the endpoint's batches already have all columns, including mzplan's
-    own."""
+    `position_type` is the type of `_position` if the endpoint's batches already have all columns, including
+    mzplan's own."""
 
     position = "STRUCT<step: BIGINT, row: BIGINT>"
     """`row` counts the rows of a step."""
 
-    def __init__(self, factory: DurableInputFactory, connector: Any = None, *, placed: str | None = None):
+    def __init__(
+        self, factory: DurableInputFactory, connector: Any = None, *, position_type: str | None = None
+    ):
         self._factory = factory
         self._connector = connector
-        self._is_placed = placed is not None
-        self.position = placed or self.position
+        self._has_positions = position_type is not None
+        self.position = position_type or self.position
 
     def route(self, query: ResolvedQuery) -> str:
         name = self._factory.name()
@@ -57,9 +65,9 @@ class EndpointSource(SourceConnector):
         """Return the identity that the connector finds, together with the type."""
         type_ = {"type": query.description.type}
         try:
-            brought = self._connector
+            connector = self._connector
             identity = (
-                brought.probe("source", endpoint_config(query)) if isinstance(brought, Probes) else None
+                connector.probe("source", endpoint_config(query)) if isinstance(connector, Probes) else None
             )
         except Exception as problem:
             return Probe(diagnostics=diagnostics_of(problem, query))
@@ -68,11 +76,11 @@ class EndpointSource(SourceConnector):
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
     ) -> Diagnostic | None:
-        differing = sorted(key for key in recorded if recorded[key] != found.get(key))
-        if not differing:
+        changed_keys = sorted(key for key in recorded if recorded[key] != found.get(key))
+        if not changed_keys:
             return None
         differences = ", ".join(
-            f"{key} is {found.get(key)!r} instead of {recorded[key]!r}" for key in differing
+            f"{key} is {found.get(key)!r} instead of {recorded[key]!r}" for key in changed_keys
         )
         return another_upstream(query, "upstream", f"{self.route(query)}: {differences}")
 
@@ -81,7 +89,7 @@ class EndpointSource(SourceConnector):
         if step is None or query.checkpoint is None:
             return None
         try:
-            with opened(self._factory, query) as endpoint:
+            with open_endpoint(self._factory, query) as endpoint:
                 missing = _steps_missing(query, step, endpoint.steps())
                 if missing is None and isinstance(endpoint, ChecksUpstream):
                     endpoint.check()
@@ -91,18 +99,18 @@ class EndpointSource(SourceConnector):
 
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
         """Return the steps that have expired."""
-        read = _steps_read(former)
-        if not read:
+        steps_read = _steps_read(former)
+        if not steps_read:
             return None
         try:
-            with opened(self._factory, query) as endpoint:
-                gone = range(read.start, min(endpoint.steps().start, read.stop))
+            with open_endpoint(self._factory, query) as endpoint:
+                expired = range(steps_read.start, min(endpoint.steps().start, steps_read.stop))
         except Exception as problem:
             raise MzplanError(diagnostics_of(problem, query)) from None
-        if not gone:
+        if not expired:
             return None
-        where = f"{self.route(query)}: steps {gone.start}–{gone.stop - 1} have expired"
-        return Loss(lost=len(gone), read=len(read), unit="steps", where=where)
+        where = f"{self.route(query)}: steps {expired.start}–{expired.stop - 1} have expired"
+        return Loss(lost=len(expired), read=len(steps_read), unit="steps", where=where)
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
         """Return the number of durable steps after the last one that Spark has committed, and of their
@@ -112,15 +120,15 @@ class EndpointSource(SourceConnector):
         log = query.checkpoint.log
         try:
             position = log.entry(log.committed())
-            with opened(self._factory, query) as endpoint:
+            with open_endpoint(self._factory, query) as endpoint:
                 steps = endpoint.steps()
                 first = step_of(position) if position else None
-                waiting = range(max(steps.start, steps.start if first is None else first), steps.stop)
-                rows = _rows(endpoint, waiting)
+                waiting_steps = range(max(steps.start, steps.start if first is None else first), steps.stop)
+                rows = _row_count(endpoint, waiting_steps)
         except Exception as problem:
             diagnostics_of(problem, query)  # re-raises defects, which no server causes
             return None
-        return {"steps": len(waiting), **({"rows": rows} if rows is not None else {})}
+        return {"steps": len(waiting_steps), **({"rows": rows} if rows is not None else {})}
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """Copy the endpoint's files about its steps. The endpoint keeps its name."""
@@ -134,7 +142,7 @@ class EndpointSource(SourceConnector):
         """Return the stream of steps (see SourceConnector), with `_change` as the last column."""
         assert query.checkpoint is not None, "a stream has a checkpoint"
         log = query.checkpoint.log
-        logged = log.entry(log.newest())  # whether its batch is committed or not
+        logged_offset = log.entry(log.newest())  # whether its batch is committed or not
         columns = tuple(change_columns(query.columns, query.keys) if query.keys else query.columns)
         plan = ReaderPlan(
             subject=str(query.address),
@@ -143,13 +151,13 @@ class EndpointSource(SourceConnector):
             config=endpoint_config(query),
             columns=columns,
             secrets=secret_values(query),
-            resume=step_of(logged) if logged else None,
-            placed=self._is_placed,
+            resume=step_of(logged_offset) if logged_offset else None,
+            has_positions=self._has_positions,
         )
         source_class = data_source(plan)
         spark.dataSource.register(source_class)
         schema = f"{ddl(columns)}, {POSITION} {self.position}"
-        if self._is_placed:
+        if self._has_positions:
             schema = f"{ddl(query.columns)}, {POSITION} {self.position}, {CHANGE} STRING"
         rows = spark.readStream.format(source_class.name()).schema(schema).load()
         return rows.select(*(c for c in rows.columns if c != CHANGE), CHANGE) if query.keys else rows
@@ -157,35 +165,35 @@ class EndpointSource(SourceConnector):
 
 def copy_steps(earlier: Checkpoint, later: Checkpoint) -> None:
     """Copy an endpoint's files from one checkpoint to another. Raises OSError."""
-    kept, copy = open_folder(earlier.steps), open_folder(later.steps)
-    for name in kept.names():
-        if (data := kept.read(name)) is not None:
-            copy.write(name, data)
+    source, target = open_folder(earlier.steps), open_folder(later.steps)
+    for name in source.names():
+        if (data := source.read(name)) is not None:
+            target.write(name, data)
 
 
-_COUNTED = 200  # at most, to count their rows
+_MAX_COUNTED = 200  # at most, to count their rows
 
 
-def _rows(endpoint: DurableInputEndpoint, steps: range) -> int | None:
+def _row_count(endpoint: DurableInputEndpoint, steps: range) -> int | None:
     """Return the number of rows of durable steps. None if the endpoint doesn't count them, or there are too
     many."""
     if not steps:
         return 0
-    if not isinstance(endpoint, CountsRows) or len(steps) > _COUNTED:
+    if not isinstance(endpoint, CountsRows) or len(steps) > _MAX_COUNTED:
         return None
     return endpoint.rows(steps)
 
 
-def _steps_missing(query: ResolvedQuery, step: Step, there: range) -> Diagnostic | None:
-    """Return MZ081 if the endpoint, which has the steps `there`, can't provide the checkpoint's next step."""
-    if there.start <= step <= there.stop:
+def _steps_missing(query: ResolvedQuery, step: Step, existing: range) -> Diagnostic | None:
+    """Return MZ081 if the checkpoint's next step is not among the endpoint's `existing` steps."""
+    if existing.start <= step <= existing.stop:
         return None
     storage = query.checkpoint.steps if query.checkpoint is not None else "their storage"
     return Diagnostic(
         code="MZ081",
         summary=f"The steps of {query.address} are not those that its checkpoint needs",
-        detail=f"Its checkpoint continues with step {step}, but {storage} has steps {there.start} to "
-        f"{there.stop - 1}.",
+        detail=f"Its checkpoint continues with step {step}, but {storage} has steps {existing.start} to "
+        f"{existing.stop - 1}.",
         hint=f"bring it back; or {begin_anew(query)}",
         address=query.address,
         exit_code=ExitCode.REFUSED,
@@ -213,7 +221,7 @@ def step_of(offset: str) -> Step | None:
 
 def diagnostics_of(problem: BaseException, query: ResolvedQuery) -> tuple[Diagnostic, ...]:
     """Return a connector's exception as diagnostics of the query."""
-    explanation = explained(problem, str(query.address), secret_values(query))
+    explanation = as_error(problem, str(query.address), secret_values(query))
     if explanation is None:
         raise problem
     return tuple(

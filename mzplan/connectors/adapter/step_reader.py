@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from mzplan.connectors.adapter.config import marked
-from mzplan.connectors.adapter.rows import StepRows, placed
+from mzplan.connectors.adapter.config import as_task_error
+from mzplan.connectors.adapter.rows import StepRows, with_positions
 from mzplan.endpoints.interface import (
     Closes,
     DurableInputEndpoint,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 T = TypeVar("T")
-_MOST = 2**63 - 1  # `_position.step` is a BIGINT
+_MAX_STEP = 2**63 - 1  # `_position.step` is a BIGINT
 MOST_STEPS = 1_000
 """The most endpoint steps that one micro-batch reads. A longer backlog becomes several micro-batches."""
 
@@ -56,7 +56,7 @@ class ReaderPlan:
     secrets.
 
     - `resume`: the step after the last one that Spark has logged; None if it has logged none.
-    - `placed`: whether the endpoint's batches already have all columns, including mzplan's own.
+    - `has_positions`: whether the endpoint's batches already have all columns, including mzplan's own.
     """
 
     subject: str
@@ -66,7 +66,7 @@ class ReaderPlan:
     columns: tuple[Column, ...]
     secrets: Sequence[str] = field(repr=False)
     resume: Step | None
-    placed: bool = False
+    has_positions: bool = False
 
     def endpoint(self) -> DurableInputEndpoint:
         return self.factory.new_endpoint(self.name, self.config)
@@ -105,20 +105,20 @@ class StepReader(DataSourceStreamReader):
         self._plan = plan
         self._endpoint: DurableInputEndpoint | None = None
         self._next = plan.resume
-        self._begun = plan.resume is not None
-        self._read: Step | None = None  # the step after the durable ones, read but not committed
+        self._has_begun = plan.resume is not None
+        self._uncommitted: Step | None = None  # the step after the durable ones, read but not committed
 
     # ── Spark's calls, in order
 
     def initialOffset(self) -> dict[str, Step]:  # noqa: N802
-        return self._explained(lambda: {"step": self._made().steps().start})
+        return self._explain_errors(lambda: {"step": self._open_endpoint().steps().start})
 
     # Without its two arguments since Spark 4.2: all versions of Spark call this form.
     def latestOffset(self) -> dict[str, Step]:  # type: ignore[override]  # noqa: N802
-        return self._explained(self._latest)
+        return self._explain_errors(self._latest)
 
     def partitions(self, start: dict[str, Step], end: dict[str, Step]) -> Sequence[InputPartition]:
-        return self._explained(lambda: self._commit(range(start["step"], end["step"])))
+        return self._explain_errors(lambda: self._commit(range(start["step"], end["step"])))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, StepPartition)
@@ -127,7 +127,7 @@ class StepReader(DataSourceStreamReader):
         return self._read_steps(range(partition.step, partition.step + partition.count))
 
     def commit(self, end: dict[str, Step]) -> None:
-        self._explained(lambda: self._made().expire(end["step"]))
+        self._explain_errors(lambda: self._open_endpoint().expire(end["step"]))
 
     def stop(self) -> None:
         endpoint, self._endpoint = self._endpoint, None
@@ -138,26 +138,26 @@ class StepReader(DataSourceStreamReader):
     # ── helpers
 
     def _latest(self) -> dict[str, Step]:
-        endpoint = self._made()
+        endpoint = self._open_endpoint()
         steps = endpoint.steps()
         if self._next is None:
             self._next = steps.start
         step = self._next
         if step in steps:
-            return {"step": self._joined(endpoint, range(step, steps.stop)[:MOST_STEPS]).stop}
+            return {"step": self._next_steps(endpoint, range(step, steps.stop)[:MOST_STEPS]).stop}
         if step != steps.stop:
-            raise _gone(step, steps)
-        offered = self._offers(endpoint, step)
+            raise _missing_step(step, steps)
+        has_records = self._read_ahead(endpoint, step)
         # Spark always makes a first micro-batch. Without rows, it is an empty first step.
-        return {"step": step + 1 if offered or not self._begun else step}
+        return {"step": step + 1 if has_records or not self._has_begun else step}
 
-    def _joined(self, endpoint: DurableInputEndpoint, waiting: range) -> range:
+    def _next_steps(self, endpoint: DurableInputEndpoint, waiting_steps: range) -> range:
         """Return the first of the waiting durable steps: as many as form one micro-batch."""
-        return endpoint.joined(waiting) if isinstance(endpoint, JoinsSteps) else waiting
+        return endpoint.joined(waiting_steps) if isinstance(endpoint, JoinsSteps) else waiting_steps
 
-    def _offers(self, endpoint: DurableInputEndpoint, step: Step) -> bool:
+    def _read_ahead(self, endpoint: DurableInputEndpoint, step: Step) -> bool:
         """Read the step after the durable ones, and return whether it has records."""
-        self._read = step
+        self._uncommitted = step
         if isinstance(endpoint, PartedInputEndpoint):
             return endpoint.offers(step)
         rows = StepRows(keep=False)
@@ -165,18 +165,18 @@ class StepReader(DataSourceStreamReader):
         return rows.count > 0
 
     def _commit(self, steps: range) -> list[InputPartition]:
-        endpoint = self._made()
-        known = endpoint.steps()
+        endpoint = self._open_endpoint()
+        durable = endpoint.steps()
         for step in steps:
-            if step > _MOST or (step not in known and step != known.stop):
-                raise _gone(step, known)
-            if step not in known:
-                if self._read != step:
-                    self._offers(endpoint, step)
+            if step > _MAX_STEP or (step not in durable and step != durable.stop):
+                raise _missing_step(step, durable)
+            if step not in durable:
+                if self._uncommitted != step:
+                    self._read_ahead(endpoint, step)
                 endpoint.commit(step)
-                known = endpoint.steps()
-            self._read = None
-        self._next, self._begun = steps.stop, True
+                durable = endpoint.steps()
+            self._uncommitted = None
+        self._next, self._has_begun = steps.stop, True
         if isinstance(endpoint, PartedInputEndpoint):
             return [StepPartition(step, part) for step in steps for part in endpoint.parts(step)]
         # One task, so that many small steps become one file of the collection.
@@ -187,51 +187,53 @@ class StepReader(DataSourceStreamReader):
         try:
             for step in steps:
                 rows = StepRows(keep=True)
-                self._explained(partial(self._read_durable, step, rows))
-                yield from self._placed(step, rows.batches)
+                self._explain_errors(partial(self._read_durable, step, rows))
+                yield from self._add_all_positions(step, rows.batches)
         finally:
             self.stop()
 
     def _read_part(self, step: Step, part: Any) -> Iterator[RecordBatch]:
-        endpoint = self._explained(self._made)
+        endpoint = self._explain_errors(self._open_endpoint)
         assert isinstance(endpoint, PartedInputEndpoint)
         row = 0
         try:
             batches = iter(endpoint.batches(part))
-            while (batch := self._explained(lambda: next(batches, None))) is not None:
-                yield batch if self._plan.placed else self._place(step, batch, row)
+            while (batch := self._explain_errors(lambda: next(batches, None))) is not None:
+                yield batch if self._plan.has_positions else self._add_positions(step, batch, row)
                 row += batch.num_rows
         finally:
             self.stop()
 
     def _read_durable(self, step: Step, rows: StepRows) -> None:
-        self._made().read(step, rows)
+        self._open_endpoint().read(step, rows)
         if not rows.complete:
             raise StepError(f"step {step} was not fed to its end")
 
-    def _placed(self, step: Step, batches: list[RecordBatch]) -> Iterator[RecordBatch]:
+    def _add_all_positions(self, step: Step, batches: list[RecordBatch]) -> Iterator[RecordBatch]:
         row = 0
         for batch in batches:
-            yield self._place(step, batch, row)
+            yield self._add_positions(step, batch, row)
             row += batch.num_rows
 
-    def _place(self, step: Step, batch: RecordBatch, row: int) -> RecordBatch:
-        return self._explained(partial(placed, batch, self._plan.columns, step, row))
+    def _add_positions(self, step: Step, batch: RecordBatch, row: int) -> RecordBatch:
+        return self._explain_errors(partial(with_positions, batch, self._plan.columns, step, row))
 
-    def _made(self) -> DurableInputEndpoint:
+    def _open_endpoint(self) -> DurableInputEndpoint:
         if self._endpoint is None:
             self._endpoint = self._plan.endpoint()
         return self._endpoint
 
-    def _explained(self, call: Callable[[], T]) -> T:
+    def _explain_errors(self, call: Callable[[], T]) -> T:
         """Return the call's result, or raise the connector's exception in the form that mzplan.spark.failures
         reads."""
         try:
             return call()
         except Exception as problem:
-            failure = marked(problem, self._plan.subject, self._plan.secrets)
+            failure = as_task_error(problem, self._plan.subject, self._plan.secrets)
         raise failure
 
 
-def _gone(step: Step, there: range) -> StepError:
-    return StepError(f"step {step} is wanted, and steps {there.start} to {there.stop} (excluded) are there")
+def _missing_step(step: Step, existing: range) -> StepError:
+    return StepError(
+        f"step {step} is wanted, and steps {existing.start} to {existing.stop} (excluded) are there"
+    )

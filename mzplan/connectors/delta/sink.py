@@ -11,7 +11,14 @@ from mzplan.connectors.api.targets import Content, Recorded, lacking_steps, unfi
 from mzplan.connectors.delta.column_types import column_types, holds
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded, open_table
 from mzplan.connectors.frames.changes import latest_rows
-from mzplan.connectors.frames.merges import append, count_files, is_no_table, merge, merge_small_files, naming
+from mzplan.connectors.frames.merges import (
+    append,
+    count_files,
+    is_no_table,
+    merge,
+    merge_small_files,
+    writing_as,
+)
 from mzplan.connectors.frames.metrics import with_count
 from mzplan.connectors.frames.partitions import as_stored
 from mzplan.connectors.frames.types import ddl_of, quoted
@@ -130,7 +137,7 @@ class DeltaSink(SinkConnector):
         use_s3(rows.sparkSession, run.query, path)
         partitions = run.query.body.get("partition_by", ())
         rows = as_stored(rows, partitions or self._partitions(run.query))
-        with run.rewriting(path), naming(rows.sparkSession, name):
+        with run.rewriting(path), writing_as(rows.sparkSession, name):
             if run.query.body["mode"] == "upsert":
                 _merge_latest(rows, 0, path, tuple(run.query.body["key"]), partitions)
             else:

@@ -22,7 +22,7 @@ from mzplan.connectors.delta.table import open_table
 from mzplan.connectors.formats.parsers import already_columns
 from mzplan.connectors.formats.records import MARK, Records, checked
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.changes import CHANGE_FEED, is_there, with_change
+from mzplan.connectors.frames.changes import CHANGE_FEED, exists_after, with_change
 from mzplan.connectors.frames.row_clock import row_clock
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws import ROLE as AWS
@@ -199,7 +199,7 @@ def _plain(uri: Any) -> Any:
 
 def _place(file: Any, *, is_feed: bool) -> Any:
     """Return the position of a row: see DeltaSource.position."""
-    version, exists = (f.col("_commit_version"), is_there()) if is_feed else (f.lit(None), f.lit(None))
+    version, exists = (f.col("_commit_version"), exists_after()) if is_feed else (f.lit(None), f.lit(None))
     return f.struct(
         version.cast("bigint").alias("version"),
         exists.cast("int").alias("is_there"),

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CHANGE_FEED = {"readChangeFeed": "true"}
-VERSION, THERE = "_version", "_there"  # the first fields of `_position` in a sink's rows
-GOES = f"{POSITION}.{THERE} = 0"
+VERSION, EXISTS = "_version", "_there"  # the first fields of `_position` in a sink's rows
+IS_REMOVED = f"{POSITION}.{EXISTS} = 0"
 """SQL that is true if a row with this order no longer exists after its change."""
 _LATEST = "_mzplan_latest"
 
 
-def is_there() -> Any:
+def exists_after() -> Any:
     """Return 1 for rows of a change feed that are in the table after their change, 0 for the others."""
     return f.col("_change_type").isin("insert", "update_postimage").cast("int")
 
@@ -35,29 +35,29 @@ def with_order(feed: DataFrame, columns: Sequence[Column]) -> DataFrame:
     and 1 for an inserted row or 0 for a deleted one."""
     position: Any = feed.schema[POSITION].dataType
     fields = [f.col(f"{POSITION}.{quoted(name)}") for name in position.names]
-    order = f.struct(f.col("_commit_version").alias(VERSION), is_there().alias(THERE), *fields)
+    order = f.struct(f.col("_commit_version").alias(VERSION), exists_after().alias(EXISTS), *fields)
     return feed.select(*(f.col(quoted(column.name)) for column in columns), order.alias(POSITION))
 
 
 def without_order(rows: DataFrame) -> DataFrame:
     """Return the rows with the `_position` that they had before `with_order`."""
     position: Any = rows.schema[POSITION].dataType
-    fields = [f.col(f"{POSITION}.{quoted(name)}") for name in position.names if name not in (VERSION, THERE)]
+    fields = [f.col(f"{POSITION}.{quoted(name)}") for name in position.names if name not in (VERSION, EXISTS)]
     return rows.withColumn(POSITION, f.struct(*fields))
 
 
-def with_change(rows: DataFrame, field: str = THERE) -> DataFrame:
+def with_change(rows: DataFrame, field: str = EXISTS) -> DataFrame:
     """Return the rows with `_change`, as SinkConnector.write takes them. It comes from this field of
     `_position`."""
-    comes = f.col(f"{POSITION}.{field}") == 1
-    return rows.withColumn(CHANGE, f.when(comes, f.lit(UPSERT)).otherwise(f.lit(DELETE)))
+    is_upsert = f.col(f"{POSITION}.{field}") == 1
+    return rows.withColumn(CHANGE, f.when(is_upsert, f.lit(UPSERT)).otherwise(f.lit(DELETE)))
 
 
 def latest_rows(batch: DataFrame, keys: Sequence[str], *, position: bool = False) -> DataFrame:
     """Return the latest row of each key of a micro-batch, with `_change` if the collection is keyed. Keeps
     `_position` only with `position`."""
-    wanted = [quoted(column) for column in batch.columns if position or column != POSITION]
+    columns = [quoted(column) for column in batch.columns if position or column != POSITION]
     grouped = batch.groupBy(*(f.col(quoted(key)) for key in keys))
     # The grouped columns stay, so the result needs a name that no column has.
-    latest = grouped.agg(f.max_by(f.struct(*wanted), f.col(POSITION)).alias(_LATEST))
-    return latest.select(*(f"{_LATEST}.{column}" for column in wanted))
+    latest = grouped.agg(f.max_by(f.struct(*columns), f.col(POSITION)).alias(_LATEST))
+    return latest.select(*(f"{_LATEST}.{column}" for column in columns))

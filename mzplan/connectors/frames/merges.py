@@ -23,7 +23,7 @@ _QUERY_ID = "sql.streaming.queryId"  # Spark and the layers below identify a ste
 
 
 @contextmanager
-def naming(session: SparkSession, writer: str) -> Iterator[None]:
+def writing_as(session: SparkSession, writer: str) -> Iterator[None]:
     """Mark this thread as writing steps of `writer`: a query's id, or the name of a task that writes in its
     place."""
     context = session.sparkContext
@@ -50,7 +50,7 @@ def merge(
     session = rows.sparkSession
     rows.createOrReplaceTempView(_VIEW)
     _name_step(session, step)
-    same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
+    matches_key = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
     newer = [f"s.{POSITION} > t.{POSITION}"] if guarded else []
     if CHANGE in rows.columns:
         deletes = f"s.{CHANGE} = '{DELETE}'"
@@ -65,9 +65,9 @@ def merge(
         )
     else:
         actions = f"{_when('MATCHED', *newer)} UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-    counted = session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {same} {actions}").collect()
-    changed = int(counted[0]["num_affected_rows"]) if counted else 0
-    return changed if changed or rows.isEmpty() else None
+    metrics = session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {matches_key} {actions}").collect()
+    changed_rows = int(metrics[0]["num_affected_rows"]) if metrics else 0
+    return changed_rows if changed_rows or rows.isEmpty() else None
 
 
 def append(rows: DataFrame, step: int, folder: str) -> None:
@@ -84,12 +84,12 @@ def add_missing(rows: DataFrame, table: str, keys: Sequence[str]) -> None:
     rows.createOrReplaceTempView(_VIEW)
     for setting in (_APPLICATION, _VERSION):
         session.conf.unset(setting)
-    same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
-    session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {same} WHEN NOT MATCHED THEN INSERT *")
+    matches_key = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
+    session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {matches_key} WHEN NOT MATCHED THEN INSERT *")
 
 
-def _when(what: str, *conditions: str) -> str:
-    return " AND ".join((f"WHEN {what}", *conditions)) + " THEN"
+def _when(clause: str, *conditions: str) -> str:
+    return " AND ".join((f"WHEN {clause}", *conditions)) + " THEN"
 
 
 def _name_step(session: SparkSession, step: int) -> None:
@@ -106,11 +106,11 @@ def merge_small_files(session: SparkSession, table: str) -> tuple[int, int]:
     Makes one commit without new rows, which streams over the table skip, or none if there is nothing to
     merge. Leaves larger files alone, because they would be rewritten each time. Raises Spark's errors.
     """
-    own = session.newSession()  # its settings differ
-    own.conf.set("spark.databricks.delta.optimize.minFileSize", str(SMALL))
-    done = own.sql(f"OPTIMIZE {table}").first()
-    assert done is not None
-    metrics = done["metrics"]
+    own_session = session.newSession()  # its settings differ
+    own_session.conf.set("spark.databricks.delta.optimize.minFileSize", str(SMALL))
+    result = own_session.sql(f"OPTIMIZE {table}").first()
+    assert result is not None
+    metrics = result["metrics"]
     return int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])
 
 

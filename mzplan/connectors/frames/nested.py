@@ -40,14 +40,16 @@ def cast_by_name(value: Expression, before: DataType, after: DataType) -> Expres
 
 
 def _fields(value: Expression, before: StructType, after: StructType) -> list[Expression]:
-    known = {field.name.lower(): field for field in before.fields}
-    wanted = {field.name.lower() for field in after.fields}
-    if known.keys() != wanted:
-        names = ", ".join(sorted(known.keys() ^ wanted))
+    fields_by_name = {field.name.lower(): field for field in before.fields}
+    wanted_names = {field.name.lower() for field in after.fields}
+    if fields_by_name.keys() != wanted_names:
+        names = ", ".join(sorted(fields_by_name.keys() ^ wanted_names))
         raise FieldsDifferError(f"a STRUCT has other fields than it had: {names}")
     return [
         cast_by_name(
-            value.getField(known[field.name.lower()].name), known[field.name.lower()].dataType, field.dataType
+            value.getField(fields_by_name[field.name.lower()].name),
+            fields_by_name[field.name.lower()].dataType,
+            field.dataType,
         ).alias(field.name)
         for field in after.fields
     ]

@@ -27,7 +27,7 @@ def row_hash(rows: DataFrame) -> Expression:
 
 
 def sums(hash_: Expression) -> dict[str, Expression]:
-    """Return the aggregates, by name, from which `of_sums` makes the content hash."""
+    """Return the aggregates, by name, from which `hash_from_sums` makes the content hash."""
     return {
         "rows": f.count(f.lit(1)),
         "high": f.sum(f.shiftrightunsigned(hash_, 32)),
@@ -35,19 +35,19 @@ def sums(hash_: Expression) -> dict[str, Expression]:
     }
 
 
-def of_sums(found: Mapping[str, Any]) -> ContentHash:
+def hash_from_sums(values: Mapping[str, Any]) -> ContentHash:
     """Return the content hash from the values of the aggregates `sums`."""
-    return ContentHash.of_sums(int(found["rows"]), found["high"], found["low"])
+    return ContentHash.of_sums(int(values["rows"]), values["high"], values["low"])
 
 
 def content_hash(rows: DataFrame) -> ContentHash:
     """Return the content hash of a DataFrame. Runs a Spark job."""
     row = rows.agg(*_aggregates(rows)).first()
     assert row is not None
-    return of_sums(row.asDict())
+    return hash_from_sums(row.asDict())
 
 
-def observed(rows: DataFrame, *more: Expression) -> DataFrame:
+def with_content_hash(rows: DataFrame, *more: Expression) -> DataFrame:
     """Return the rows of a stream whose micro-batches report their content hash as an observed metric. It
     also reports the aggregates `more`, because one pass over the rows is cheaper than two."""
     return rows.observe(OBSERVATION, *_aggregates(rows), *more)
@@ -59,11 +59,11 @@ def _aggregates(rows: DataFrame) -> list[Expression]:
     return [expression.alias(name) for name, expression in sums(row_hash(rows)).items()]
 
 
-def of_progress(progress: Mapping[str, Any]) -> ContentHash | None:
-    """Return the content hash in the progress of an `observed` stream (JSON of a StreamingQueryProgress), or
-    None."""
+def hash_from_progress(progress: Mapping[str, Any]) -> ContentHash | None:
+    """Return the content hash in a stream's progress (JSON of a StreamingQueryProgress), or None. See
+    `with_content_hash`."""
     metric = (progress.get("observedMetrics") or {}).get(OBSERVATION)
-    return of_sums(metric) if metric else None
+    return hash_from_sums(metric) if metric else None
 
 
 def _hashable(value: Expression, type_: DataType) -> Expression:

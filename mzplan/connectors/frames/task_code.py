@@ -59,8 +59,8 @@ def in_one_task(rows: DataFrame) -> DataFrame:
     """Return the rows, which have HASH, in one partition, with a last row of NULLs that marks the end."""
     from pyspark.sql import functions as f
 
-    end = [f.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
-    return rows.union(rows.sparkSession.range(0, 1, 1, 1).select(*end)).coalesce(1)
+    end_row = [f.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
+    return rows.union(rows.sparkSession.range(0, 1, 1, 1).select(*end_row)).coalesce(1)
 
 
 def until_end(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames.changes import latest_rows
-from mzplan.connectors.frames.merges import append, naming
+from mzplan.connectors.frames.merges import append, writing_as
 from mzplan.connectors.releases import hand_over
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -177,7 +177,7 @@ class RowMigration:
         query_id = str(uuid.uuid5(_IDS, f"{generation.id}/g{generation.generation}"))
         if migrated.position is not None and not later.log.has_begun():
             rows = self._rows(former, migrated.version)
-            with naming(self._spark, query_id):
+            with writing_as(self._spark, query_id):
                 append(self._made(generation, migrated, rows), 0, path)
         failpoint(Failpoint.MIGRATION_WRITTEN)
         if (upstream := earlier.upstream()) is not None:

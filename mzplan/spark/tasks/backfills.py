@@ -7,7 +7,7 @@ import logging
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.tasks import range_of_backfill
-from mzplan.connectors.frames.merges import append, naming
+from mzplan.connectors.frames.merges import append, writing_as
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.spark.streams import letters_of
@@ -48,7 +48,7 @@ def _write(context: TaskContext, connector: SourceConnector, record: TaskRecord)
     assert record.step is not None
     spark, query = context.spark, context.query
     letters = letters_of(connector, query, context.leave_out)
-    with naming(spark, context.checkpoint.log.query_id() or ""):  # as the checkpoint's query does
+    with writing_as(spark, context.checkpoint.log.query_id() or ""):  # as the checkpoint's query does
         rows = connector.replay(spark, query, record.start, record.end, lambda: ())
         if letters is None:
             return append(rows, record.step, context.collection)

@@ -24,7 +24,7 @@ from mzplan.connectors.formats.dead_letters import (
 )
 from mzplan.connectors.formats.records import DEAD
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.merges import append, naming
+from mzplan.connectors.frames.merges import append, writing_as
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.tasks import Task, TaskOutcome
 from mzplan.model.words import count
@@ -65,7 +65,7 @@ def _do(context: TaskContext, task: Task) -> None:
         record = TaskRecord(task=task, outcome=outcome, step=number, details={"path": path})
         checkpoint.tasks.record(record)
         failpoint(Failpoint.DEAD_LETTERS_JOURNALED)
-        with naming(context.spark, checkpoint.log.query_id() or ""):
+        with writing_as(context.spark, checkpoint.log.query_id() or ""):
             append(good, number, context.collection)
     finally:
         for rows in kept:

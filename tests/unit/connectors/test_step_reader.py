@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import mzplan
-from mzplan.connectors.adapter.config import explained
+from mzplan.connectors.adapter.config import as_error
 from mzplan.connectors.adapter.rows import EndpointUpstream
 from mzplan.connectors.adapter.step_reader import ReaderPlan, StepPartition, StepReader
 from mzplan.connectors.api.queries import ResolvedQuery
@@ -252,12 +252,12 @@ def test_rows_that_do_not_fit() -> None:
     ],
 )
 def test_what_a_connector_raises_is_told_without_secrets(problem: Exception, code: str, said: str) -> None:
-    found = explained(problem, "source.s", ("hunter2",))
+    found = as_error(problem, "source.s", ("hunter2",))
     assert isinstance(found, MzplanError)
     (one,) = found.diagnostics
     assert (one.code, one.detail) == (code, said)
-    assert explained(found, "source.s", ()) is found
-    assert explained(KeyboardInterrupt(), "source.s", ()) is None
+    assert as_error(found, "source.s", ()) is found
+    assert as_error(KeyboardInterrupt(), "source.s", ()) is None
 
 
 def test_a_step_is_read_without_pandas(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded, refused, unknown_step, warn_repeated
 from mzplan.connectors.frames import functions as f
-from mzplan.connectors.frames.changes import THERE
-from mzplan.connectors.frames.merges import naming
+from mzplan.connectors.frames.changes import EXISTS
+from mzplan.connectors.frames.merges import writing_as
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import in_one_task
 from mzplan.connectors.postgres.client import connect, elsewhere_of, hang_up, reached
@@ -167,7 +167,7 @@ class PostgresSink(SinkConnector):
         """
         batches = _Batches(run)
         try:
-            with naming(rows.sparkSession, run.checkpoint.log.query_id() or ""):
+            with writing_as(rows.sparkSession, run.checkpoint.log.query_id() or ""):
                 batches.write_again(rows)
         except Exception as problem:
             raise batches.explained(problem) from None
@@ -360,7 +360,7 @@ class _Batches:
             targets=tuple(target for target in targets if target is not None),
             keys=tuple(key for key in key_columns if key is not None),
             position=position_of(batch) if keys else (),
-            there=THERE if CHANGE in batch.columns else None,
+            there=EXISTS if CHANGE in batch.columns else None,
         )
 
     # ── straight into the table

@@ -117,4 +117,4 @@ class PostgresSource(SourceConnector):
             unpublish(connection, Names.of(query))
 
     def _endpoints(self, query: ResolvedQuery) -> EndpointSource:
-        return EndpointSource(PostgresInputFactory(query), placed=self.position)
+        return EndpointSource(PostgresInputFactory(query), position_type=self.position)
