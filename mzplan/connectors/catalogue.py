@@ -81,7 +81,7 @@ class Connectors:
     """
 
     def __init__(self) -> None:
-        self._connectors: dict[tuple[Kind, str], SourceConnector | SinkConnector] = {}
+        self._by_type: dict[tuple[Kind, str], SourceConnector | SinkConnector] = {}
         self._lock = threading.Lock()
 
     def source(self, type_: str) -> SourceConnector:
@@ -101,9 +101,9 @@ class Connectors:
     def _get(self, kind: Kind, type_: str) -> SourceConnector | SinkConnector:
         with self._lock:
             key = (kind, type_)
-            if key not in self._connectors:
-                self._connectors[key] = _new_connector(kind, type_)
-            return self._connectors[key]
+            if key not in self._by_type:
+                self._by_type[key] = _new_connector(kind, type_)
+            return self._by_type[key]
 
 
 def _new_connector(kind: Kind, type_: str) -> SourceConnector | SinkConnector:

@@ -11,8 +11,8 @@ from mzplan.schema.columns import Column, canonical_type, parse_columns
 
 _DELTA_TYPES = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
 _WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")  # each holds the ones before it
-_HELD = {**{type_: _WHOLE[:end] for end, type_ in enumerate(_WHOLE)}, "FLOAT": _WHOLE[:2]}
-_HELD["DOUBLE"] = (*_WHOLE[:3], "FLOAT")
+_HOLDS = {**{type_: _WHOLE[:end] for end, type_ in enumerate(_WHOLE)}, "FLOAT": _WHOLE[:2]}
+_HOLDS["DOUBLE"] = (*_WHOLE[:3], "FLOAT")
 _INTEGER_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
 
 
@@ -52,37 +52,40 @@ def spark_type(name: str) -> str | None:
     return canonical_type(_DELTA_TYPES.get(name, name))
 
 
-def holds(there: str, written: str) -> bool:
-    """Whether a column of type `there` holds every value of type `written` after Spark's own cast. Both are
+def holds(stored: str, written: str) -> bool:
+    """Whether a column of type `stored` holds every value of type `written` after Spark's own cast. Both are
     in canonical DDL. Spark matches a STRUCT's fields by position, so names and order must be the same."""
-    if there == written:
+    if stored == written:
         return True
-    if "<" in there + written:
-        return _holds_inside(there, written)
-    if there == "STRING":
+    if "<" in stored + written:
+        return _holds_nested(stored, written)
+    if stored == "STRING":
         return written not in ("BINARY", "VARIANT")
-    if there in _HELD:
-        return written in _HELD[there]
-    if there in ("TIMESTAMP", "TIMESTAMP_NTZ"):
+    if stored in _HOLDS:
+        return written in _HOLDS[stored]
+    if stored in ("TIMESTAMP", "TIMESTAMP_NTZ"):
         return written == "DATE"
-    into, value = _digits(there), _digits(written)
-    return there.startswith("DECIMAL") and all(
+    into, value = _digits(stored), _digits(written)
+    return stored.startswith("DECIMAL") and all(
         needed <= available for needed, available in zip(value, into, strict=True)
     )
 
 
-def _holds_inside(there: str, written: str) -> bool:
-    (word, _, inside), (other, _, other_inside) = there.partition("<"), written.partition("<")
+def _holds_nested(stored: str, written: str) -> bool:
+    (word, _, inside), (other, _, other_inside) = stored.partition("<"), written.partition("<")
     if word != other:
         return False
     match word:
         case "ARRAY":
             return holds(inside[:-1], other_inside[:-1])
         case "MAP":
-            return all(map(holds, map_types(there), map_types(written)))
-    fields, others = parse_columns(inside[:-1]), parse_columns(other_inside[:-1])
-    same = [field.name for field in fields] == [field.name for field in others]
-    return same and all(holds(one.type, another.type) for one, another in zip(fields, others, strict=True))
+            return all(map(holds, map_types(stored), map_types(written)))
+    fields, written_fields = parse_columns(inside[:-1]), parse_columns(other_inside[:-1])
+    same = [field.name for field in fields] == [field.name for field in written_fields]
+    return same and all(
+        holds(field.type, written_field.type)
+        for field, written_field in zip(fields, written_fields, strict=True)
+    )
 
 
 def _digits(type_: str) -> tuple[float, float]:

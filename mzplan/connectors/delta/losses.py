@@ -35,19 +35,19 @@ def rows_gone(log: CollectionLog, first: int, last: int) -> RowsGone:
     versions: list[int] = []
     gone: dict[str, int | None] = {}
     for commit in log.after(oldest if oldest else -1):
-        taken = {name: files.pop(name) for name in commit.removes if name in files}
-        gone |= taken
+        removed = {name: files.pop(name) for name in commit.removes if name in files}
+        gone |= removed
         added = {add.name: add.rows for add in commit.adds}
         restores = commit.operation == _RESTORE
         if restores:
             added = {name: rows for name, rows in added.items() if name in gone}
         if commit.version > first and commit.deletes:
-            if taken or restores:
-                lost = _sum((lost, _lost(commit, _sum(taken.values()), _sum(added.values()))))
-                versions += [commit.version] if taken else []
-            are_read = restores or (bool(taken) and commit.operation in _REWRITES)
+            if removed or restores:
+                lost = _sum((lost, _lost(commit, _sum(removed.values()), _sum(added.values()))))
+                versions += [commit.version] if removed else []
+            are_read = restores or (bool(removed) and commit.operation in _REWRITES)
         else:
-            are_read = commit.version <= last or bool(taken)
+            are_read = commit.version <= last or bool(removed)
         if are_read:
             files |= added
         if commit.version <= first:
@@ -57,13 +57,13 @@ def rows_gone(log: CollectionLog, first: int, last: int) -> RowsGone:
     return RowsGone(max(0, lost) if lost is not None else None, read, tuple(versions))
 
 
-def _lost(commit: Commit, taken: int | None, added: int | None) -> int | None:
+def _lost(commit: Commit, removed: int | None, added: int | None) -> int | None:
     """Return how many rows a commit removed; negative if it restored some."""
-    if taken is None or (commit.operation in _REWRITES and added is None):
+    if removed is None or (commit.operation in _REWRITES and added is None):
         return None
     if commit.operation not in _REWRITES:
-        return taken
-    left = taken - (added or 0)
+        return removed
+    left = removed - (added or 0)
     return left if commit.operation == _RESTORE else max(left, commit.deleted or 0, 0)
 
 

@@ -41,8 +41,8 @@ class DeltaSink(SinkConnector):
     """Writes a Delta table, created if it is missing. A new column of `select` is added to it."""
 
     def __init__(self) -> None:
-        self._merged: dict[str, int] = {}  # a table's file count after its last compaction
-        self._whole: dict[str, Held] = {}  # up to where a table was found complete
+        self._file_counts: dict[str, int] = {}  # a table's file count after its last compaction
+        self._complete: dict[str, Held] = {}  # up to where a table was found complete
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Check that the folder can be written. Check that an existing table has the key's columns, types
@@ -52,7 +52,7 @@ class DeltaSink(SinkConnector):
             target_problems(query, folder)
             or unfit_partitions(query, outputs)
             or _unfit_table(query, folder, outputs)
-            or self._restored(query)
+            or self._lost_steps(query)
         )
         return Probe(diagnostics=tuple(diagnostics))
 
@@ -81,7 +81,7 @@ class DeltaSink(SinkConnector):
         except OSError:  # Spark reports the problem
             return ()
 
-    def _restored(self, query: ResolvedQuery) -> list[Diagnostic]:
+    def _lost_steps(self, query: ResolvedQuery) -> list[Diagnostic]:
         """Return MZ069 for a table without steps that the checkpoint says were written. Returns [] if that is
         unknown."""
         table = self.target_table(query)
@@ -89,16 +89,18 @@ class DeltaSink(SinkConnector):
             return []
         try:
             log, done = CollectionLog(table), query.checkpoint.log
-            missing = lost_steps(log, done, self._whole.get(table))
+            missing = lost_steps(log, done, self._complete.get(table))
             if missing is None and (held := newest_held(log, done)) is not None:
-                self._whole[table] = held
+                self._complete[table] = held
         except (OSError, ValueError):  # the start reports the problem
             return []
         return [lacking_steps(query, table, *missing)] if missing is not None else []
 
     def ensure_whole(self, query: ResolvedQuery) -> None:
-        if refused := [found for found in self._restored(query) if found.severity == "error"]:
-            raise MzplanError(refused)
+        if refusals := [
+            diagnostic for diagnostic in self._lost_steps(query) if diagnostic.severity == "error"
+        ]:
+            raise MzplanError(refusals)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         path = folder_of(run.query)
@@ -150,19 +152,19 @@ class DeltaSink(SinkConnector):
         Keeps the bucket's credentials of the running sink. Giving Spark the current ones would close the
         client that the sink writes with, and wrong ones would stop a healthy query.
         """
-        wanted = query.body.get("compaction")
-        if wanted is None:
+        compaction = query.body.get("compaction")
+        if compaction is None:
             return None
         path = folder_of(query)
         table = f"delta.{quoted(path)}"
         file_count = count_files(spark, table)
         # Fewer than last time: somebody else has merged them, or emptied the table.
-        known = self._merged[path] = min(self._merged.get(path, 0), file_count)
-        if file_count < known + wanted["min_files"]:
+        known_count = self._file_counts[path] = min(self._file_counts.get(path, 0), file_count)
+        if file_count < known_count + compaction["min_files"]:
             return None
         with rewriting(path):
             merged, written = merge_small_files(spark, table)
-        self._merged[path] = max(0, file_count - merged + written)
+        self._file_counts[path] = max(0, file_count - merged + written)
         return f"{count(merged, 'small file')} of {path} merged into {written}" if merged else None
 
 
@@ -181,51 +183,51 @@ def _unfit_table(query: ResolvedQuery, folder: str, outputs: Sequence[Output]) -
         return []
     if empties_target(query) and query.checkpoint is not None and not query.checkpoint.log.has_begun():
         return []  # it will get the sink's own columns
-    named = column_types(table)
+    type_by_name = column_types(table)
     # Spark ignores case when it resolves names.
-    types = {name.lower(): type_ for name, type_ in named.items()}
+    types = {name.lower(): type_ for name, type_ in type_by_name.items()}
     missing = [key for key in query.body.get("key", ()) if key.lower() not in types]
     if missing:
         return [
             unfit_target(
                 query,
                 f"Table {folder} lacks the key of {query.address}",
-                f"it has {', '.join(named)}, and not {', '.join(missing)}.",
+                f"it has {', '.join(type_by_name)}, and not {', '.join(missing)}.",
                 "name a path of its own for the sink, or correct `key`.",
             )
         ]
     wanted, partitions = query.body.get("partition_by", ()), table.metadata().partition_columns
     if wanted and not _same(wanted, partitions):
-        return [_of_other_partitions(query, folder, partitions)]
+        return [_partition_mismatch(query, folder, partitions)]
     retyped = [
         f"{output.name} is {stored} there, and the sink writes {output.type}"
         for output in outputs
         if (stored := types.get(output.name.lower())) and output.type and not holds(stored, output.type)
     ]
-    return [_of_other_types(query, folder, retyped)] if retyped else []
+    return [_type_mismatch(query, folder, retyped)] if retyped else []
 
 
-def _of_other_types(query: ResolvedQuery, folder: str, retyped: Sequence[str]) -> Diagnostic:
+def _type_mismatch(query: ResolvedQuery, folder: str, retyped: Sequence[str]) -> Diagnostic:
     return unfit_target(
         query,
         f"Table {folder} has other types than {query.address} writes",
         f"{'; '.join(retyped)}.",
-        f"cast the column in `select`; {_anew(query, 'types')}",
+        f"cast the column in `select`; {_rewrite_hint(query, 'types')}",
     )
 
 
-def _of_other_partitions(query: ResolvedQuery, folder: str, partitions: Sequence[str]) -> Diagnostic:
+def _partition_mismatch(query: ResolvedQuery, folder: str, partitions: Sequence[str]) -> Diagnostic:
     current = f"it is partitioned by {', '.join(partitions)}" if partitions else "it has no partition columns"
     as_it_is = f"write `partition_by: [{', '.join(partitions)}]`" if partitions else "remove `partition_by`"
     return unfit_target(
         query,
         f"Table {folder} has other partition columns than {query.address} names",
         f"{current}, and the sink says partition_by: [{', '.join(query.body['partition_by'])}].",
-        f"{as_it_is}; {_anew(query, 'partition columns')}",
+        f"{as_it_is}; {_rewrite_hint(query, 'partition columns')}",
     )
 
 
-def _anew(query: ResolvedQuery, what: str) -> str:
+def _rewrite_hint(query: ResolvedQuery, what: str) -> str:
     return (
         f"or have the table written anew with the sink's {what}: on_replace: truncate in the sink, and "
         f"mzplan apply --replace {query.address} --allow-replace; or name a path of its own for the sink."

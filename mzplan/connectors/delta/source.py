@@ -65,7 +65,7 @@ class DeltaSource(SourceConnector):
         except OSError:
             table = None
         if table is None:
-            return Probe(diagnostics=_without_table(query, folder))
+            return Probe(diagnostics=_missing_table(query, folder))
         diagnostics = tuple(_unfit(query, folder, table))
         return Probe(diagnostics=diagnostics, upstream={"type": "delta", "table": str(table.metadata().id)})
 
@@ -88,11 +88,11 @@ class DeltaSource(SourceConnector):
                 version, has_begun = _next_version(json.loads(position))
             log = CollectionLog(folder)
             versions = log.versions()
-            other = _another_history(query, log)
+            mismatch = _history_mismatch(query, log)
         except OSError:  # the start reports the problem
             return None
-        if other is not None:
-            return other
+        if mismatch is not None:
+            return mismatch
         if not versions or version is None:
             return None
         if versions[-1] + (0 if has_begun else 1) < version:
@@ -119,18 +119,18 @@ class DeltaSource(SourceConnector):
         if query.keys or AWS in query.link.connections or end is None:
             return None
         log = CollectionLog(folder_of(query))
-        if _another_history(replace(query, checkpoint=former), log) is not None:
+        if _history_mismatch(replace(query, checkpoint=former), log) is not None:
             where = f"{route(query)}: the table was put back to an older copy"
             return Loss(lost=None, read=None, unit="rows", where=where)
-        begin, newest = _begin(former), StepIndex(former).last()
-        gone = rows_gone(log, _last_version(begin) if begin is not None else 0, _last_version(end))
-        lost, read = gone.lost, gone.read
+        first_end, newest = _first_end(former), StepIndex(former).last()
+        counts = rows_gone(log, _last_version(first_end) if first_end is not None else 0, _last_version(end))
+        lost, read = counts.lost, counts.read
         if newest is not None and newest.total is not None and read is not None and newest.total > read:
             # The log begins after the source's first version.
             lost, read = lost + newest.total - read if lost is not None else None, newest.total
         if lost == 0:
             return None
-        versions = [f"{version:,}" for version in gone.versions]
+        versions = [f"{version:,}" for version in counts.versions]
         where = f"{route(query)}: rows were deleted by versions {listed(versions, 'versions')}"
         if not versions:
             where = f"{route(query)}: rows were deleted before version {log.oldest():,}, where its log begins"
@@ -145,8 +145,8 @@ class DeltaSource(SourceConnector):
         log = CollectionLog(folder_of(query))
 
         def check(step: int) -> None:
-            if (other := _another_history(query, log)) is not None:
-                raise MzplanError(other)
+            if (mismatch := _history_mismatch(query, log)) is not None:
+                raise MzplanError(mismatch)
             version = _last_version(checkpoint.log.offset(step)[0])
             if (commit := log.digest(version)) is not None and checkpoint.last_read() != (version, commit):
                 checkpoint.record_last_read(version, commit)
@@ -169,11 +169,11 @@ class DeltaSource(SourceConnector):
         columns = record_columns(query.description.type, body)
         table = reader.load(folder)
         types = {field.name: _type_of(field.dataType) for field in table.schema.fields}
-        if differing := _differing(query, folder, types):  # perhaps only Spark was able to look
-            raise MzplanError(differing)
-        own = [f.col(quoted(c.name)).cast(spark_type(c.type)).alias(c.name) for c in columns]
+        if mismatch := _column_mismatch(query, folder, types):  # perhaps only Spark was able to look
+            raise MzplanError(mismatch)
+        values = [f.col(quoted(c.name)).cast(spark_type(c.type)).alias(c.name) for c in columns]
         file = _file_below(uri_of(spark, folder), folder)
-        rows = table.select(*own, _place(file, is_feed=bool(query.keys)).alias(_PLACE))
+        rows = table.select(*values, _place(file, is_feed=bool(query.keys)).alias(_PLACE))
         records = Records(rows=rows, value="value", position=f.col(_PLACE), where=_where)
         checked_rows = checked(records, already_columns(columns, None, {}), columns, body["on_error"])
         return with_change(checked_rows, "is_there") if query.keys else checked_rows
@@ -228,7 +228,7 @@ def _last_version(position: Any) -> int:
         return version if begins else version - 1
 
 
-def _begin(former: Checkpoint) -> Any:
+def _first_end(former: Checkpoint) -> Any:
     """Return the offset after the first step, or None if it isn't known. Raises OSError."""
     if former.migrated_rows() is not None:  # an earlier generation read its first rows
         return None
@@ -236,7 +236,7 @@ def _begin(former: Checkpoint) -> Any:
     return first.end if first is not None else former.log.offset(0)[0]
 
 
-def _another_history(query: ResolvedQuery, log: CollectionLog) -> Diagnostic | None:
+def _history_mismatch(query: ResolvedQuery, log: CollectionLog) -> Diagnostic | None:
     """Return MZ043 if the table no longer has the commit that was read last. It is then another copy, which
     others may have written since. Returns None if it has it, or if that is unknown. Raises OSError."""
     read = query.checkpoint.last_read() if query.checkpoint is not None else None
@@ -252,7 +252,7 @@ def _another_history(query: ResolvedQuery, log: CollectionLog) -> Diagnostic | N
     return another_upstream(query, "table", f"{why}: an older copy was put in its place")
 
 
-def _without_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
+def _missing_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
     """Return MZ052 for a folder without a table; () for a table that only Spark can read."""
     try:
         if CollectionLog(folder).versions():
@@ -270,7 +270,7 @@ def _without_table(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
     )
 
 
-def _differing(query: ResolvedQuery, folder: str, types: Mapping[str, str]) -> Diagnostic | None:
+def _column_mismatch(query: ResolvedQuery, folder: str, types: Mapping[str, str]) -> Diagnostic | None:
     """Return MZ230 for a table whose columns, of these types, don't include the declared ones."""
     stored = {name.lower(): type_ for name, type_ in types.items()}
     columns = record_columns(query.description.type, query.body)
@@ -299,8 +299,8 @@ def _differing(query: ResolvedQuery, folder: str, types: Mapping[str, str]) -> D
 def _unfit(query: ResolvedQuery, folder: str, table: DeltaTable) -> Sequence[Diagnostic]:
     """Return MZ230 for a table without the declared columns, or MZ228 for one without the change feed that a
     key needs."""
-    if differing := _differing(query, folder, whole_types(table)):
-        return [differing]
+    if mismatch := _column_mismatch(query, folder, whole_types(table)):
+        return [mismatch]
     if query.keys and table.metadata().configuration.get(_FEED) != "true":
         return [
             Diagnostic(

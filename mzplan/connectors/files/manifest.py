@@ -36,11 +36,11 @@ def listed(folder: str) -> tuple[int, list[str]]:
     log = open_list(folder)
     names = log.names()
     # A compacted entry contains its own files and those of all entries before it.
-    merged = max((int(n.removesuffix(COMPACT)) for n in names if n.endswith(COMPACT)), default=-1)
-    later = sorted(int(name) for name in names if name.isdecimal() and int(name) > merged)
-    entries = [f"{merged}{COMPACT}"] if merged >= 0 else []
+    compacted = max((int(n.removesuffix(COMPACT)) for n in names if n.endswith(COMPACT)), default=-1)
+    later = sorted(int(name) for name in names if name.isdecimal() and int(name) > compacted)
+    entries = [f"{compacted}{COMPACT}"] if compacted >= 0 else []
     files = [file for entry in [*entries, *map(str, later)] for file in files_of(log, entry) or ()]
-    return max([merged, *later]), files
+    return max([compacted, *later]), files
 
 
 def open_list(folder: str) -> Folder:

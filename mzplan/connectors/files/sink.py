@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.api.targets import Content, Recorded, unfit_target
-from mzplan.connectors.files.divisions import unfit_divisions
+from mzplan.connectors.files.content import FilesContent, FilesRecorded
 from mzplan.connectors.files.manifest import LOG
 from mzplan.connectors.files.parquet_types import unfit_files
-from mzplan.connectors.files.written import FilesContent, FilesRecorded
+from mzplan.connectors.files.partition_folders import unfit_partition_folders
 from mzplan.connectors.frames.metrics import with_count
 from mzplan.connectors.frames.partitions import as_stored
 from mzplan.connectors.network.aws_spark import use_s3
@@ -41,7 +41,7 @@ class FilesSink(SinkConnector):
         if format_ == "csv":
             diagnostics += _not_for_csv(query, outputs)
         if not diagnostics:
-            diagnostics += unfit_divisions(query, folder)
+            diagnostics += unfit_partition_folders(query, folder)
         if format_ == "parquet" and not diagnostics:
             diagnostics += unfit_files(query, folder, outputs)
         return Probe(diagnostics=tuple(diagnostics))
@@ -58,16 +58,16 @@ class FilesSink(SinkConnector):
         folder = folder_of(run.query)
         use_s3(rows.sparkSession, run.query, folder)
         if run.begins:
-            _make_free(rows.sparkSession, folder, run)
-        own = {name.lower(): name for name in rows.columns}
-        partitions = [own[name.lower()] for name in run.query.body.get("partition_by", ())]
+            _clear_folder(rows.sparkSession, folder, run)
+        names = {name.lower(): name for name in rows.columns}
+        partitions = [names[name.lower()] for name in run.query.body.get("partition_by", ())]
         rows = as_stored(rows.drop(POSITION), partitions)
         writer = with_count(rows).writeStream.format(run.query.body["format"]["type"])
         writer = writer.outputMode("append").option("header", "true").option("path", folder)
         return writer.partitionBy(*partitions)
 
 
-def _make_free(session: SparkSession, folder: str, run: SinkRun) -> None:
+def _clear_folder(session: SparkSession, folder: str, run: SinkRun) -> None:
     """Remove or refuse another query's files in this folder. Spark skips batches whose number is already in
     the list, so a new query would silently lose its first ones."""
     # Private attributes: PySpark has no public access to Hadoop's file systems with Spark's settings.

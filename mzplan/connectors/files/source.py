@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 _PLACE = "_mzplan_place"
 _ENDINGS = (".json", ".jsonl", ".csv", ".txt", ".parquet")
-_MOST_LOOKED_AT = 10_000  # files of a folder, at most
-_MOST_COMPARED = 100  # the files read last, at most
+_MAX_LISTED = 10_000  # files of a folder, at most
+_MAX_COMPARED = 100  # the files read last, at most
 _COARSEST = 1_000  # milliseconds: an object store counts a file's time in seconds
 # A file name, in a URI, that Spark takes as a pattern, whatever its options: it reads the step's other files
 # once more.
 _PATTERN = r"\*|%(?:5B|5D|7B|7D|3F|5C)"
-_SIGNS = frozenset("[]{}*?\\")
+_PATTERN_CHARACTERS = frozenset("[]{}*?\\")
 
 
 class FilesSource(SourceConnector):
@@ -65,7 +65,7 @@ class FilesSource(SourceConnector):
         A folder's only identity is the times of its files, which `check_position` compares.
         """
         folder = folder_of(query)
-        problems = folder_problems(query, folder) or _skipped(query, folder)
+        problems = folder_problems(query, folder) or _skipped_files(query, folder)
         return Probe(diagnostics=tuple(problems), upstream={"type": "files"})
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
@@ -77,18 +77,18 @@ class FilesSource(SourceConnector):
             with decoding("an offset"):
                 end = json.loads(position)
             log = query.checkpoint.log.files_read(None, end) if query.checkpoint is not None else {}
-            read = {
-                below: time
-                for path, time in islice(reversed(log.items()), _MOST_COMPARED)
-                if (below := _below(path, folder)) is not None
+            times_read = {
+                path_in_folder: time
+                for path, time in islice(reversed(log.items()), _MAX_COMPARED)
+                if (path_in_folder := _relative_path(path, folder)) is not None
             }
-            present = times_of(query, folder, list(read)) if read else {}
+            present = times_of(query, folder, list(times_read)) if times_read else {}
         except (OSError, MzplanError):  # the probe reports the folder's problem
             return None
-        again = [name for name, time in present.items() if time > read[name] + _COARSEST]
-        if not again or len(again) < len(present):
+        rewritten = [name for name, time in present.items() if time > times_read[name] + _COARSEST]
+        if not rewritten or len(rewritten) < len(present):
             return None
-        why = f"{route(query)}: written again after they were read: {listed(again, 'files')}"
+        why = f"{route(query)}: written again after they were read: {listed(rewritten, 'files')}"
         return another_upstream(query, "folder", why)
 
     def route(self, query: ResolvedQuery) -> str:
@@ -98,27 +98,31 @@ class FilesSource(SourceConnector):
         """Return the files that are gone. In a folder that was moved, compares names only."""
         log, folder = former.log, folder_of(query)
         end, _ = log.offset(log.newest())
-        read = log.files(None, end)
-        if not read:
+        paths_read = log.files(None, end)
+        if not paths_read:
             return None
         present = files_below(query, folder)
         names = {path.rpartition("/")[2] for path in present}
         gone = []
-        for path in read:
-            below = _below(path, folder)
-            if below not in present if below is not None else path.rpartition("/")[2] not in names:
-                gone.append(path if below is None else below)
+        for path in paths_read:
+            path_in_folder = _relative_path(path, folder)
+            if (
+                path_in_folder not in present
+                if path_in_folder is not None
+                else path.rpartition("/")[2] not in names
+            ):
+                gone.append(path if path_in_folder is None else path_in_folder)
         if not gone:
             return None
         where = f"{route(query)}: {listed(gone, 'files')}"
-        return Loss(lost=len(gone), read=len(read), unit="files", where=where)
+        return Loss(lost=len(gone), read=len(paths_read), unit="files", where=where)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         folder = folder_of(query)
         use_s3(spark, query, folder)
-        most = 1 if _holds_patterns(folder) else query.body["max_files_per_trigger"]
-        alone = most == 1 and not _is_planned_together(query.checkpoint)
-        return _rows(spark.readStream.option("maxFilesPerTrigger", most), folder, query, alone=alone)
+        limit = 1 if _holds_patterns(folder) else query.body["max_files_per_trigger"]
+        alone = limit == 1 and not _is_planned_together(query.checkpoint)
+        return _rows(spark.readStream.option("maxFilesPerTrigger", limit), folder, query, alone=alone)
 
     def migrate_checkpoint(self, earlier: Checkpoint, later: Checkpoint) -> None:
         """Copy the log of the files that were read, because a position is an entry of that log."""
@@ -147,7 +151,7 @@ def _holds_patterns(folder: str) -> bool:
     if local is None or not local.is_dir():
         return False
     with os.scandir(local) as entries:
-        return any(not _SIGNS.isdisjoint(entry.name) for entry in entries)
+        return any(not _PATTERN_CHARACTERS.isdisjoint(entry.name) for entry in entries)
 
 
 def _is_planned_together(checkpoint: Checkpoint | None) -> bool:
@@ -155,27 +159,27 @@ def _is_planned_together(checkpoint: Checkpoint | None) -> bool:
     is."""
     if checkpoint is None:
         return False
-    done, _ = checkpoint.log.offset(checkpoint.log.committed())
-    return len(checkpoint.log.files(done, {"logOffset": sys.maxsize})) > 1
+    committed, _ = checkpoint.log.offset(checkpoint.log.committed())
+    return len(checkpoint.log.files(committed, {"logOffset": sys.maxsize})) > 1
 
 
-def _skipped(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
+def _skipped_files(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
     """Return MZ214 for record files that Spark skips as hidden, as far as this machine sees them."""
     local = local_path(folder)
     if local is None:
         return []
     with os.scandir(local) as entries:
-        seen = (entry.name for entry in islice(entries, _MOST_LOOKED_AT))
-        names = sorted(x for x in seen if x.startswith(("_", ".")) and x.endswith(_ENDINGS))
+        all_names = (entry.name for entry in islice(entries, _MAX_LISTED))
+        names = sorted(x for x in all_names if x.startswith(("_", ".")) and x.endswith(_ENDINGS))
     if not names:
         return []
-    which = listed([one_line(name) for name in names], "files")
+    text = listed([one_line(name) for name in names], "files")
     return [
         Diagnostic(
             severity="warning",
             code="MZ214",
             summary=f"{query.address} skips files of {folder}",
-            detail=f"{route(query)}: {which}. Spark never reads a file whose name begins with _ or .",
+            detail=f"{route(query)}: {text}. Spark never reads a file whose name begins with _ or .",
             hint="rename them, if their rows are to be read.",
             address=query.address,
         )
@@ -190,14 +194,14 @@ def _rows(reader: Any, place: str | list[str], query: ResolvedQuery, *, alone: b
     columns = record_columns(query.description.type, body)
     match format_["type"]:
         case "csv":  # read by Spark, because only it knows a file's first line
-            options, written = csv_options(format_), written_as(format_)
+            options, raw_format = csv_options(format_), written_as(format_)
             # A header with other names, or in another order, is an error.
             heading = {"header": str(format_["header"]).lower(), "enforceSchema": "false"}
             options["multiLine"] = "true"  # a line break within quotes belongs to the field
-            reader = reader.format("csv").schema(f"{parsed_ddl(columns, written)}, {CORRUPT} STRING")
+            reader = reader.format("csv").schema(f"{parsed_ddl(columns, raw_format)}, {CORRUPT} STRING")
             records = _records(reader.options(**options, **heading).load(place), row_clock(), alone)
-            parsed = already_columns(columns, CORRUPT, options, written)
-            return checked(records, parsed, columns, on_error)
+            parser = already_columns(columns, CORRUPT, options, raw_format)
+            return checked(records, parser, columns, on_error)
         case "parquet":
             reader = reader.format("parquet").schema(ddl(columns))
             records = _records(reader.load(place), "_metadata.row_index", alone)
@@ -249,12 +253,14 @@ class FilesAdoption:
         if set(position) != {"logOffset"}:
             yield "It does not read a folder of files."
             return
-        strange = next((path for path in files_read(left) if _below(path, folder or "") is None), None)
-        if strange is not None:
-            yield f"It has read {strange}, which is not below the source's folder, {folder}."
+        outside = next(
+            (path for path in files_read(left) if _relative_path(path, folder or "") is None), None
+        )
+        if outside is not None:
+            yield f"It has read {outside}, which is not below the source's folder, {folder}."
 
 
-def _below(path: str, folder: str) -> str | None:
+def _relative_path(path: str, folder: str) -> str | None:
     """Return the path relative to the folder, or None if it lies elsewhere."""
     local, local_folder = local_path(path), local_path(folder)
     if local is not None and local_folder is not None:

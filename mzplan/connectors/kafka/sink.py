@@ -21,10 +21,10 @@ from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.kafka.client import ClusterError
+from mzplan.connectors.kafka.content import KafkaContent, KafkaRecorded
 from mzplan.connectors.kafka.options import route, writer_options
 from mzplan.connectors.kafka.probe import KafkaProbe, is_compacted
 from mzplan.connectors.kafka.transactional_writer import TransactionalWriter, compare_target
-from mzplan.connectors.kafka.written import KafkaContent, KafkaRecorded
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.columns import CHANGE, DELETE, POSITION

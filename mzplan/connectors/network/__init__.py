@@ -45,8 +45,8 @@ def _reach(query: ResolvedQuery) -> None:
 def _aws_servers(body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the servers of an aws connection: its own object store. Without one, or with a role to assume,
     also AWS itself."""
-    own = (server_of_url(body["endpoint"]),) if "endpoint" in body else ()
-    return own if own and "role_arn" not in body else (*own, "amazonaws.com:443")
+    own_servers = (server_of_url(body["endpoint"]),) if "endpoint" in body else ()
+    return own_servers if own_servers and "role_arn" not in body else (*own_servers, "amazonaws.com:443")
 
 
 def _ssh_servers(body: Mapping[str, Any]) -> tuple[str, ...]:

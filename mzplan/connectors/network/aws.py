@@ -87,8 +87,8 @@ def java_kafka_options(aws: ResolvedConnection) -> dict[str, str]:
     """Return the options of Java's Kafka client for a cluster with IAM sign-in. Raises MzplanError MZ130."""
     body = aws.body
     if "access_key_id" in body and "role_arn" not in body:
-        raise _key_alone(aws)
-    words = {
+        raise _key_without_role(aws)
+    options = {
         "awsRoleArn": body.get("role_arn"),
         "awsRoleSessionName": _SESSION if "role_arn" in body else None,
         "awsStsRegion": body.get("region") if "role_arn" in body else None,
@@ -96,11 +96,11 @@ def java_kafka_options(aws: ResolvedConnection) -> dict[str, str]:
         "awsRoleSecretAccessKey": body.get("secret_access_key"),
         "awsRoleSessionToken": body.get("session_token"),
     }
-    given = "".join(f' {name}="{escaped(value)}"' for name, value in words.items() if value)
+    text = "".join(f' {name}="{escaped(value)}"' for name, value in options.items() if value)
     return {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "AWS_MSK_IAM",
-        "sasl.jaas.config": f"{_LOGIN} required{given};",
+        "sasl.jaas.config": f"{_LOGIN} required{text};",
         "sasl.client.callback.handler.class": _HANDLER,
     }
 
@@ -189,7 +189,7 @@ def escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
 
 
-def _key_alone(aws: ResolvedConnection) -> MzplanError:
+def _key_without_role(aws: ResolvedConnection) -> MzplanError:
     return error(
         "MZ130",
         f"{aws.address} can't be used for Kafka as it is",

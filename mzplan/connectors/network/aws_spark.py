@@ -84,15 +84,15 @@ def _java_of(session: Any) -> tuple[Any, Any]:
 
 def _missing_packages(query: ResolvedQuery) -> MzplanError:
     link = query.link
-    named, excluded = resource_kind("connection", link.type).packages(link.body)
-    wanted = installed_line().fitting(named)
+    packages, excluded = resource_kind("connection", link.type).packages(link.body)
+    jars = installed_line().fitting(packages)
     leave_out = f" --conf spark.jars.excludes={','.join(excluded)}" if excluded else ""
     return error(
         "MZ129",
         f"Spark runs without the jars that {link.address} needs",
-        f"They are {', '.join(wanted)}; Spark takes jars only when it starts.",
+        f"They are {', '.join(jars)}; Spark takes jars only when it starts.",
         "restart the runner: mzplan down, then mzplan apply; for spark-submit, add "
-        f"--packages {','.join(wanted)}{leave_out}",
+        f"--packages {','.join(jars)}{leave_out}",
         address=query.address,
         kind="unfit",
     )

@@ -70,7 +70,7 @@ def files_below(query: ResolvedQuery, folder: str) -> frozenset[str]:
     try:
         return frozenset(bounded(look))
     except (OSError, TimeoutError, ValueError) as problem:
-        raise MzplanError(_unreached(query, folder, problem)) from None
+        raise MzplanError(_unreachable(query, folder, problem)) from None
 
 
 def times_of(query: ResolvedQuery, folder: str, names: Sequence[str]) -> dict[str, int]:
@@ -82,12 +82,12 @@ def times_of(query: ResolvedQuery, folder: str, names: Sequence[str]) -> dict[st
         return list(system.get_file_info([f"{path.rstrip('/')}/{name}" for name in names]))
 
     try:
-        found = bounded(look)
+        infos = bounded(look)
     except (OSError, TimeoutError, ValueError) as problem:
-        raise MzplanError(_unreached(query, folder, problem)) from None
+        raise MzplanError(_unreachable(query, folder, problem)) from None
     return {
         name: info.mtime_ns // 1_000_000
-        for name, info in zip(names, found, strict=True)
+        for name, info in zip(names, infos, strict=True)
         if info.mtime_ns is not None
     }
 
@@ -150,7 +150,7 @@ def _remote_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
     try:
         bounded(look)
     except (OSError, TimeoutError, ValueError) as problem:
-        return [_unreached(query, folder, problem)]
+        return [_unreachable(query, folder, problem)]
     return []
 
 
@@ -161,7 +161,7 @@ def _file_system(query: ResolvedQuery, folder: str) -> tuple[Any, str]:
     return file_system(folder)
 
 
-def _unreached(query: ResolvedQuery, folder: str, problem: Exception) -> Diagnostic:
+def _unreachable(query: ResolvedQuery, folder: str, problem: Exception) -> Diagnostic:
     why = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
     return _problem(query, folder, f"{folder} can't be reached", f"{why}; check path and credentials.")
 

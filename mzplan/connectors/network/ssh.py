@@ -56,14 +56,14 @@ Way = tuple[Hop, ...]
 
 class TunnelError(Exception):
     """Raised if the way is blocked, at `hop`, for the reason `why`. `target` means that the last hop can't
-    reach the target. `shown` is the untrusted public key that a server showed."""
+    reach the target. `shown_key` is the untrusted public key that a server showed."""
 
-    def __init__(self, hop: Hop, why: Why, text: str, shown: str = ""):
+    def __init__(self, hop: Hop, why: Why, text: str, shown_key: str = ""):
         super().__init__(f"can't connect through {hop.name} ({hop.host}:{hop.port}): {text}")
-        self.hop, self.why, self.text, self.shown = hop, why, text, shown
+        self.hop, self.why, self.text, self.shown_key = hop, why, text, shown_key
 
     def __reduce__(self) -> Any:
-        return type(self), (self.hop, self.why, self.text, self.shown)
+        return type(self), (self.hop, self.why, self.text, self.shown_key)
 
 
 class Forwards:
@@ -131,7 +131,7 @@ class Forwards:
             forward = self._forwards[way, host, port] = _Forward(line, host, port)
         forward.users += 1
         try:
-            await forward.line.connected()
+            await forward.line.connect()
             await forward.listen()
         except BaseException:
             forward.release()
@@ -165,7 +165,7 @@ class _Line:
         self._connections: list[Any] = []
         self._making = asyncio.Lock()
 
-    async def connected(self) -> Any:
+    async def connect(self) -> Any:
         """Return the connection to the last hop. Raises TunnelError."""
         async with self._making:
             if not self._connections or any(connection.is_closed() for connection in self._connections):
@@ -185,7 +185,7 @@ class _Line:
 
         hop = self._way[-1]
         for attempt in (1, 2):
-            connection = await self.connected()
+            connection = await self.connect()
             try:
                 opening = connection.open_connection(host, port, encoding=None)
                 channel: tuple[Any, Any] = await asyncio.wait_for(opening, OPEN_TIMEOUT_S)
@@ -217,7 +217,7 @@ class _Forward:
         self.problem: TunnelError | None = None
         self._target = (host, port)
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._starting = asyncio.Lock()
 
     @property
@@ -235,29 +235,29 @@ class _Forward:
         self.used_at = time.monotonic()
 
     def is_idle(self) -> bool:
-        return not self.users and not self._open and time.monotonic() - self.used_at > IDLE_S
+        return not self.users and not self._tasks and time.monotonic() - self.used_at > IDLE_S
 
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for task in self._open:
+        for task in self._tasks:
             task.cancel()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._open.add(task)
+        self._tasks.add(task)
         try:
             far_reader, far_writer = await self.line.open(*self._target)
             self.problem = None
-            await _both(_pump(reader, far_writer), _pump(far_reader, writer))
+            await _relay(_pump(reader, far_writer), _pump(far_reader, writer))
             far_writer.close()
         except TunnelError as problem:
             self.problem = problem
         except asyncio.CancelledError:
             pass  # the forward was closed
         finally:
-            self._open.discard(task)
+            self._tasks.discard(task)
             self.used_at = time.monotonic()
             writer.close()
 
@@ -266,11 +266,11 @@ async def _connect(hop: Hop, outer: Any) -> Any:
     """Return a connection to the hop, through `outer` if there is one. Raises TunnelError."""
     import asyncssh
 
-    shown: list[str] = []
+    shown_keys: list[str] = []
 
     class Client(asyncssh.SSHClient):
         def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
-            shown.append(key.export_public_key().decode().strip())
+            shown_keys.append(key.export_public_key().decode().strip())
             return False  # called only for a key that isn't trusted
 
     keys = _private_keys(hop)
@@ -298,7 +298,7 @@ async def _connect(hop: Hop, outer: Any) -> Any:
     try:
         return await asyncio.wait_for(connecting, OPEN_TIMEOUT_S)
     except asyncssh.HostKeyNotVerifiable as problem:
-        raise TunnelError(hop, "host-key", problem.reason, shown[0] if shown else "") from None
+        raise TunnelError(hop, "host-key", problem.reason, shown_keys[0] if shown_keys else "") from None
     except asyncssh.PermissionDenied:
         which = f"none of its {len(keys)} keys lets" if len(keys) > 1 else "its key does not let"
         raise TunnelError(hop, "refused", f"{which} user {hop.user} in") from None
@@ -362,7 +362,7 @@ def _reason(problem: OSError) -> str:
 
 async def _pump(reader: Any, writer: Any) -> None:
     """Copy until one side ends, then end the other side."""
-    with contextlib.suppress(OSError, EOFError, *_lost()):
+    with contextlib.suppress(OSError, EOFError, *_connection_errors()):
         while data := await reader.read(_CHUNK):
             writer.write(data)
             await writer.drain()
@@ -370,20 +370,20 @@ async def _pump(reader: Any, writer: Any) -> None:
             writer.write_eof()
 
 
-def _lost() -> tuple[type[Exception], ...]:
+def _connection_errors() -> tuple[type[Exception], ...]:
     import asyncssh
 
     return (asyncssh.Error,)
 
 
-async def _both(there: Awaitable[None], back: Awaitable[None]) -> None:
+async def _relay(outbound: Awaitable[None], inbound: Awaitable[None]) -> None:
     """Wait until the far side has ended. If the near side ends first, wait for the rest of the far side's
     data."""
-    going = asyncio.ensure_future(there)
+    sending = asyncio.ensure_future(outbound)
     try:
-        await back
+        await inbound
     finally:
-        going.cancel()
+        sending.cancel()
 
 
 def forwarding(way: Way, host: str, port: int) -> Callable[[], AbstractContextManager[int]]:

@@ -47,7 +47,7 @@ def through_tunnel(
     if ROLE not in connection.connections:
         yield None
         return
-    with _opened(_way(connection.connections[ROLE], directory), host, port, address) as local:
+    with _open_forward(_way(connection.connections[ROLE], directory), host, port, address) as local:
         yield local
 
 
@@ -77,12 +77,12 @@ def tunnel_elsewhere(
 def reach(tunnel: ResolvedConnection, directory: str, address: Address) -> None:
     """Log in to an ssh-tunnel connection's server, and do nothing else. Raises MzplanError."""
     # Whether anything listens at the far end doesn't matter.
-    with _opened(_way(tunnel, directory), LOOPBACK, 1, address):
+    with _open_forward(_way(tunnel, directory), LOOPBACK, 1, address):
         pass
 
 
 @contextlib.contextmanager
-def _opened(way: Way, host: str, port: int, address: Address) -> Iterator[int]:
+def _open_forward(way: Way, host: str, port: int, address: Address) -> Iterator[int]:
     """Open a local port that forwards there. Raises MzplanError about `address`."""
     with contextlib.ExitStack() as stack:
         try:
@@ -173,7 +173,7 @@ def _diagnostic(problem: TunnelError, address: Address) -> Diagnostic:
     values = {
         "name": hop.name,
         "connection": hop.name.partition(".")[2],
-        "text": f"It shows {problem.shown}" if problem.shown else problem.text,
+        "text": f"It shows {problem.shown_key}" if problem.shown_key else problem.text,
     }
     code, summary, detail, hint = (text.format(**values) for text in _PROBLEMS[problem.why])
     return Diagnostic(

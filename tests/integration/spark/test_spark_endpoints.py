@@ -223,7 +223,7 @@ def test_an_output_gets_the_same_rows_in_the_same_parts_again(
     lab: Lab, tmp_path: Path, parallelism: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(
-        lab.executor._connectors._made, ("sink", "console"), EndpointSink(Parts(tmp_path, parallelism))
+        lab.executor._connectors._by_type, ("sink", "console"), EndpointSink(Parts(tmp_path, parallelism))
     )
     source = lab.source("local", None, schema=COLUMNS)
     sink = lab.sink(source, "console", None, select=["id", "id * 2 AS twice"])

@@ -375,7 +375,7 @@ def test_a_step_in_a_connectors_target_is_finished_as_it_began(
         def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
             return EndpointSink(factories[str(run.query.address)]).write(rows, run)
 
-    monkeypatch.setitem(lab.executor._connectors._made, ("sink", "console"), Ours(sqlite))
+    monkeypatch.setitem(lab.executor._connectors._by_type, ("sink", "console"), Ours(sqlite))
     crashes = Crashes(lab, source, sinks)
     # One that is killed in the middle of its step, of which a part is there.
     torn.dies = True

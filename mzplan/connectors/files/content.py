@@ -48,9 +48,11 @@ class FilesContent(Content):
         self.frontier, files = listed(folder)
         presence = {file: is_there(file) for file in files}
         self._files = [file for file, exists in presence.items() if exists]
-        gone = [file for file, exists in presence.items() if not exists]
+        missing = [file for file, exists in presence.items() if not exists]
         self.unseen = (
-            [f"{len(gone)} of {len(files)} listed files are gone, the first is {gone[0]}"] if gone else []
+            [f"{len(missing)} of {len(files)} listed files are gone, the first is {missing[0]}"]
+            if missing
+            else []
         )
         if self.frontier < 0:
             raise incomparable(query, f"{folder} has no {LOG}, the list of files.", "has the sink run yet?")
@@ -121,15 +123,15 @@ class FilesRecorded(Recorded):
         self._log = open_list(folder_of(query))
 
     def step(self, step: Step) -> Written | None:
-        listed = files_of(self._log, str(step))
-        if listed is None:
-            listed = self._newest_of(step)
-        if listed is None:
+        files = files_of(self._log, str(step))
+        if files is None:
+            files = self._newest_of(step)
+        if files is None:
             return None
         if self._format != "parquet":
-            return Written(rows=sum(_count(file, self._format) for file in listed))
+            return Written(rows=sum(_count(file, self._format) for file in files))
         is_known = len(self._types) == len(self.partitions)
-        written = held((file, self._values(file) if is_known else {}) for file in listed)
+        written = held((file, self._values(file) if is_known else {}) for file in files)
         return written if is_known else Written(rows=written.rows)
 
     def _values(self, file: str) -> dict[str, Scalar[Any]]:
@@ -143,16 +145,16 @@ class FilesRecorded(Recorded):
 
     def _newest_of(self, step: Step) -> list[str] | None:
         """Return the files of a step whose entry is compacted: the files that no earlier entry has."""
-        merged = files_of(self._log, f"{step}{COMPACT}")
-        before: set[str] = set()
+        own_files = files_of(self._log, f"{step}{COMPACT}")
+        earlier_files: set[str] = set()
         for earlier in range(step - 1, -1, -1):
-            known, plain = (files_of(self._log, f"{earlier}{end}") for end in (COMPACT, ""))
-            before.update(known or plain or ())
-            if known is not None:
+            compacted, plain = (files_of(self._log, f"{earlier}{end}") for end in (COMPACT, ""))
+            earlier_files.update(compacted or plain or ())
+            if compacted is not None:
                 break
             if plain is None:
                 return None
-        return [file for file in merged if file not in before] if merged is not None else None
+        return [file for file in own_files if file not in earlier_files] if own_files is not None else None
 
 
 def _count(file: str, format_: str) -> int:
