@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.formats.records import LEFT_OUT
+from mzplan.connectors.formats.records import SKIPPED
 from mzplan.model.times import instant
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def _watermark(event_time: dict[str, Any]) -> float | None:
 
 def _left_out(data: dict[str, Any]) -> int:
     """Return how many malformed records a micro-batch skipped."""
-    return int(((data.get("observedMetrics") or {}).get(LEFT_OUT) or {}).get("records") or 0)
+    return int(((data.get("observedMetrics") or {}).get(SKIPPED) or {}).get("records") or 0)
 
 
 def _lag(sources: list[dict[str, Any]]) -> int | None:

@@ -79,7 +79,7 @@ def source_writer(
                 guard(step)
             if letters is None:
                 return write_rows(batch, step)
-            with letters.apart(batch, step) as good:
+            with letters.split_off(batch, step) as good:
                 return write_rows(good, step)
         except BaseException as problem:
             fail(problem)

@@ -19,7 +19,7 @@ from mzplan.connectors.api.upstreams import another_upstream, begin_anew
 from mzplan.connectors.delta.column_types import holds, whole_types
 from mzplan.connectors.delta.losses import rows_gone
 from mzplan.connectors.delta.table import open_table
-from mzplan.connectors.formats.parsers import already_columns
+from mzplan.connectors.formats.parsers import column_parser
 from mzplan.connectors.formats.records import MARK, Records, checked
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.changes import CHANGE_FEED, exists_after, with_change
@@ -175,7 +175,7 @@ class DeltaSource(SourceConnector):
         file = _file_below(uri_of(spark, folder), folder)
         rows = table.select(*values, _place(file, is_feed=bool(query.keys)).alias(_PLACE))
         records = Records(rows=rows, value="value", position=f.col(_PLACE), where=_where)
-        checked_rows = checked(records, already_columns(columns, None, {}), columns, body["on_error"])
+        checked_rows = checked(records, column_parser(columns, None, {}), columns, body["on_error"])
         return with_change(checked_rows, "is_there") if query.keys else checked_rows
 
 

@@ -16,10 +16,10 @@ from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream
 from mzplan.connectors.formats.parsers import (
     CORRUPT,
-    already_columns,
+    column_parser,
     csv_options,
     parsed_ddl,
-    written_as,
+    raw_format_of,
 )
 from mzplan.connectors.formats.records import MALFORMED, MARK, Records, checked, parse_records
 from mzplan.connectors.frames import functions as f
@@ -194,18 +194,18 @@ def _rows(reader: Any, place: str | list[str], query: ResolvedQuery, *, alone: b
     columns = record_columns(query.description.type, body)
     match format_["type"]:
         case "csv":  # read by Spark, because only it knows a file's first line
-            options, raw_format = csv_options(format_), written_as(format_)
+            options, raw_format = csv_options(format_), raw_format_of(format_)
             # A header with other names, or in another order, is an error.
             heading = {"header": str(format_["header"]).lower(), "enforceSchema": "false"}
             options["multiLine"] = "true"  # a line break within quotes belongs to the field
             reader = reader.format("csv").schema(f"{parsed_ddl(columns, raw_format)}, {CORRUPT} STRING")
             records = _records(reader.options(**options, **heading).load(place), row_clock(), alone)
-            parser = already_columns(columns, CORRUPT, options, raw_format)
+            parser = column_parser(columns, CORRUPT, options, raw_format)
             return checked(records, parser, columns, on_error)
         case "parquet":
             reader = reader.format("parquet").schema(ddl(columns))
             records = _records(reader.load(place), "_metadata.row_index", alone)
-            return checked(records, already_columns(columns, None, {}), columns, on_error)
+            return checked(records, column_parser(columns, None, {}), columns, on_error)
         case type_:
             records = _records(reader.format("text").load(place), row_clock(), alone)
             if type_ == "json":  # a blank line is not a record

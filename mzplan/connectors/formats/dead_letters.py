@@ -42,16 +42,16 @@ class DeadLetters:
     """The dead letters of one source, in one run of its query.
 
     - `send`: sends letters to a topic, as columns `key`, `value` and `headers`.
-    - `counted`: receives the number of letters in a step, after they are stored.
+    - `on_stored`: receives the number of letters in a step, after they are stored.
     """
 
     query: ResolvedQuery
     send: Callable[[DataFrame], None]
-    counted: Callable[[int], None]
+    on_stored: Callable[[int], None]
     _may_repeat: bool = True
 
     @contextmanager
-    def apart(self, batch: DataFrame, step: int) -> Iterator[DataFrame]:
+    def split_off(self, batch: DataFrame, step: int) -> Iterator[DataFrame]:
         """Store the malformed records of a micro-batch, and yield the rows of the other records. If the step
         runs again, a table still has each letter once; a topic may have it twice."""
         # Read and parsed once, so that both parts agree even if a schema is registered in between.
@@ -61,7 +61,7 @@ class DeadLetters:
             count = bad.count()
             if count:
                 self._keep(bad, step)
-                self.counted(count)
+                self.on_stored(count)
             self._may_repeat = False
             yield batch.where(f"{DEAD} IS NULL").drop(DEAD)
         finally:
@@ -99,8 +99,8 @@ def ensure_table(session: SparkSession, folder: str) -> str:
 
 def letters_of(query: ResolvedQuery, table: DataFrame) -> DataFrame:
     """Return the letters that a source's query has kept from the topic that it reads now."""
-    own = (f.col("query") == query.description.id) & (f.col("topic") == query.body["topic"])
-    return table.where(own)
+    is_own = (f.col("query") == query.description.id) & (f.col("topic") == query.body["topic"])
+    return table.where(is_own)
 
 
 def records_of(letters: DataFrame) -> DataFrame:
@@ -121,9 +121,9 @@ def records_of(letters: DataFrame) -> DataFrame:
 def remove(letters: DataFrame, table: str) -> None:
     """Delete letters from their table (its name in SQL), in one commit."""
     letters.createOrReplaceTempView(_REMOVED)
-    same = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in ("query", *RECORD))
+    matches_letter = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in ("query", *RECORD))
     letters.sparkSession.sql(
-        f"MERGE INTO {table} AS t USING {_REMOVED} AS s ON {same} WHEN MATCHED THEN DELETE"
+        f"MERGE INTO {table} AS t USING {_REMOVED} AS s ON {matches_letter} WHEN MATCHED THEN DELETE"
     )
 
 
@@ -133,7 +133,7 @@ def folder_of(query: ResolvedQuery) -> str | None:
     return absolute(query.directory, path) if path is not None else None
 
 
-def named(query: ResolvedQuery, topic: Callable[[str], LineageName]) -> tuple[LineageName, ...]:
+def lineage_names(query: ResolvedQuery, topic: Callable[[str], LineageName]) -> tuple[LineageName, ...]:
     """Return where a source's dead letters go, or () if it keeps none."""
     place = query.body.get("dead_letter")
     if query.body.get("on_error") != WORD or not place:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
 
-_OP, _KEPT = "_mzplan_op", "_mzplan_before"
-_OPENED, _MOVED = "_mzplan_opened", "_mzplan_moved"
+_OP, _HAS_BEFORE = "_mzplan_op", "_mzplan_before"
+_ENVELOPE, _IS_MOVED = "_mzplan_opened", "_mzplan_moved"
 _OPS = ("c", "u", "r", "d")
 # Debezium's placeholder for a value that PostgreSQL didn't send: the value is stored out of line, and an
 # update of its row didn't change it. It is text; for bytes written as text, it is base64 or digits; for an
@@ -70,14 +70,14 @@ def without_tombstones(rows: DataFrame) -> DataFrame:
     return rows.where("value IS NOT NULL")
 
 
-def opened(rows: DataFrame, columns: Sequence[Column], written: str) -> DataFrame:
+def with_envelope(rows: DataFrame, columns: Sequence[Column], written: str) -> DataFrame:
     """Return JSON records with an added column for their envelope's content. It is a column because Spark
     would evaluate an expression, and parse the record, at each use."""
     *states, op = members(columns)
     inner = f"{parsed_ddl(states, written)}, {ddl([op])}"
     text = f.concat(f.lit(BEFORE), f.col("value").cast("string"), f.lit("}"))
     whole = f"{RECORD} STRUCT<{inner}, payload STRUCT<{inner}>>, {CORRUPT} STRING"
-    return rows.select("*", f.from_json(text, whole, STRICT).alias(_OPENED))
+    return rows.select("*", f.from_json(text, whole, STRICT).alias(_ENVELOPE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,8 @@ class Debezium(Envelope):
     """The envelope `debezium`.
 
     - `row`: the columns in the records.
-    - `avro`: whether the records are DECODED; otherwise they are `opened`. Both are `split` afterwards.
+    - `avro`: whether the records are DECODED; otherwise they come from `with_envelope`. Both are `split`
+      afterwards.
     - `written`: see ParsedRecord.
     """
 
@@ -97,16 +98,18 @@ class Debezium(Envelope):
         """Return the records, and for each update that changes the key also a delete of the old row. Debezium
         itself does this only for a change of the primary key."""
         if not self.columns:
-            return rows.select("*", f.lit(False).alias(_MOVED))
+            return rows.select("*", f.lit(False).alias(_IS_MOVED))
         before, after = self._member("before"), self._member("after")
-        pairs = [(self._of(before, column), self._of(after, column)) for column in self.columns]
+        pairs = [
+            (self._exact_value(before, column), self._exact_value(after, column)) for column in self.columns
+        ]
         is_moved, differs = self._member("op") == "u", f.lit(False)
         for old, new in pairs:
             is_moved, differs = is_moved & old.isNotNull() & new.isNotNull(), differs | (old != new)
         twice, once = f.array(f.lit(True), f.lit(False)), f.array(f.lit(False))
-        return rows.select("*", f.explode(f.when(is_moved & differs, twice).otherwise(once)).alias(_MOVED))
+        return rows.select("*", f.explode(f.when(is_moved & differs, twice).otherwise(once)).alias(_IS_MOVED))
 
-    def _of(self, row: Expression, column: Column) -> Expression:
+    def _exact_value(self, row: Expression, column: Column) -> Expression:
         """Return a column of the row before or after the change."""
         return exactly(row.getField(column.name), column, self.written)
 
@@ -114,7 +117,10 @@ class Debezium(Envelope):
         """Return the parser of the changed row: the row before a delete, otherwise the row after the
         change."""
         row = f.when(self._op() == "d", self._member("before")).otherwise(self._member("after")).alias(RECORD)
-        nothing = (f.col(f"j.{RECORD}").isNull(), f.concat(f.lit("its op is "), f.col(_OP), f.lit(_WITHOUT)))
+        without_row = (
+            f.col(f"j.{RECORD}").isNull(),
+            f.concat(f.lit("its op is "), f.col(_OP), f.lit(_WITHOUT_ROW)),
+        )
         if self.avro:
             why = f.col("j.e")
             return ParsedRecord(
@@ -125,7 +131,7 @@ class Debezium(Envelope):
                 given=lambda column: f.lit(None).cast("string"),
                 inner=RECORD,
                 needs_value=False,
-                reasons=((why.isNotNull(), why), *_wrong_ops(), nothing),
+                reasons=((why.isNotNull(), why), *_wrong_ops(), without_row),
             )
         wrapped = f.col(f"j.{CORRUPT}")
         source = f.substring(wrapped, f.lit(len(BEFORE) + 1), f.length(wrapped) - f.lit(len(BEFORE) + 1))
@@ -135,7 +141,7 @@ class Debezium(Envelope):
             return f.coalesce(*(f.get_json_object(source, place) for place in places))
 
         return ParsedRecord(
-            record=f.struct(row, f.col(f"{_OPENED}.{CORRUPT}").alias(CORRUPT)),
+            record=f.struct(row, f.col(f"{_ENVELOPE}.{CORRUPT}").alias(CORRUPT)),
             text=f.col("value").cast("string"),
             broken=wrapped.isNotNull(),
             source=source,
@@ -146,31 +152,33 @@ class Debezium(Envelope):
             reasons=(
                 (wrapped.isNotNull() & f.get_json_object(source, "$").isNull(), "the record is not JSON"),
                 *_wrong_ops(),
-                nothing,
+                without_row,
             ),
         )
 
     def given(self) -> list[Expression]:
-        kept = self._member("before").isNotNull()
-        expressions = [self._op().alias(_OP), kept.alias(_KEPT)]
+        has_before = self._member("before").isNotNull()
+        expressions = [self._op().alias(_OP), has_before.alias(_HAS_BEFORE)]
         if self.columns:
-            expressions.append(f.when((self._op() == "d") & ~kept, self._key()).alias(KEY))
+            expressions.append(f.when((self._op() == "d") & ~has_before, self._key()).alias(KEY))
         return expressions
 
     @property
     def names(self) -> list[str]:
-        return [_OP, _KEPT, KEY] if self.columns else [_OP, _KEPT]
+        return [_OP, _HAS_BEFORE, KEY] if self.columns else [_OP, _HAS_BEFORE]
 
     def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
         """Return whether a record can't be used. A delete needs only its key: its other columns may be NULL
         although declared NOT NULL (PostgreSQL's REPLICA IDENTITY DEFAULT)."""
-        keyless = self.lacks_beside(beside)
-        lacks = self._lacks_key() if self.avro else f.col("u") | self._lacks_key()
+        is_included_key_missing = self.is_included_key_missing(beside)
+        is_key_missing = self._is_key_missing() if self.avro else f.col("u") | self._is_key_missing()
         usable = f.coalesce(f.col(_OP).isin(*_OPS), f.lit(False))
         is_delete = f.coalesce(f.col(_OP) == "d", f.lit(False))
         for unknown in self._unknown().values():
             broken = broken | unknown
-        return ~usable | f.when(is_delete, lacks | keyless).otherwise(broken | keyless)
+        return ~usable | f.when(is_delete, is_key_missing | is_included_key_missing).otherwise(
+            broken | is_included_key_missing
+        )
 
     def reason(self, otherwise: Expression) -> Expression:
         unknown = self._unknown()
@@ -186,7 +194,7 @@ class Debezium(Envelope):
             return otherwise
         names = ", ".join(column.name for column in self.columns)
         text = f"it is a delete, and neither the row before it nor the record's key says {names}"
-        return f.when(self.deletes() & self._lacks_key(), f.lit(text)).otherwise(otherwise)
+        return f.when(self.deletes() & self._is_key_missing(), f.lit(text)).otherwise(otherwise)
 
     def _unknown(self) -> dict[str, Expression]:
         """Return, by column name, whether the column holds Debezium's placeholder."""
@@ -201,21 +209,21 @@ class Debezium(Envelope):
         return f.col(_OP) == "d"
 
     def is_by_key(self) -> Expression:
-        return self.deletes() & ~f.col(_KEPT)
+        return self.deletes() & ~f.col(_HAS_BEFORE)
 
-    def _lacks_key(self) -> Expression:
+    def _is_key_missing(self) -> Expression:
         """Return whether both the row and the record's key are missing a key column."""
         values = (self.own(column, f.col(f"j.{RECORD}.{quoted(column.name)}")) for column in self.columns)
         return reduce(or_, (value.isNull() for value in values), f.lit(False))
 
     def _op(self) -> Expression:
-        return f.when(f.col(_MOVED), f.lit("d")).otherwise(self._member("op"))
+        return f.when(f.col(_IS_MOVED), f.lit("d")).otherwise(self._member("op"))
 
     def _member(self, name: str) -> Expression:
         if self.avro:
             return f.col(f"{DECODED}.{RECORD}.{name}")
-        payload = f.col(f"{_OPENED}.{RECORD}.payload")
-        plain = f.col(f"{_OPENED}.{RECORD}.{name}")
+        payload = f.col(f"{_ENVELOPE}.{RECORD}.payload")
+        plain = f.col(f"{_ENVELOPE}.{RECORD}.{name}")
         return f.when(payload.isNotNull(), payload.getField(name)).otherwise(plain)
 
     def _key(self) -> Expression:
@@ -228,7 +236,9 @@ class Debezium(Envelope):
         inside = f.from_json(text, f"payload STRUCT<{columns}>").getField("payload")
         return f.struct(
             *(
-                f.coalesce(self._of(inside, column), self._of(direct, column)).alias(column.name)
+                f.coalesce(self._exact_value(inside, column), self._exact_value(direct, column)).alias(
+                    column.name
+                )
                 for column in self.columns
             )
         )
@@ -251,7 +261,7 @@ def _is_placeholder(value: Expression, type_: str) -> Expression | None:
     return None
 
 
-_WITHOUT = ", and it has no row of it"
+_WITHOUT_ROW = ", and it has no row of it"
 _UNKNOWN = "Debezium was not told the value of "
 _FULL = ", which the update left as it was: ALTER TABLE … REPLICA IDENTITY FULL has PostgreSQL tell it"
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 KEY = "_mzplan_key"
-_GONE, _WIRE = "_mzplan_gone", "_mzplan_wire"
-_OTHER = ": it begins with a schema's id, as the keys of a schema registry do. Is key_format right?"
+_IS_TOMBSTONE, _IS_FRAMED = "_mzplan_gone", "_mzplan_wire"
+_FRAMED_KEY = ": it begins with a schema's id, as the keys of a schema registry do. Is key_format right?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Envelope(ABC):
         """Return the value of `_change`."""
         return f.when(self.deletes(), f.lit(DELETE)).otherwise(f.lit(UPSERT)).alias(CHANGE)
 
-    def lacks_beside(self, beside: dict[str, Expression]) -> Expression:
+    def is_included_key_missing(self, beside: dict[str, Expression]) -> Expression:
         """Return whether a key column that comes with the record has no value."""
         return reduce(or_, (beside[name].isNull() for name in self.beside), f.lit(False))
 
@@ -100,45 +100,47 @@ class Tombstones(Envelope):
     format: str = "text"
 
     def given(self) -> list[Expression]:
-        gone = self.value.isNull()
-        expressions = [gone.alias(_GONE)]
+        is_tombstone = self.value.isNull()
+        expressions = [is_tombstone.alias(_IS_TOMBSTONE)]
         if self.columns:
-            expressions.append(f.when(gone, self._parsed()).alias(KEY))
-            expressions.append((gone & self._is_wire()).alias(_WIRE))
+            expressions.append(f.when(is_tombstone, self._parsed_key()).alias(KEY))
+            expressions.append((is_tombstone & self._is_framed()).alias(_IS_FRAMED))
         return expressions
 
     @property
     def names(self) -> list[str]:
-        return [_GONE, KEY, _WIRE] if self.columns else [_GONE]
+        return [_IS_TOMBSTONE, KEY, _IS_FRAMED] if self.columns else [_IS_TOMBSTONE]
 
     def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
         """Return whether a tombstone has no key, or any other record is `broken`."""
-        keyless = self.lacks_beside(beside)
-        return f.when(f.col(_GONE), self._lacks_key() | keyless).otherwise(broken | keyless)
+        is_included_key_missing = self.is_included_key_missing(beside)
+        return f.when(f.col(_IS_TOMBSTONE), self._is_key_missing() | is_included_key_missing).otherwise(
+            broken | is_included_key_missing
+        )
 
     def reason(self, otherwise: Expression) -> Expression:
         if self.columns:
             listed = ", ".join(str(replace(column, nullable=True)) for column in self.columns)
             how = {"text": "as text", "json": "as JSON", "avro": "in Avro"}[self.format]
             text = f"it has no value, so its key says what to delete, but the key is not {listed} {how}"
-            reason = f.concat(f.lit(text), f.when(f.col(_WIRE), f.lit(_OTHER)).otherwise(f.lit("")))
-            otherwise = f.when(f.col(_GONE) & self._lacks_key(), reason).otherwise(otherwise)
+            reason = f.concat(f.lit(text), f.when(f.col(_IS_FRAMED), f.lit(_FRAMED_KEY)).otherwise(f.lit("")))
+            otherwise = f.when(f.col(_IS_TOMBSTONE) & self._is_key_missing(), reason).otherwise(otherwise)
         if not self.beside:
             return otherwise
         text = "the record has no key, which is the key of its row"
-        return f.when(f.col(_GONE) & ~self._lacks_key(), f.lit(text)).otherwise(otherwise)
+        return f.when(f.col(_IS_TOMBSTONE) & ~self._is_key_missing(), f.lit(text)).otherwise(otherwise)
 
     def deletes(self) -> Expression:
-        return f.col(_GONE)
+        return f.col(_IS_TOMBSTONE)
 
     def is_by_key(self) -> Expression:
         return self.deletes()
 
-    def _lacks_key(self) -> Expression:
+    def _is_key_missing(self) -> Expression:
         missing = (f.col(f"{KEY}.{quoted(column.name)}").isNull() for column in self.columns)
         return reduce(or_, missing, f.lit(False))
 
-    def _is_wire(self) -> Expression:
+    def _is_framed(self) -> Expression:
         """Return whether a schema registry's serializer wrote the key: a zero, then the schema's id. Such
         bytes can be valid UTF-8; read as text they would name no row, and the delete would silently do
         nothing."""
@@ -146,11 +148,11 @@ class Tombstones(Envelope):
             return f.lit(False)
         return f.coalesce(f.substring(self.key, 1, 1) == f.lit(bytes(1)), f.lit(False))
 
-    def _parsed(self) -> Expression:
+    def _parsed_key(self) -> Expression:
         """Return the key's columns, as a struct whose unknown fields are NULL."""
         if self.format == "avro":
             return f.col(f"{KEY_DECODED}.{RECORD}")
-        is_text = f.is_valid_utf8(self.key.cast("string")) & ~self._is_wire()
+        is_text = f.is_valid_utf8(self.key.cast("string")) & ~self._is_framed()
         text = f.when(is_text, self.key.cast("string"))
         if self.format == "text":
             (column,) = self.columns

@@ -38,7 +38,7 @@ def struct_of(ddl: str) -> StructType:
     return type_
 
 
-def as_written(type_: DataType, *, json: bool) -> DataType:
+def raw_type(type_: DataType, *, json: bool) -> DataType:
     """Return the type in which Spark's parser reads a column's values without loss. For JSON it is a STRING,
     or a VARIANT, which tells numbers from text and keeps 38 digits."""
     from pyspark.sql import types as t
@@ -51,46 +51,46 @@ def as_written(type_: DataType, *, json: bool) -> DataType:
         case t.FloatType() | t.DoubleType() if not json:
             return t.StringType()
         case t.ArrayType():
-            return t.ArrayType(as_written(type_.elementType, json=json))
+            return t.ArrayType(raw_type(type_.elementType, json=json))
         case t.MapType():
-            return t.MapType(type_.keyType, as_written(type_.valueType, json=json))
+            return t.MapType(type_.keyType, raw_type(type_.valueType, json=json))
         case t.StructType():
-            fields = (t.StructField(x.name, as_written(x.dataType, json=json)) for x in type_.fields)
+            fields = (t.StructField(x.name, raw_type(x.dataType, json=json)) for x in type_.fields)
             return t.StructType(list(fields))
     return type_
 
 
-def converted(value: Expression, type_: DataType, *, json: bool) -> tuple[Expression, Expression | None]:
-    """Return a value read `as_written` in its column's type, and whether it isn't exactly of that type. The
-    latter is None if Spark's own parser decides."""
+def convert(value: Expression, type_: DataType, *, json: bool) -> tuple[Expression, Expression | None]:
+    """Return a value that was read as its `raw_type` in its column's type, and whether it isn't exactly of
+    that type. The latter is None if Spark's own parser decides."""
     from pyspark.sql import types as t
 
     match type_:
         case t.DecimalType():
             text = f.try_variant_get(value, "$", "string") if json else value
-            return _checked(value, _decimal(value, text, type_, json), json)
+            return _with_check(value, _decimal(value, text, type_, json), json)
         case t.StringType() if json:
             is_text = f.schema_of_variant(value) == "STRING"
-            return _checked(value, f.when(is_text, f.try_variant_get(value, "$", "string")), json)
+            return _with_check(value, f.when(is_text, f.try_variant_get(value, "$", "string")), json)
         case t.DateType() | t.TimestampType() | t.TimestampNTZType():
             name = type_.simpleString()
-            return _checked(value, f.when(value.rlike(_TIMES[name]), value.try_cast(type_)), json=False)
+            return _with_check(value, f.when(value.rlike(_TIMES[name]), value.try_cast(type_)), json=False)
         case t.FloatType() | t.DoubleType():
             return _floating(value, type_, json)
         case t.ArrayType() if _is_checked(type_, json):
             inner = type_.elementType
             return (
-                f.transform(value, lambda item: converted(item, inner, json=json)[0]),
-                _any(value, inner, json),
+                f.transform(value, lambda item: convert(item, inner, json=json)[0]),
+                _has_inexact(value, inner, json),
             )
         case t.MapType() if _is_checked(type_, json):
             inner = type_.valueType
             return (
-                f.transform_values(value, lambda _, item: converted(item, inner, json=json)[0]),
-                _any(f.map_values(value), inner, json),
+                f.transform_values(value, lambda _, item: convert(item, inner, json=json)[0]),
+                _has_inexact(f.map_values(value), inner, json),
             )
         case t.StructType() if _is_checked(type_, json):
-            fields = {x.name: converted(value.getField(x.name), x.dataType, json=json) for x in type_.fields}
+            fields = {x.name: convert(value.getField(x.name), x.dataType, json=json) for x in type_.fields}
             row = f.when(
                 value.isNotNull(), f.struct(*(made.alias(name) for name, (made, _) in fields.items()))
             )
@@ -110,34 +110,34 @@ def _is_checked(type_: DataType, json: bool) -> bool:
             return any(_is_checked(field.dataType, json) for field in type_.fields)
         case t.FloatType() | t.DoubleType():
             return True
-    return as_written(type_, json=json) != type_
+    return raw_type(type_, json=json) != type_
 
 
-def _checked(given: Expression, value: Expression, json: bool) -> tuple[Expression, Expression]:
-    is_given = given.isNotNull()
+def _with_check(raw: Expression, value: Expression, json: bool) -> tuple[Expression, Expression]:
+    is_given = raw.isNotNull()
     if json:
-        is_given = is_given & ~f.is_variant_null(given)
+        is_given = is_given & ~f.is_variant_null(raw)
     return value, is_given & value.isNull()
 
 
-def _any(items: Expression, type_: DataType, json: bool) -> Expression:
+def _has_inexact(items: Expression, type_: DataType, json: bool) -> Expression:
     def is_bad(item: Expression) -> Expression:
-        bad = converted(item, type_, json=json)[1]
+        bad = convert(item, type_, json=json)[1]
         return f.coalesce(bad, f.lit(False)) if bad is not None else f.lit(False)
 
     return f.coalesce(f.exists(items, is_bad), f.lit(False))
 
 
-def _decimal(given: Expression, text: Expression, type_: DecimalType, json: bool) -> Expression:
+def _decimal(raw: Expression, text: Expression, type_: DecimalType, json: bool) -> Expression:
     """Return the decimal, or NULL if its text has more digits than its column."""
     whole, scale = type_.precision - type_.scale, type_.scale
     plain = text.rlike(rf"^[+-]?0*\d{{0,{whole}}}(?:\.\d{{0,{scale}}}0*)?$")
     if json:
         # A number with an exponent or more than 38 digits arrives as a double.
-        plain = plain & ((f.length(text) <= _SHORT) | (f.schema_of_variant(given) != "DOUBLE"))
+        plain = plain & ((f.length(text) <= _SHORT) | (f.schema_of_variant(raw) != "DOUBLE"))
     number = text.try_cast(type_)
-    same = text.rlike(_WITH_EXPONENT) & (number.cast("double") == text.try_cast("double"))
-    return f.when(plain | same, number)
+    is_exact = text.rlike(_WITH_EXPONENT) & (number.cast("double") == text.try_cast("double"))
+    return f.when(plain | is_exact, number)
 
 
 def _floating(value: Expression, type_: DataType, json: bool) -> tuple[Expression, Expression]:
@@ -147,4 +147,4 @@ def _floating(value: Expression, type_: DataType, json: bool) -> tuple[Expressio
         return value, f.coalesce(value.isin(infinite), f.lit(False)) & ~f.col(INFINITE)
     number = value.try_cast(type_)
     says_so = f.lower(value).contains("inf")
-    return _checked(value, f.when(~number.isin(infinite) | says_so, number), json=False)
+    return _with_check(value, f.when(~number.isin(infinite) | says_so, number), json=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.formats.exact import as_written, converted, struct_of
+from mzplan.connectors.formats.exact import convert, raw_type, struct_of
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl, ddl_of, quoted
 from mzplan.schema.columns import Column, spark_type
@@ -55,16 +55,16 @@ class ParsedRecord:
     reasons: tuple[tuple[Expression, str | Expression], ...] = ()
 
 
-def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str) -> ParsedRecord:
-    """Return the parser of a format, for records in the column `value`. Avro rows must be `decoded` before
+def parser_of(format_: Mapping[str, Any], columns: Sequence[Column], value: str) -> ParsedRecord:
+    """Return the parser of a format, for records in the column `value`. Avro rows must be decoded before
     (see avro.stream)."""
     match format_["type"]:
         case "json":
-            return _json(columns, f.col(value).cast("string"), written_as(format_))
+            return _json(columns, f.col(value).cast("string"), raw_format_of(format_))
         case "avro":
             return _decoded(f.col(DECODED))
         case "csv":
-            return _csv(columns, f.col(value).cast("string"), csv_options(format_), written_as(format_))
+            return _csv(columns, f.col(value).cast("string"), csv_options(format_), raw_format_of(format_))
         case "text":
             return _single(columns[0], f.col(value).cast("string"), is_text=True)
         case "raw":
@@ -72,7 +72,7 @@ def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str)
     raise AssertionError(f"no format {format_['type']!r}: the schema allows nothing else")
 
 
-def written_as(format_: Mapping[str, Any]) -> str:
+def raw_format_of(format_: Mapping[str, Any]) -> str:
     """Return `ParsedRecord.written` for a format; "" if Spark's parser converts the values."""
     return str(format_["type"]) if format_.get("values") != "converted" else ""
 
@@ -83,7 +83,7 @@ def parsed_ddl(columns: Sequence[Column], written: str) -> str:
     if not written:
         return types
     fields = struct_of(types).fields
-    read = [(x.name, as_written(x.dataType, json=written == "json")) for x in fields]
+    read = [(x.name, raw_type(x.dataType, json=written == "json")) for x in fields]
     return ", ".join(f"{quoted(name)} {ddl_of(type_)}" for name, type_ in read)
 
 
@@ -93,10 +93,10 @@ def exactly(value: Expression, column: Column, written: str) -> Expression:
     if not written:
         return value
     (field,) = struct_of(ddl([column])).fields
-    return converted(value, field.dataType, json=written == "json")[0]
+    return convert(value, field.dataType, json=written == "json")[0]
 
 
-def unframed(value: Expression) -> Expression:
+def without_frame(value: Expression) -> Expression:
     """Return JSON bytes without the prefix of a schema registry's serializer: a zero, which never starts
     JSON, and the schema's id in four bytes."""
     is_framed = f.substring(value, 1, 1) == f.lit(bytes(1))
@@ -116,20 +116,20 @@ def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def already_columns(
+def column_parser(
     columns: Sequence[Column], corrupt: str | None, options: Mapping[str, str], written: str = ""
 ) -> ParsedRecord:
     """Return the parser of rows that Spark itself has read into columns. `corrupt`: the column with the text
     of unreadable rows; `written`: see ParsedRecord."""
     fields = [f.col(quoted(column.name)) for column in columns]
     if corrupt is None:
-        nothing = f.lit(None).cast("string")
+        no_text = f.lit(None).cast("string")
         return ParsedRecord(
             record=f.struct(*fields),
             text=None,
             broken=f.lit(False),
-            source=nothing,
-            given=_nothing,
+            source=no_text,
+            given=_no_text,
             needs_value=False,
         )
     source = f.col(f"j.{CORRUPT}")
@@ -146,7 +146,7 @@ def already_columns(
     )
 
 
-def _nothing(column: Column) -> Expression:
+def _no_text(column: Column) -> Expression:
     return f.lit(None).cast("string")
 
 
@@ -185,7 +185,7 @@ def _decoded(record: Expression) -> ParsedRecord:
         text=None,
         broken=reason.isNotNull(),
         source=f.lit(None).cast("string"),
-        given=_nothing,
+        given=_no_text,
         inner=RECORD,
         needs_value=False,
         reasons=((reason.isNotNull(), reason), (f.col(f"j.{RECORD}").isNull(), "the record has no value")),
@@ -214,8 +214,8 @@ def _csv(
 
 def _several_lines(text: Expression, quote: str) -> Expression:
     """Return whether text follows a line break outside of quotes, because Spark would drop that text."""
-    one = re.escape(quote)
-    rest = f.regexp_replace(text, f"{one}[^{one}]*{one}", "")
+    mark = re.escape(quote)
+    rest = f.regexp_replace(text, f"{mark}[^{mark}]*{mark}", "")
     return f.when(f.contains(text, f.lit("\n")), rest.rlike("\\n\\s*\\S")).otherwise(f.lit(False))
 
 
@@ -225,13 +225,13 @@ def _of_csv_text(
     """Return the `given` and `reasons` of a line. Only malformed lines are evaluated, so parsing again is
     cheap."""
     texts = ", ".join(f"{quoted(column.name)} STRING" for column in columns)
-    again = f.from_csv(source, f"{texts}, {CORRUPT} STRING", dict(options))
+    reparsed = f.from_csv(source, f"{texts}, {CORRUPT} STRING", dict(options))
     count = len(columns)
     return (
-        lambda column: again.getField(column.name),
+        lambda column: reparsed.getField(column.name),
         (
             (
-                again.getField(CORRUPT).isNotNull(),
+                reparsed.getField(CORRUPT).isNotNull(),
                 f"the record has not {count} field{'s' if count > 1 else ''}",
             ),
         ),
@@ -245,6 +245,6 @@ def _single(column: Column, value: Expression, *, is_text: bool) -> ParsedRecord
         text=value if is_text else None,
         broken=f.lit(False),
         source=f.lit(None).cast("string"),
-        given=_nothing,
+        given=_no_text,
         needs_value=False,
     )

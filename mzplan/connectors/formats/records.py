@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.formats.envelopes import Envelope
-from mzplan.connectors.formats.exact import INFINITE, converted, struct_of
-from mzplan.connectors.formats.parsers import CORRUPT, ParsedRecord, parsed_by
+from mzplan.connectors.formats.exact import INFINITE, convert, struct_of
+from mzplan.connectors.formats.parsers import CORRUPT, ParsedRecord, parser_of
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.types import ddl, longest, quoted
 from mzplan.schema.columns import POSITION, Column
@@ -27,7 +27,7 @@ _BLANK = 16  # bytes: longer blank texts are reported as broken, which costs not
 DEAD = "_mzplan_dead"
 """The last column with `on_error: dead-letter`: key, value and fault of a malformed record; NULL for
 others."""
-LEFT_OUT = "mzplan_left_out"  # the metric that counts skipped records
+SKIPPED = "mzplan_left_out"  # the metric that counts skipped records
 _AT = "_mzplan_at"  # the position; users' columns never begin with `_mzplan_`
 _INEXACT = "_mzplan_inexact"
 MARK = "mzplan"  # prefix of a failure raised inside Spark: `mzplan[MZ066]: …`
@@ -61,7 +61,7 @@ def parse_records(
     A malformed record raises an error that names it (`on_error: fail`), is left out (`skip`), or fills the
     column `DEAD` (`dead-letter`; then `records.rows` must also have a `key`).
     """
-    return checked(records, parsed_by(format_, columns, records.value), columns, on_error)
+    return checked(records, parser_of(format_, columns, records.value), columns, on_error)
 
 
 def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], on_error: str) -> DataFrame:
@@ -73,55 +73,58 @@ def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], o
     if on_error == "dead-letter":
         raw = {"key": "key", "value": records.came or records.value}
         given += [f.col(place).alias(f"_mzplan_raw_{name}") for name, place in raw.items()]
-    included = [expression.alias(_x(i)) for i, (_, expression) in enumerate(records.included)]
+    included = [expression.alias(_included_name(i)) for i, (_, expression) in enumerate(records.included)]
     # Faults of a text are computed here, not from a copy in each row, which would cost a tenth.
-    prepared = records.rows.select(
+    rows_to_check = records.rows.select(
         *_flags(parsed), records.position.alias(_AT), *given, *included, parsed.record.alias("j")
     )
     if parsed.written:
-        prepared = _exact(prepared, parsed, columns)
+        rows_to_check = _exact(rows_to_check, parsed, columns)
     beside = [
-        f.col(_x(i)).alias(column.name).cast(column.type) for i, (column, _) in enumerate(records.included)
+        f.col(_included_name(i)).alias(column.name).cast(column.type)
+        for i, (column, _) in enumerate(records.included)
     ]
     malformed = _malformed(parsed, columns, records.included)
     if envelope is not None:
-        known = {column.name: f.col(_x(i)) for i, (column, _) in enumerate(records.included)}
-        malformed = envelope.malformed(known, malformed)
+        included_by_name = {
+            column.name: f.col(_included_name(i)) for i, (column, _) in enumerate(records.included)
+        }
+        malformed = envelope.malformed(included_by_name, malformed)
     if on_error == "skip":
         if envelope is None:
-            prepared = prepared.observe(LEFT_OUT, f.count_if(malformed).alias("records"))
+            rows_to_check = rows_to_check.observe(SKIPPED, f.count_if(malformed).alias("records"))
         # A generator, not a filter: Spark would push the filter down and parse each record twice.
-        kept = f.when(malformed, f.array().cast(_array_of(prepared, parsed))).otherwise(
-            f.array(f.col(_within("j", parsed)))
+        kept_records = f.when(malformed, f.array().cast(_array_of(rows_to_check, parsed))).otherwise(
+            f.array(f.col(_record_path("j", parsed)))
         )
         names = envelope.names if envelope is not None else []
-        rows = prepared.select(_AT, *names, *(_x(i) for i in range(len(included))), f.inline(kept))
-        own = [_own(envelope, column, f.col(quoted(column.name))) for column in columns]
-        return rows.select(*own, *beside, f.col(_AT).alias(POSITION), *change)
+        rows = rows_to_check.select(
+            _AT, *names, *(_included_name(i) for i in range(len(included))), f.inline(kept_records)
+        )
+        own_columns = [_own_column(envelope, column, f.col(quoted(column.name))) for column in columns]
+        return rows.select(*own_columns, *beside, f.col(_AT).alias(POSITION), *change)
     reason = _reason(parsed, columns, records.included)
     if envelope is not None:
         reason = envelope.reason(reason)
-    own = [_own(envelope, column, _value_of(parsed, column)) for column in columns]
+    own_columns = [_own_column(envelope, column, _value_of(parsed, column)) for column in columns]
     if on_error == "dead-letter":
         bytes_ = [f.col(f"_mzplan_raw_{name}").alias(name) for name in ("key", "value")]
         dead = f.when(malformed, f.struct(reason.alias("reason"), *bytes_)).alias(DEAD)
-        return prepared.select(*own, *beside, f.col(_AT).alias(POSITION), *change, dead)
+        return rows_to_check.select(*own_columns, *beside, f.col(_AT).alias(POSITION), *change, dead)
     message = (f.lit(f"{MARK}[{MALFORMED}]: "), records.where(f.col(_AT)), f.lit(": "), reason)
-    failure = f.raise_error(f.concat(*message)).cast(prepared.schema[_AT].dataType)
+    failure = f.raise_error(f.concat(*message)).cast(rows_to_check.schema[_AT].dataType)
     # In the position, which every collection stores; otherwise Spark builds the struct of all columns twice.
     position = f.when(malformed, failure).otherwise(f.col(_AT))
-    return prepared.select(*own, *beside, position.alias(POSITION), *change)
+    return rows_to_check.select(*own_columns, *beside, position.alias(POSITION), *change)
 
 
 def _exact(rows: DataFrame, parsed: ParsedRecord, columns: Sequence[Column]) -> DataFrame:
     """Return the rows with the columns of their records `j` converted from their written form. _INEXACT says,
     by column, whether the given value isn't exactly of the column's type."""
-    record, inner = f.col("j"), f.col(_within("j", parsed))
+    record, inner = f.col("j"), f.col(_record_path("j", parsed))
     values, inexact = [], []
     for field in struct_of(ddl(columns)).fields:
-        value, is_inexact = converted(
-            inner.getField(field.name), field.dataType, json=parsed.written == "json"
-        )
+        value, is_inexact = convert(inner.getField(field.name), field.dataType, json=parsed.written == "json")
         values.append(value.alias(field.name))
         flag = f.coalesce(is_inexact, f.lit(False)) if is_inexact is not None else f.lit(False)
         inexact.append(flag.alias(field.name))
@@ -135,41 +138,41 @@ def _exact(rows: DataFrame, parsed: ParsedRecord, columns: Sequence[Column]) -> 
     return rows.select(*others, whole.alias("j"), f.struct(*inexact).alias(_INEXACT))
 
 
-def _inexact(parsed: ParsedRecord, column: Column) -> Expression:
+def _is_inexact(parsed: ParsedRecord, column: Column) -> Expression:
     return f.col(f"{_INEXACT}.{quoted(column.name)}") if parsed.written else f.lit(False)
 
 
-def _x(index: int) -> str:
+def _included_name(index: int) -> str:
     """Return the name of an included column."""
     return f"_mzplan_x{index}"
 
 
-def _own(envelope: Envelope | None, column: Column, value: Expression) -> Expression:
+def _own_column(envelope: Envelope | None, column: Column, value: Expression) -> Expression:
     """Return a column of the record, under its name."""
     return (envelope.own(column, value) if envelope is not None else value).alias(column.name)
 
 
-def _within(name: str, parsed: ParsedRecord) -> str:
+def _record_path(name: str, parsed: ParsedRecord) -> str:
     """Return the path of the columns in the parsed record."""
     return f"{name}.{parsed.inner}" if parsed.inner else name
 
 
-def _array_of(made: DataFrame, parsed: ParsedRecord) -> ArrayType:
+def _array_of(rows: DataFrame, parsed: ParsedRecord) -> ArrayType:
     from pyspark.sql.types import ArrayType
 
-    return ArrayType(made.select(_within("j", parsed)).schema.fields[0].dataType)
+    return ArrayType(rows.select(_record_path("j", parsed)).schema.fields[0].dataType)
 
 
 def _malformed(
     parsed: ParsedRecord, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
 ) -> Expression:
-    malformed = parsed.broken | f.col(_within("j", parsed)).isNull()
+    malformed = parsed.broken | f.col(_record_path("j", parsed)).isNull()
     if parsed.text is not None:
         malformed = f.col("u") | malformed
     if parsed.several is not None:
         malformed = f.col("s") | malformed
     for column in columns:
-        malformed = malformed | _inexact(parsed, column)
+        malformed = malformed | _is_inexact(parsed, column)
         if not column.nullable:
             malformed = malformed | _value_of(parsed, column).isNull()
         if longest(column.type):
@@ -200,7 +203,7 @@ def _bad_texts(included: Sequence[tuple[Column, Expression]]) -> dict[str, Expre
     """Return, by name, whether an included STRING isn't UTF-8. Keys are bytes, which not every target
     accepts."""
     return {
-        column.name: f.coalesce(~f.is_valid_utf8(f.col(_x(i)).cast("string")), f.lit(False))
+        column.name: f.coalesce(~f.is_valid_utf8(f.col(_included_name(i)).cast("string")), f.lit(False))
         for i, (column, _) in enumerate(included)
         if column.type == "STRING"
     }
@@ -214,29 +217,29 @@ def _reason(
     parsed: ParsedRecord, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
 ) -> Expression:
     """Return why a record is malformed. Names columns, never values, because values may be confidential."""
-    given = {column.name: parsed.given(column) for column in columns}
+    texts = {column.name: parsed.given(column) for column in columns}
     wrong = [
         f.when(
-            _inexact(parsed, c) | (given[c.name].isNotNull() & _value_of(parsed, c).isNull()),
+            _is_inexact(parsed, c) | (texts[c.name].isNotNull() & _value_of(parsed, c).isNull()),
             f.lit(f"{c.name} is not a {c.type}"),
         )
         for c in columns
     ]
     missing = [
         f.when(
-            _value_of(parsed, c).isNull() & given[c.name].isNull() & ~_inexact(parsed, c),
+            _value_of(parsed, c).isNull() & texts[c.name].isNull() & ~_is_inexact(parsed, c),
             f.lit(f"{c.name} is missing (NOT NULL)"),
         )
         for c in columns
         if not c.nullable
     ]
-    long = [
+    too_long = [
         f.when(_is_too_long(parsed, c), f.lit(f"{c.name} is longer than {c.type}"))
         for c in columns
         if longest(c.type)
     ]
-    texts = [f.when(bad, f.lit(f"{name} is not UTF-8")) for name, bad in _bad_texts(included).items()]
-    named = f.concat_ws(", ", f.lit(None).cast("string"), *wrong, *missing, *long, *texts)
+    bad_texts = [f.when(bad, f.lit(f"{name} is not UTF-8")) for name, bad in _bad_texts(included).items()]
+    named = f.concat_ws(", ", f.lit(None).cast("string"), *wrong, *missing, *too_long, *bad_texts)
     reason = f.when(f.lit(False), f.lit(""))
     if parsed.needs_value:
         reason = f.when(f.col("n"), f.lit("the record has no value"))
@@ -252,4 +255,4 @@ def _reason(
 
 
 def _value_of(parsed: ParsedRecord, column: Column) -> Expression:
-    return f.col(f"{_within('j', parsed)}.{quoted(column.name)}")
+    return f.col(f"{_record_path('j', parsed)}.{quoted(column.name)}")

@@ -33,9 +33,9 @@ ROLE = "schema_registry"
 """The property of a source or sink that names its schema-registry connection."""
 _CERTIFICATE = re.compile(rb"-----BEGIN ([A-Z0-9 ]*CERTIFICATE)-----[\x00-\x7f]+?-----END \1-----")
 # Errors from comparing a JSON text that isn't a schema, because a registry may hold anything.
-_UNLIKE = (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-_MOST = 40  # reasons to show, because a schema may have many names
-_LONGEST = 500  # characters of a reason
+_NOT_A_SCHEMA = (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_MAX_REASONS = 40  # reasons to show, because a schema may have many names
+_MAX_REASON = 500  # characters of a reason
 Compare = Callable[[tuple[str, ...]], tuple[list[str], list[str]]]
 """Takes a schema's texts. Returns errors and warnings."""
 
@@ -56,14 +56,14 @@ def check_source(query: ResolvedQuery, columns: Sequence[Column]) -> tuple[Diagn
 def check_sink(query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[Diagnostic, ...]:
     """Return why the topic's schema doesn't allow the sink's columns."""
     if query.body["format"]["type"] == "avro":
-        return _check(query, "AVRO", _avro(outputs))
+        return _check(query, "AVRO", _avro_comparison(outputs))
     return _check(query, "JSON", lambda schemas: writable(json.loads(schemas[-1]), outputs))
 
 
 def schema_to_write(query: ResolvedQuery, outputs: Sequence[Output]) -> Subject:
     """Return the latest version of the topic's subject, if it allows these columns. Raises MzplanError."""
     subject = latest(query)
-    problems = _compare(query, subject, "AVRO", _avro(outputs))
+    problems = _compare(query, subject, "AVRO", _avro_comparison(outputs))
     if problems:
         raise MzplanError(problems)
     return subject
@@ -79,7 +79,7 @@ def latest(query: ResolvedQuery) -> Subject:
 
 def reach(registry: ResolvedConnection, directory: str, address: Address) -> Diagnostic | None:
     """Return why a registry doesn't answer or refuses the connection's login, or None."""
-    answer = _looked_up(registry, directory, address, "", list_subjects)
+    answer = _ask(registry, directory, address, "", list_subjects)
     return answer if isinstance(answer, Diagnostic) else None
 
 
@@ -93,27 +93,27 @@ def _check(query: ResolvedQuery, type_: str, problems_of: Compare) -> tuple[Diag
     return _compare(query, subject, type_, problems_of)
 
 
-def _avro(outputs: Sequence[Output]) -> Compare:
+def _avro_comparison(outputs: Sequence[Output]) -> Compare:
     return lambda schemas: (avro_writable(schemas, outputs), [])
 
 
 def _compare(
-    query: ResolvedQuery, found: Subject, type_: str, problems_of: Compare
+    query: ResolvedQuery, subject: Subject, type_: str, problems_of: Compare
 ) -> tuple[Diagnostic, ...]:
-    where = f"{query.connections[ROLE].address}, subject {_subject(query)}, version {found.version}"
-    if found.type != type_:
+    where = f"{query.connections[ROLE].address}, subject {_subject(query)}, version {subject.version}"
+    if subject.type != type_:
         plain = "plain JSON" if type_ == "JSON" else type_
-        text = f"its schema is of type {found.type}, and {query.address} {_verb(query)} {plain}"
+        text = f"its schema is of type {subject.type}, and {query.address} {_verb(query)} {plain}"
         return (_unfit(query, where, [text]),)
     try:
-        wrong, doubtful = problems_of(found.schemas)
+        errors, warnings = problems_of(subject.schemas)
     except ValueError:
-        wrong, doubtful = ["its schema is not JSON"], []
-    except _UNLIKE as problem:
-        wrong, doubtful = [f"its schema is damaged: {type(problem).__name__}"], []
+        errors, warnings = ["its schema is not JSON"], []
+    except _NOT_A_SCHEMA as problem:
+        errors, warnings = [f"its schema is damaged: {type(problem).__name__}"], []
     return (
-        *((_unfit(query, where, wrong),) if wrong else ()),
-        *((_unfit(query, where, doubtful, severity=True),) if doubtful else ()),
+        *((_unfit(query, where, errors),) if errors else ()),
+        *((_unfit(query, where, warnings, is_warning=True),) if warnings else ()),
     )
 
 
@@ -123,7 +123,7 @@ def _subject(query: ResolvedQuery) -> str:
 
 def _latest(query: ResolvedQuery, registry: ResolvedConnection) -> Subject | Diagnostic:
     subject = _subject(query)
-    answer = _looked_up(
+    answer = _ask(
         registry,
         query.directory,
         query.address,
@@ -195,7 +195,7 @@ def latest_version(request: Get, subject: str) -> Subject:
     )
 
 
-def _looked_up(
+def _ask(
     registry: ResolvedConnection,
     directory: str,
     address: Address,
@@ -245,12 +245,16 @@ def _diagnostic(
     )
 
 
-def _unfit(query: ResolvedQuery, where: str, what: list[str], severity: bool = False) -> Diagnostic:
+def _unfit(query: ResolvedQuery, where: str, reasons: list[str], is_warning: bool = False) -> Diagnostic:
     """Return MZ230: an error, or a warning about a difference that may be intended."""
-    more = [f"and {count(len(what) - _MOST, 'more difference')}"] if len(what) > _MOST else []
-    shown = "; ".join([*(one_line(reason, _LONGEST) for reason in what[:_MOST]), *more])
+    more = (
+        [f"and {count(len(reasons) - _MAX_REASONS, 'more difference')}"]
+        if len(reasons) > _MAX_REASONS
+        else []
+    )
+    shown = "; ".join([*(one_line(reason, _MAX_REASON) for reason in reasons[:_MAX_REASONS]), *more])
     return Diagnostic(
-        severity="warning" if severity else "error",
+        severity="warning" if is_warning else "error",
         code="MZ230",
         summary=f"The topic's schema and the columns of {query.address} differ",
         detail=f"{where}: {shown}.",

@@ -51,8 +51,8 @@ def readable(
 ) -> tuple[list[str], list[str]]:
     """Return errors and warnings about reading records of this schema as these columns. `within`: the
     records' field that holds the columns; `converted`: the format says `values: converted`."""
-    wrong: list[str] = []
-    doubtful: list[str] = []
+    errors: list[str] = []
+    warnings: list[str] = []
     fields, _ = _fields(schema)
     if within is not None:
         fields, _ = _fields((fields or {}).get(within))
@@ -60,12 +60,12 @@ def readable(
         if fields is None:
             break
         if column.name not in fields:
-            doubtful.append(f"it has no field {column.name}: the column would be NULL in every row")
+            warnings.append(f"it has no field {column.name}: the column would be NULL in every row")
             continue
         types = _types(fields[column.name])
         if types and not any(_is_read(type_, column.type, converted) for type_ in types):
-            wrong.append(f"its field {column.name} is {' or '.join(types)}, and the column {column.type}")
-    return wrong, doubtful
+            errors.append(f"its field {column.name} is {' or '.join(types)}, and the column {column.type}")
+    return errors, warnings
 
 
 def avro_readable(
@@ -73,8 +73,8 @@ def avro_readable(
 ) -> tuple[list[str], list[str]]:
     """Return errors and warnings about an Avro schema, as `readable` does. `schemas`: the texts of the
     schemas that it refers to, then its own."""
-    wrong: list[str] = []
-    doubtful: list[str] = []
+    errors: list[str] = []
+    warnings: list[str] = []
     try:
         fields = parse_record(schemas).fields
     except SchemaError as problem:
@@ -85,40 +85,42 @@ def avro_readable(
         fields = fields[within].node.fields
     for column in columns:
         if column.name not in fields:
-            doubtful.append(f"it has no field {column.name}: the column would be NULL in every row")
+            warnings.append(f"it has no field {column.name}: the column would be NULL in every row")
             continue
         try:
             reader(fields[column.name].node, arrow_type(column.type), column.name)
         except UnfitSchemaError as problem:
-            wrong.append(str(problem))
-    return wrong, doubtful
+            errors.append(str(problem))
+    return errors, warnings
 
 
 def writable(schema: object, outputs: Sequence[Output]) -> tuple[list[str], list[str]]:
     """Return errors and warnings about writing these columns into records of this schema."""
-    wrong: list[str] = []
-    doubtful: list[str] = []
-    fields, closed = _fields(schema)
+    errors: list[str] = []
+    warnings: list[str] = []
+    fields, is_closed = _fields(schema)
     names = {output.name for output in outputs}
     for output in outputs:
         if fields is None:
             break
         if output.name not in fields:
-            (wrong if closed else doubtful).append(f"it has no field {output.name}, which the sink writes")
+            (errors if is_closed else warnings).append(
+                f"it has no field {output.name}, which the sink writes"
+            )
             continue
-        types, written = _types(fields[output.name]), _made(output.type)
+        types, written = _types(fields[output.name]), _json_type(output.type)
         if types and written and written not in types and not (written == "integer" and "number" in types):
-            wrong.append(
+            errors.append(
                 f"its field {output.name} is {' or '.join(types)}, and the sink writes {written} "
                 f"({output.type})"
             )
     required = schema.get("required", ()) if isinstance(schema, Mapping) else ()
-    wrong += [
+    errors += [
         f"its field {name} is required, and the sink does not write it"
         for name in required
         if name not in names
     ]
-    return wrong, doubtful
+    return errors, warnings
 
 
 def _fields(schema: object) -> tuple[Mapping[str, Any] | None, bool]:
@@ -132,8 +134,8 @@ def _types(field: object) -> list[str]:
     """Return the types of a field except null; [] if they aren't declared."""
     if not isinstance(field, Mapping) or any(word in field for word in ("$ref", "oneOf", "anyOf", "allOf")):
         return []
-    given = field.get("type")
-    types = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+    declared = field.get("type")
+    types = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else []
     return [type_ for type_ in types if type_ in _READ]
 
 
@@ -144,7 +146,7 @@ def _is_read(type_: str, column: str, converted: bool) -> bool:
     )
 
 
-def _made(column: str | None) -> str | None:
+def _json_type(column: str | None) -> str | None:
     """Return the JSON type of a written column, or None if only Spark knows its type."""
     return _WRITTEN.get(_base(column), "string") if column is not None else None
 
@@ -155,7 +157,7 @@ def _base(type_: str) -> str:
 
 
 # The Arrow types that can be written, by Avro type and logical type.
-_TAKES: Mapping[tuple[str, str], tuple[str, ...]] = {
+_ACCEPTED: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("boolean", ""): ("bool",),
     ("int", ""): ("int8", "int16", "int32"),
     ("long", ""): ("int8", "int16", "int32", "int64"),
@@ -181,23 +183,23 @@ def avro_writable(schemas: Sequence[str], outputs: Sequence[Output]) -> list[str
         fields = parse_record(schemas).fields
     except SchemaError as problem:
         return [str(problem)]
-    wrong = []
+    errors = []
     for output in outputs:
         if output.name not in fields:
-            wrong.append(f"it has no field {output.name}, which the sink writes")
-        elif output.type is not None and not _takes(fields[output.name].node, _arrow(output.type)):
+            errors.append(f"it has no field {output.name}, which the sink writes")
+        elif output.type is not None and not _accepts(fields[output.name].node, _arrow(output.type)):
             declared = type_of(fields[output.name].node)
-            wrong.append(f"its field {output.name} is {declared}, and the sink writes {output.type}")
+            errors.append(f"its field {output.name} is {declared}, and the sink writes {output.type}")
     names = {output.name for output in outputs}
-    wrong += [
+    errors += [
         f"its field {name} has no default, and the sink does not write it"
         for name, field in fields.items()
         if name not in names and not _is_optional(field)
     ]
-    return wrong
+    return errors
 
 
-def _takes(node: AvroNode, type_: DataType | None) -> bool:
+def _accepts(node: AvroNode, type_: DataType | None) -> bool:
     from pyarrow import types
 
     branches = node.branches
@@ -212,20 +214,20 @@ def _takes(node: AvroNode, type_: DataType | None) -> bool:
         )
     match branch.type:
         case "array":
-            return types.is_list(type_) and _takes(branch.inner("items"), type_.value_type)
+            return types.is_list(type_) and _accepts(branch.inner("items"), type_.value_type)
         case "map":
             is_text = types.is_map(type_) and types.is_string(type_.key_type)
-            return is_text and _takes(branch.inner("values"), type_.item_type)
+            return is_text and _accepts(branch.inner("values"), type_.item_type)
         case "record":
-            return types.is_struct(type_) and _takes_all(branch.fields, type_)
-    return str(type_) in _TAKES.get((branch.type, branch.logical), ())
+            return types.is_struct(type_) and _accepts_all(branch.fields, type_)
+    return str(type_) in _ACCEPTED.get((branch.type, branch.logical), ())
 
 
-def _takes_all(fields: Mapping[str, Field], struct: DataType) -> bool:
-    named = {part.name: part.type for part in struct}
-    return all(name in fields and _takes(fields[name].node, type_) for name, type_ in named.items()) and all(
-        name in named or _is_optional(field) for name, field in fields.items()
-    )
+def _accepts_all(fields: Mapping[str, Field], struct: DataType) -> bool:
+    types = {part.name: part.type for part in struct}
+    return all(
+        name in fields and _accepts(fields[name].node, type_) for name, type_ in types.items()
+    ) and all(name in types or _is_optional(field) for name, field in fields.items())
 
 
 def _is_optional(field: Field) -> bool:

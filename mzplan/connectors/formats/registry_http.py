@@ -34,7 +34,7 @@ _MAX_REFERENCES = 100
 _MAX_TYPE = 40  # characters of a schema's type
 _ALL_S = 30.0  # seconds for a schema and all schemas that it refers to
 # Errors from reading an answer that isn't a registry's.
-_UNLIKE = (AttributeError, TypeError, ValueError, OverflowError)
+_NOT_AN_ANSWER = (AttributeError, TypeError, ValueError, OverflowError)
 
 Why = Literal["unreachable", "refused", "forbidden", "missing", "large", "answer"]
 _VERBS: Mapping[Why, tuple[str, str]] = {
@@ -74,25 +74,25 @@ def get(server: RegistryServer, path: str, port: int | None = None) -> Any:
     headers = {"Accept": _ACCEPT}
     if server.login is not None:
         headers["Authorization"] = f"Basic {base64.b64encode(server.login.encode()).decode()}"
-    late = threading.Event()
+    is_late = threading.Event()
     try:
         line = _connection(server, port)
         try:
-            with _hung_up(line, server.seconds, late):
+            with _time_limit(line, server.seconds, is_late):
                 line.request("GET", f"{urlsplit(server.url).path.rstrip('/')}{path}", headers=headers)
                 answer = line.getresponse()
                 status, data = answer.status, answer.read(_MAX_BYTES)
         finally:
             line.close()
-        if late.is_set():  # the data is incomplete
+        if is_late.is_set():  # the data is incomplete
             raise TimeoutError
     except (OSError, http.client.HTTPException) as problem:
-        why = TimeoutError() if late.is_set() else problem
+        why = TimeoutError() if is_late.is_set() else problem
         raise RegistryError("unreachable", _reason(why, server.seconds)) from None
     return _answer(status, data)
 
 
-def schema_texts(request: Get, found: Mapping[str, Any]) -> tuple[str, ...]:
+def schema_texts(request: Get, first_answer: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the texts of an answer's schema: the schemas that it refers to, then its own. Raises
     RegistryError."""
     texts: list[str] = []
@@ -115,21 +115,21 @@ def schema_texts(request: Get, found: Mapping[str, Any]) -> tuple[str, ...]:
                 add(request(path))
         texts.append(answer["schema"])
 
-    add(found)
+    add(first_answer)
     return tuple(texts)
 
 
-def schema_type(found: Mapping[str, Any]) -> str:
+def schema_type(answer: Mapping[str, Any]) -> str:
     """Return AVRO, JSON or PROTOBUF. Registries don't name Avro, their oldest type."""
-    given = found.get("schemaType") or "AVRO"
-    return given[:_MAX_TYPE] if isinstance(given, str) else "unknown"
+    type_ = answer.get("schemaType") or "AVRO"
+    return type_[:_MAX_TYPE] if isinstance(type_, str) else "unknown"
 
 
 def whole_number(answer: Mapping[str, Any], name: str) -> int:
     """Return one of an answer's numbers, or 0 if it is missing. Raises RegistryError."""
     try:
         return int(answer.get(name) or 0)
-    except _UNLIKE:
+    except _NOT_AN_ANSWER:
         raise RegistryError("answer", f"its {name} is not a number: is it a schema registry?") from None
 
 
@@ -140,22 +140,22 @@ def _references(answer: Mapping[str, Any]) -> list[str]:
             f"/subjects/{quote(str(entry.get('subject')), safe='')}/versions/{whole_number(entry, 'version')}"
             for entry in answer.get("references") or ()
         ]
-    except _UNLIKE:
+    except _NOT_AN_ANSWER:
         raise RegistryError("answer", "what it refers to is not a schema: is it a schema registry?") from None
 
 
 @contextlib.contextmanager
-def _hung_up(line: http.client.HTTPConnection, seconds: float, late: threading.Event) -> Iterator[None]:
-    """Connect, and hang up after so many seconds. A socket's own limit starts again with each byte. `late` is
-    set when it hangs up."""
+def _time_limit(line: http.client.HTTPConnection, seconds: float, is_late: threading.Event) -> Iterator[None]:
+    """Connect, and hang up after so many seconds. A socket's own limit starts again with each byte. Sets
+    `is_late` when it hangs up."""
     if line.sock is None:
         line.connect()
-    held = line.sock  # an answer removes it from the line
+    sock = line.sock  # an answer removes it from the line
 
     def hang_up() -> None:
-        late.set()
+        is_late.set()
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(held, socket.SHUT_RDWR)  # TLS's own shutdown would wait for the server
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # TLS's own shutdown would wait for the server
 
     timer = threading.Timer(seconds, hang_up)
     timer.daemon = True
@@ -212,7 +212,7 @@ def _reason(problem: Exception, seconds: float) -> str:
 # Seconds between requests to a registry that doesn't answer. After the last, the task and its query fail, and
 # the query restarts as after any failure.
 _WAITS = (0.5, 1.0, 2.0, 4.0)
-_KEPT = "_mzplan_schemas"
+_CACHE = "_mzplan_schemas"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -239,15 +239,15 @@ class RegistrySchemas:
         answer or refuses the login."""
         if id_ in self.known:
             return self.known[id_]
-        kept = _kept(self.run)
-        if id_ not in kept:
-            kept[id_] = self._patiently(id_)
-        return kept[id_]
+        schemas = _fetched_schemas(self.run)
+        if id_ not in schemas:
+            schemas[id_] = self._fetch_with_retries(id_)
+        return schemas[id_]
 
-    def _patiently(self, id_: int) -> Sequence[str]:
+    def _fetch_with_retries(self, id_: int) -> Sequence[str]:
         for wait in (*self.waits, None):
             try:
-                return self._fetched(id_)
+                return self._fetch(id_)
             except UnknownError:
                 raise
             except RegistryError as problem:
@@ -267,7 +267,7 @@ class RegistrySchemas:
             time.sleep(wait)
         raise AssertionError("the last wait is None")
 
-    def _fetched(self, id_: int) -> Sequence[str]:
+    def _fetch(self, id_: int) -> Sequence[str]:
         with contextlib.ExitStack() as opened:
             port = opened.enter_context(self.elsewhere()) if self.elsewhere is not None else None
             answer = get(self.server, f"/schemas/ids/{id_}", port)
@@ -283,9 +283,9 @@ class RegistrySchemas:
         )
 
 
-def _kept(run: str) -> dict[int, Sequence[str]]:
+def _fetched_schemas(run: str) -> dict[int, Sequence[str]]:
     """Return the schemas that this process has fetched in a run. They live in a module of their own, because
     code sent with tasks is created again for each task, with its globals."""
-    module: Any = sys.modules.setdefault(_KEPT, ModuleType(_KEPT))
+    module: Any = sys.modules.setdefault(_CACHE, ModuleType(_CACHE))
     runs: dict[str, dict[int, Sequence[str]]] = module.__dict__.setdefault("runs", {})
     return runs.setdefault(run, {})

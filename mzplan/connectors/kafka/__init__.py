@@ -58,13 +58,13 @@ def _ends(query: ResolvedQuery) -> Ends:
     """Return OpenLineage's names. A cluster has its first broker's name, as in Spark's own OpenLineage
     listener."""
     from mzplan.connectors.api.lineage_names import Ends, on_server
-    from mzplan.connectors.formats.dead_letters import named
+    from mzplan.connectors.formats.dead_letters import lineage_names
 
     def topic(name: str) -> LineageName:
         return on_server("kafka", _servers(query.link.body)[0], name)
 
     if query.address.reads_upstream:
-        return Ends(reads=(topic(query.body["topic"]),), writes=named(query, topic))
+        return Ends(reads=(topic(query.body["topic"]),), writes=lineage_names(query, topic))
     return Ends(writes=(topic(query.body["topic"]),))
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.formats import dead_letters
-from mzplan.connectors.formats.avro.stream import decoded
-from mzplan.connectors.formats.debezium import Debezium, members, opened, without_tombstones
+from mzplan.connectors.formats.avro.stream import decode_records
+from mzplan.connectors.formats.debezium import Debezium, members, with_envelope, without_tombstones
 from mzplan.connectors.formats.envelopes import Envelope, Tombstones
-from mzplan.connectors.formats.parsers import ParsedRecord, parsed_by, unframed, written_as
+from mzplan.connectors.formats.parsers import ParsedRecord, parser_of, raw_format_of, without_frame
 from mzplan.connectors.formats.records import Records, checked
 from mzplan.connectors.formats.registry import ROLE, check_source
 from mzplan.connectors.frames import functions as f
@@ -90,7 +90,9 @@ class KafkaSource(KafkaPositions, SourceConnector):
         rows = records
         is_framed = ROLE in query.connections and body["format"]["type"] == "json"
         if is_framed:
-            rows = rows.select("*", f.col("value").alias(_CAME)).withColumn("value", unframed(f.col("value")))
+            rows = rows.select("*", f.col("value").alias(_CAME)).withColumn(
+                "value", without_frame(f.col("value"))
+            )
         envelope = _envelope(query, columns, is_framed) if query.keys else None
         rows, parsed = _parsed(rows, query, columns, envelope)
         topic = f.lit(f"topic {body['topic']}, partition ")
@@ -133,15 +135,15 @@ def _parsed(
         rows = without_tombstones(rows)
         held = members(columns)
         rows = (
-            decoded(rows, query, held, envelope.columns)
+            decode_records(rows, query, held, envelope.columns)
             if is_avro
-            else opened(rows, columns, envelope.written)
+            else with_envelope(rows, columns, envelope.written)
         )
         return envelope.split(rows), envelope.parsed()
     if is_avro:
         keys = envelope.columns if isinstance(envelope, Tombstones) and envelope.format == "avro" else ()
-        rows = decoded(rows, query, columns, keys)
-    return rows, parsed_by(format_, columns, "value")
+        rows = decode_records(rows, query, columns, keys)
+    return rows, parser_of(format_, columns, "value")
 
 
 def _envelope(query: ResolvedQuery, columns: Sequence[Column], is_framed: bool) -> Envelope:
@@ -151,17 +153,17 @@ def _envelope(query: ResolvedQuery, columns: Sequence[Column], is_framed: bool) 
     beside = tuple(column.name for column in included if column.name.lower() in names)
     if query.body["envelope"]["type"] == "debezium":
         return Debezium(
-            key=unframed(f.col("key")) if is_framed else f.col("key"),
+            key=without_frame(f.col("key")) if is_framed else f.col("key"),
             row=tuple(columns),
             columns=held,
             beside=beside,
             avro=query.body["format"]["type"] == "avro",
-            written=written_as(query.body["format"]) if query.body["format"]["type"] == "json" else "",
+            written=raw_format_of(query.body["format"]) if query.body["format"]["type"] == "json" else "",
         )
     format_ = query.body["envelope"].get("key_format") or ("text" if len(held) == 1 else "json")
     return Tombstones(
         value=f.col("value"),
-        key=unframed(f.col("key")) if is_framed and format_ == "json" else f.col("key"),
+        key=without_frame(f.col("key")) if is_framed and format_ == "json" else f.col("key"),
         columns=held,
         beside=beside,
         format=format_,

@@ -52,7 +52,7 @@ def _write(context: TaskContext, connector: SourceConnector, record: TaskRecord)
         rows = connector.replay(spark, query, record.start, record.end, lambda: ())
         if letters is None:
             return append(rows, record.step, context.collection)
-        with letters.apart(rows, record.step) as good:
+        with letters.split_off(rows, record.step) as good:
             return append(good, record.step, context.collection)
 
 

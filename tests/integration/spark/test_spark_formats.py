@@ -327,7 +327,7 @@ REAL = {
 def test_debeziums_placeholder_is_no_value(lab: Lab, type_: str) -> None:
     from pyspark.sql import functions as f
 
-    from mzplan.connectors.formats.debezium import Debezium, opened
+    from mzplan.connectors.formats.debezium import Debezium, with_envelope
     from mzplan.connectors.formats.records import Records, checked
     from mzplan.schema.columns import parse_columns
 
@@ -343,7 +343,7 @@ def test_debeziums_placeholder_is_no_value(lab: Lab, type_: str) -> None:
     )
     envelope = Debezium(key=f.col("key"), row=columns, columns=columns[:1], written="json")
     records = Records(
-        rows=envelope.split(opened(rows, columns, "json")),
+        rows=envelope.split(with_envelope(rows, columns, "json")),
         value="value",
         position=f.struct("offset"),
         where=lambda at: f.lit("here"),

@@ -166,7 +166,7 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
     from pyspark.sql import functions as f
 
     from mzplan.connectors.delta.sink import _merge_latest
-    from mzplan.connectors.formats.parsers import unframed
+    from mzplan.connectors.formats.parsers import without_frame
     from mzplan.connectors.formats.records import Records
     from mzplan.connectors.frames.changes import latest_rows
     from mzplan.schema.columns import parse_columns
@@ -181,7 +181,7 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
     listed = [(b"k", one, 0), (b"k", b"\0\0\0\0\1" + two, 1), (b"k", b"\0\0\0\0\1{", 2)]
     rows = spark.createDataFrame(listed, "key BINARY, came BINARY, offset INT")
     read = Records(
-        rows=rows.select("*", unframed(f.col("came")).alias("value")),
+        rows=rows.select("*", without_frame(f.col("came")).alias("value")),
         value="value",
         position=f.struct("offset"),
         where=lambda at: f.concat(f.lit("offset "), at["offset"]),

@@ -48,7 +48,7 @@ class Schemas(Protocol):
 
 
 @dataclass(slots=True)
-class _Written:
+class _RecordReader:
     """The readers for records of one schema, of a whole record and of each column in order. Also the rows of
     a batch with this schema."""
 
@@ -66,7 +66,7 @@ class AvroDecoder:
         self._wanted = wanted
         self._schemas = schemas
         self._latest = latest.root if latest is not None else None
-        self._known: dict[int, _Written | str] = {}
+        self._readers: dict[int, _RecordReader | str] = {}
 
     @property
     def type(self) -> DataType:
@@ -86,10 +86,15 @@ class AvroDecoder:
                 reasons[row] = self._read(row, record)
         parts: list[Any] = []
         place: list[int | None] = [None] * len(records)
-        for written in self._known.values():
-            if isinstance(written, _Written) and written.rows:
-                rows, values, written.rows, written.values = written.rows, written.values, [], []
-                self._build(written, rows, values, parts, place, reasons)
+        for record_reader in self._readers.values():
+            if isinstance(record_reader, _RecordReader) and record_reader.rows:
+                rows, values, record_reader.rows, record_reader.values = (
+                    record_reader.rows,
+                    record_reader.values,
+                    [],
+                    [],
+                )
+                self._build(record_reader, rows, values, parts, place, reasons)
         joined = self._joined(parts, place)
         fields = list(self.type)
         return pa.StructArray.from_arrays([joined, pa.array(reasons, pa.string())], fields=fields)
@@ -99,29 +104,29 @@ class AvroDecoder:
         if len(record) < _HEADER or record[0]:
             return "the record is not Avro with a schema's id before it"
         id_ = int.from_bytes(record[1:_HEADER], "big")
-        written = self._known.get(id_)
-        if written is None:
-            written = self._known[id_] = self._look_up(id_)
-        if isinstance(written, str):
-            return written
+        record_reader = self._readers.get(id_)
+        if record_reader is None:
+            record_reader = self._readers[id_] = self._look_up(id_)
+        if isinstance(record_reader, str):
+            return record_reader
         data = BytesIO(record)
         data.seek(_HEADER)
         try:
-            values = written.whole(data)
+            values = record_reader.whole(data)
         except RecursionError:
             return f"the record is nested too deep, by its schema {id_}"
         except Exception:  # broken bytes can raise anything
             return f"the record is not Avro of its schema {id_}"
         if data.tell() != len(record):
             return f"the record is longer than its schema {id_} says"
-        written.rows.append(row)
-        written.values.append(values)
+        record_reader.rows.append(row)
+        record_reader.values.append(values)
         return None
 
-    def _look_up(self, id_: int) -> _Written | str:
+    def _look_up(self, id_: int) -> _RecordReader | str:
         try:
             schema = parse_avro(self._schemas.texts(id_))
-            return _Written(_whole(schema), column_readers(schema.root, self._wanted, self._latest))
+            return _RecordReader(_whole(schema), column_readers(schema.root, self._wanted, self._latest))
         except UnknownError as problem:
             return one_line(str(problem), _LONGEST)
         except (SchemaError, UnfitSchemaError) as problem:
@@ -129,7 +134,7 @@ class AvroDecoder:
 
     def _build(
         self,
-        written: _Written,
+        record_reader: _RecordReader,
         rows: list[int],
         values: list[Any],
         parts: list[Any],
@@ -140,25 +145,25 @@ class AvroDecoder:
         import pyarrow as pa
 
         try:
-            columns = [read([value.get(name) for value in values]) for name, read in written.columns]
+            columns = [read([value.get(name) for value in values]) for name, read in record_reader.columns]
         except (pa.ArrowException, ArithmeticError, ValueError, TypeError):
             if len(rows) == 1:
-                reasons[rows[0]] = self._unfit(written, values[0])
+                reasons[rows[0]] = self._unfit(record_reader, values[0])
                 return
             half = len(rows) // 2
             for part in (slice(None, half), slice(half, None)):
-                self._build(written, rows[part], values[part], parts, place, reasons)
+                self._build(record_reader, rows[part], values[part], parts, place, reasons)
             return
         first = sum(len(part) for part in parts)
         for i, row in enumerate(rows):
             place[row] = first + i
         parts.append(pa.StructArray.from_arrays(columns, fields=list(self._wanted)))
 
-    def _unfit(self, written: _Written, value: Any) -> str:
+    def _unfit(self, record_reader: _RecordReader, value: Any) -> str:
         """Return which columns don't fit a record's values. Names no value, because it may be
         confidential."""
         misfits = []
-        for (name, read), wanted in zip(written.columns, self._wanted, strict=True):
+        for (name, read), wanted in zip(record_reader.columns, self._wanted, strict=True):
             try:
                 read([value.get(name)])
             except Exception:
@@ -222,11 +227,11 @@ def column_readers(root: AvroNode, wanted: DataType, latest: AvroNode | None) ->
     if root.type != "record":
         raise UnfitSchemaError(f"its schema is {root.type}, and no record")
     require_name(root, latest, "it")
-    fields, known = root.fields, latest.fields if latest is not None else {}
+    fields, latest_fields = root.fields, latest.fields if latest is not None else {}
     readers: list[tuple[str, Read]] = []
-    wrong: list[str] = []
+    problems: list[str] = []
     for column in wanted:
-        newer = known.get(column.name)
+        newer = latest_fields.get(column.name)
         older = newer.written_in(fields) if newer is not None else fields.get(column.name)
         if older is None:
             readers.append((column.name, missing(newer, column.type, column.name)))
@@ -235,9 +240,9 @@ def column_readers(root: AvroNode, wanted: DataType, latest: AvroNode | None) ->
             inner = newer.node if newer is not None else None
             readers.append((older.name, reader(older.node, column.type, column.name, inner)))
         except UnfitSchemaError as problem:
-            wrong.append(str(problem))
-    if wrong:
-        raise UnfitSchemaError("; ".join(wrong))
+            problems.append(str(problem))
+    if problems:
+        raise UnfitSchemaError("; ".join(problems))
     return readers
 
 
@@ -275,7 +280,7 @@ class Task:
                 arrays[index] = _emptied(records)
             if self.keys:
                 deletes = records.is_null() if self.tombstones else _deletes(decoded.field(RECORD))
-                arrays.append(keys.decode(_only(deletes, batch.column("key"))))
+                arrays.append(keys.decode(_where(deletes, batch.column("key"))))
                 names.append(self.keys)
             yield pa.RecordBatch.from_arrays(arrays, names=names)
 
@@ -287,7 +292,7 @@ def _deletes(changes: Array) -> Array:
     return pc.and_(pc.equal(changes.field("op"), "d"), pc.is_null(changes.field("before")))
 
 
-def _only(wanted: Array, values: Array) -> Array:
+def _where(wanted: Array, values: Array) -> Array:
     """Return the wanted values, and NULL elsewhere."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -24,9 +24,9 @@ _DEBEZIUM = {
 }
 
 _HINTS = ("__fastavro_parsed", "__named_schemas")
-_MOST_FREE = 16  # values in a record that take no bytes: null, empty records, fixed of size 0
-_MOST_DEEP = 300  # levels: the compiled reader crashes the process at some thousands
-_MOST_MADE = 100_000  # values and characters that a schema's defaults create
+_MAX_FREE = 16  # values in a record that take no bytes: null, empty records, fixed of size 0
+_MAX_DEPTH = 300  # levels: the compiled reader crashes the process at some thousands
+_MAX_DEFAULT_SIZE = 100_000  # values and characters that a schema's defaults create
 
 
 class SchemaError(ValueError):
@@ -110,8 +110,11 @@ class AvroNode:
         namespace, _, own = self.name.rpartition(".")
         if own == written.name.rpartition(".")[2]:
             return True
-        given = self.definition.get("aliases", ())
-        aliases = {str(one) if "." in str(one) else f"{namespace}.{one}".lstrip(".") for one in given}
+        written_aliases = self.definition.get("aliases", ())
+        aliases = {
+            str(alias) if "." in str(alias) else f"{namespace}.{alias}".lstrip(".")
+            for alias in written_aliases
+        }
         return written.name in aliases
 
     def inner(self, key: str) -> AvroNode:
@@ -159,7 +162,7 @@ def parse_avro(texts: Sequence[str]) -> AvroSchema:
             root = fastavro.parse_schema(written, named_schemas=names)
             raw = fastavro.parse_schema(_without_logical_types(written), named_schemas=raw_names)
         survey = _Survey(names)
-        if survey.extent(root).depth > _MOST_DEEP:
+        if survey.extent(root).depth > _MAX_DEPTH:
             raise RecursionError
     except SchemaError:
         raise
@@ -187,7 +190,7 @@ class _Survey:
     def __init__(self, names: Mapping[str, Any]):
         self.is_recursive = False
         self._names = names
-        self._made = 0  # values and characters that defaults create
+        self._default_size = 0  # values and characters that defaults create
         # Keyed by the list of fields, because a name may stand for another record in a schema that this one
         # refers to.
         self._records: dict[int, _Extent | None] = {}  # None: being visited
@@ -229,8 +232,8 @@ class _Survey:
             parts.append(self.extent(field["type"]))
             self._fill(field["type"], field.get("default"))
         free = sum(part.free for part in parts) if parts else 1
-        if free > _MOST_FREE:
-            raise SchemaError(f"its schema has a record with more than {_MOST_FREE} values without a byte")
+        if free > _MAX_FREE:
+            raise SchemaError(f"its schema has a record with more than {_MAX_FREE} values without a byte")
         depth = 1 + max((part.depth for part in parts), default=0)
         extent = self._records[key] = _Extent(any(part.takes_bytes for part in parts), free, depth)
         return extent
@@ -238,9 +241,11 @@ class _Survey:
     def _fill(self, written: Any, default: Any) -> None:
         """Count the values that a default creates. Records in it are filled with their own fields' defaults,
         at any depth. For a union, each branch counts."""
-        self._made += len(default) if isinstance(default, str) else isinstance(default, list | dict)
-        if self._made > _MOST_MADE:
-            raise SchemaError(f"its schema's defaults make more than {_MOST_MADE:,} values and characters")
+        self._default_size += len(default) if isinstance(default, str) else isinstance(default, list | dict)
+        if self._default_size > _MAX_DEFAULT_SIZE:
+            raise SchemaError(
+                f"its schema's defaults make more than {_MAX_DEFAULT_SIZE:,} values and characters"
+            )
         if not isinstance(default, list | dict):
             return
         definition = AvroNode(written, self._names).definition
@@ -250,15 +255,15 @@ class _Survey:
             return
         match definition["type"], default:
             case "array", list():
-                self._made += len(default)
+                self._default_size += len(default)
                 for entry in default:
                     self._fill(definition["items"], entry)
             case "map", dict():
-                self._made += len(default)
+                self._default_size += len(default)
                 for entry in default.values():
                     self._fill(definition["values"], entry)
             case "record" | "error", dict():
-                self._made += len(definition["fields"])
+                self._default_size += len(definition["fields"])
                 for field in definition["fields"]:
                     self._fill(field["type"], default.get(field["name"], field.get("default")))
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _PASSED = ("value", "partition", "offset", "timestamp")
 
 
-def decoded(
+def decode_records(
     rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column], keys: Sequence[Column] = ()
 ) -> DataFrame:
     """Return the rows of a Kafka stream with a column `DECODED`: each record's columns, or the reason if
@@ -41,11 +41,11 @@ def decoded(
     from pyspark.sql import types as t
 
     newest = latest(query)
-    kept = rows.select(*_PASSED, *_beside(query))
+    passed_rows = rows.select(*_PASSED, *_other_columns(query))
     fields = [f"{DECODED} STRUCT<r: STRUCT<{ddl(columns)}>, e: STRING>"]
     if keys:
         fields.append(f"{KEY_DECODED} STRUCT<r: STRUCT<{ddl(keys)}>, e: STRING>")
-    added: Any = t.StructType.fromDDL(", ".join(fields))
+    added_fields: Any = t.StructType.fromDDL(", ".join(fields))
     task = Task(
         schemas=_schemas(query, {newest.id: newest.schemas}),
         wanted=arrow_schema(columns),
@@ -57,7 +57,9 @@ def decoded(
         tombstones=(query.body.get("envelope") or {}).get("type") == "upsert",
     )
     ship_tasks()
-    return kept.mapInArrow(task.__call__, t.StructType([*kept.schema.fields, *added.fields]))
+    return passed_rows.mapInArrow(
+        task.__call__, t.StructType([*passed_rows.schema.fields, *added_fields.fields])
+    )
 
 
 def ship_tasks() -> None:
@@ -84,7 +86,7 @@ def _schemas(query: ResolvedQuery, known: Mapping[int, Sequence[str]]) -> Regist
     )
 
 
-def _beside(query: ResolvedQuery) -> list[str]:
+def _other_columns(query: ResolvedQuery) -> list[str]:
     """Return the other columns needed from a record: its key and its headers. A record without a value
     deletes by its key, and a malformed one is stored with its key."""
     included = {*included_columns(query.description.type, query.body)}

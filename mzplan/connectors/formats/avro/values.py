@@ -158,9 +158,9 @@ def _single(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None
 def require_name(node: AvroNode, latest: AvroNode | None, what: str) -> None:
     """Raise UnfitSchemaError for a record that the `latest` schema can't read, because it has another
     name."""
-    known = [branch for branch in latest.branches if branch.type == "record"] if latest is not None else []
-    if known and not any(branch.reads(node) for branch in known):
-        names = " or ".join(branch.name for branch in known)
+    records = [branch for branch in latest.branches if branch.type == "record"] if latest is not None else []
+    if records and not any(branch.reads(node) for branch in records):
+        names = " or ".join(branch.name for branch in records)
         raise UnfitSchemaError(f"{what} is the record {node.name}, and the latest schema's is {names}")
 
 
@@ -278,12 +278,12 @@ def _time(logical: str, wanted: DataType) -> Read:
 def _struct(node: AvroNode, wanted: DataType, name: str, latest: AvroNode | None) -> Read:
     import pyarrow as pa
 
-    known = latest.fields if latest is not None else {}
+    latest_fields = latest.fields if latest is not None else {}
     fields = node.fields
     reads: list[tuple[str, Read]] = []
     for field in wanted:
         place = f"{name}.{field.name}" if name else field.name
-        newer = known.get(field.name)
+        newer = latest_fields.get(field.name)
         older = newer.written_in(fields) if newer is not None else fields.get(field.name)
         if older is not None:
             inner = newer.node if newer is not None else None
