@@ -184,18 +184,20 @@ class DeltaStorage:
                 columns, keyed = appended_columns(query), bool(keys_of(query.type, query.body))
                 numbering = Numbering(turn, self._warehouse, query.place)
                 known = turn.known(command.key)
-                first = numbering.upper() if known is None else numbering.collected(known)
+                first = numbering.upper() if known is None else numbering.collection_step(known)
                 if first is None and known is not None:
                     continue  # so long ago that nothing is known about it
                 if first is None:
                     raise InvalidUppersError(command.id, command.upper - 1, numbering.next + 1, decided=False)
                 planned = planned_steps(command, first, keyed)
-                appended = turn.append([to_table(columns, each) for each in planned], command.key, apart=True)
+                appended = turn.append(
+                    [to_table(columns, each) for each in planned], command.key, separate=True
+                )
                 if appended.digests is not None:
                     raise StorageError(
                         f"An append of the key {command.key!r} was made as step {appended.step}, and step "
-                        f"{appended.other} has other rows: their digest is {appended.digests[0]}, that of "
-                        f"these is {appended.digests[1]}."
+                        f"{appended.differing_step} has other rows: their digest is {appended.digests[0]}, "
+                        f"that of these is {appended.digests[1]}."
                     )
             for turn in by_place.values():
                 turn.write()

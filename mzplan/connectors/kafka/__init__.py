@@ -46,7 +46,7 @@ def _adopts() -> Adopts:
 def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the bootstrap brokers, without their protocol (`SSL://h:1`), and servers that options name (to
     get a token, for example). The brokers name the others."""
-    brokers = (broker for listed in body["brokers"] for broker in listed.split(","))
+    brokers = (broker for entry in body["brokers"] for broker in entry.split(","))
     options = (str(value) for value in body["options"].values())
     return (
         *(broker.rpartition("://")[2].lower() for broker in brokers),

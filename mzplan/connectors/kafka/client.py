@@ -27,7 +27,7 @@ _SLICE_S = 0.4
 _GIVE_UP_S = 1.5
 # The most bytes of an answer. After a missing topic, all topics are listed; that list can be longer, and is
 # then unknown. Python needs twenty times as much for short names.
-_MOST_BYTES = 8 << 20
+_MAX_ANSWER_BYTES = 8 << 20
 _SETTING = re.compile(r"\b[a-z]+(?:\.[a-z]+)+\b")
 
 
@@ -43,7 +43,7 @@ class ClusterError(MzplanError):
     """An error of a cluster, or a failure to ask it: one diagnostic of a query."""
 
 
-def failed(
+def cluster_error(
     query: ResolvedQuery, code: str, summary: str, detail: str, hint: str, *, kind: ProblemKind = ""
 ) -> ClusterError:
     """Return a ClusterError of a query."""
@@ -58,7 +58,7 @@ def new_client(query: ResolvedQuery, options: Mapping[str, Any]) -> Client:
     problems: list[KafkaError] = []
     settings: dict[str, Any] = {
         **options,
-        "receive.message.max.bytes": _MOST_BYTES,
+        "receive.message.max.bytes": _MAX_ANSWER_BYTES,
         "error_cb": problems.append,
     }
     try:
@@ -86,7 +86,7 @@ def _require_token(query: ResolvedQuery, options: Mapping[str, Any]) -> None:
         raise
     except Exception as problem:  # AWS's client may raise anything
         message = str(problem).splitlines()[0][:300] if str(problem) else type(problem).__name__
-        raise failed(
+        raise cluster_error(
             query,
             "MZ051",
             "AWS gives no credentials for Kafka",
@@ -102,7 +102,7 @@ def answer(client: Client, query: ResolvedQuery, future: Future[Any]) -> Any:
     Polls the client meanwhile, because it reports errors only then. Use describe_… for a topic's metadata,
     never list_topics, which may create the topic.
     """
-    began, earlier = time.monotonic(), len(client.problems)
+    started_at, known_count = time.monotonic(), len(client.problems)
     while True:
         try:
             return future.result(_SLICE_S)
@@ -111,8 +111,8 @@ def answer(client: Client, query: ResolvedQuery, future: Future[Any]) -> Any:
         except TimeoutError:
             failure = None
         client.admin.poll(0)
-        waited = time.monotonic() - began
-        problems = client.problems[earlier:]
+        waited = time.monotonic() - started_at
+        problems = client.problems[known_count:]
         names = {problem.name() for problem in problems}
         if (
             failure is not None
@@ -129,7 +129,7 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
     where = route(query)
     for name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"):
         if name in by_name:
-            return failed(
+            return cluster_error(
                 query,
                 "MZ051",
                 "Kafka refused the credentials",
@@ -140,7 +140,7 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
     for name in ("_SSL", "_BAD_MSG", "_TRANSPORT"):
         # A broker that requires a client certificate closes the connection; only the text shows why.
         if name in by_name and (name != "_TRANSPORT" or "SSL routines" in by_name[name].str()):
-            return failed(
+            return cluster_error(
                 query,
                 "MZ051",
                 "Kafka and the connection don't agree on encryption",
@@ -153,12 +153,12 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
         return not_allowed(query, topic)
     if by_name.keys() & {"UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION"}:
         return _no_topic(query, topic)
-    known = [by_name[name] for name in ("_RESOLVE", "_TRANSPORT") if name in by_name]
-    return failed(
+    causes = [by_name[name] for name in ("_RESOLVE", "_TRANSPORT") if name in by_name]
+    return cluster_error(
         query,
         "MZ050",
         "Kafka can't be reached",
-        f"{where}: {_message(known[0]) if known else f'no answer within {PROBE_TIMEOUT_S:.0f} s'}.",
+        f"{where}: {_message(causes[0]) if causes else f'no answer within {PROBE_TIMEOUT_S:.0f} s'}.",
         "check brokers of the connection, and that the broker runs and is reachable from here.",
         kind="unreachable",
     )
@@ -171,12 +171,12 @@ def _message(problem: KafkaError) -> str:
 
 
 def _no_topic(query: ResolvedQuery, topic: str) -> ClusterError:
-    return failed(
+    return cluster_error(
         query,
         "MZ052",
         f"Topic {topic} does not exist",
         f"{route(query)} has no topic {topic!r}; a {query.address.kind} does not create one.",
-        f"create it: kafka-topics.sh --bootstrap-server {_first(query)} --create "
+        f"create it: kafka-topics.sh --bootstrap-server {_first_broker(query)} --create "
         f"--topic {shlex.quote(topic)}",
         kind="not-found",
     )
@@ -184,7 +184,7 @@ def _no_topic(query: ResolvedQuery, topic: str) -> ClusterError:
 
 def not_allowed(query: ResolvedQuery, topic: str) -> ClusterError:
     done, operation = ("written", "Write") if query.address.writes_target else ("read", "Read")
-    return failed(
+    return cluster_error(
         query,
         "MZ054",
         f"Topic {topic} may not be {done}",
@@ -197,7 +197,7 @@ def not_allowed(query: ResolvedQuery, topic: str) -> ClusterError:
 def allow(query: ResolvedQuery) -> str:
     """Return the start of the command that gives the connection's user a right."""
     user = shlex.quote(f"User:{user_of(query)}")
-    return f"kafka-acls.sh --bootstrap-server {_first(query)} --add --allow-principal {user}"
+    return f"kafka-acls.sh --bootstrap-server {_first_broker(query)} --add --allow-principal {user}"
 
 
 def user_of(query: ResolvedQuery) -> str:
@@ -206,7 +206,7 @@ def user_of(query: ResolvedQuery) -> str:
 
 
 def _unreadable(query: ResolvedQuery, problem: OSError) -> ClusterError:
-    return failed(
+    return cluster_error(
         query,
         "MZ051",
         "A TLS file can't be read",
@@ -221,9 +221,9 @@ def _unusable(query: ResolvedQuery, problem: Exception) -> ClusterError:
     may repeat the value."""
     first = problem.args[0] if problem.args else ""
     text = first.str() if isinstance(first, KafkaError) else str(first)
-    named = _SETTING.search(text)
-    where = f" {named[0].removesuffix('.pem')}" if named else ""
-    return failed(
+    setting = _SETTING.search(text)
+    where = f" {setting[0].removesuffix('.pem')}" if setting else ""
+    return cluster_error(
         query,
         "MZ174",
         f"The Kafka client can't use{where or ' what the connection says'}",
@@ -234,6 +234,6 @@ def _unusable(query: ResolvedQuery, problem: Exception) -> ClusterError:
     )
 
 
-def _first(query: ResolvedQuery) -> str:
+def _first_broker(query: ResolvedQuery) -> str:
     """Return a broker, quoted for a shell."""
     return shlex.quote(str(query.link.body["brokers"][0]))

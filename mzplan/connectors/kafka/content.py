@@ -72,8 +72,8 @@ class KafkaContent(Content):
         while True:
             step = self._step()
             committed = self._offsets(partitions, "latest", IsolationLevel.READ_COMMITTED)
-            with_open = self._offsets(partitions, "latest")  # includes open transactions
-            if step is not None and committed == with_open and step == self._step():
+            including_open = self._offsets(partitions, "latest")  # includes open transactions
+            if step is not None and committed == including_open and step == self._step():
                 return step, committed
             if time.monotonic() > deadline:
                 raise incomparable(
@@ -92,8 +92,8 @@ class KafkaContent(Content):
             return log.committed() if log.unfinished() is None else None
         text = self._transaction.read()
         record = KafkaStepRecord.parse(text) if text is not None else None
-        ours = record is not None and record.generation == self._query.description.generation
-        return record.step if record is not None and ours else -1
+        is_own = record is not None and record.generation == self._query.description.generation
+        return record.step if record is not None and is_own else -1
 
     def _offsets(
         self,
@@ -179,8 +179,8 @@ class KafkaRecorded(Recorded):
         with KafkaProblems(query).explaining(transaction):
             text = transaction.read()
             record = KafkaStepRecord.parse(text) if text is not None else None
-        ours = record is not None and record.generation == query.description.generation
-        self._written = record.written() if record is not None and ours else {}
+        is_own = record is not None and record.generation == query.description.generation
+        self._written = record.written() if record is not None and is_own else {}
 
     def step(self, step: Step) -> Written | None:
         written = self._written.get(step)

@@ -57,14 +57,14 @@ class KafkaOutput:
         self._warn = warn
         self._replay: StepReplay | None = None
         self._batches = 0
-        self._seen: str | None = None
+        self._stored_text: str | None = None
         self.record = writer
 
     def start_step(self, step: Step) -> None:
         """Begin a step. Raises TransactionError, KafkaException."""
         checked_step(step)
-        self._give_up()
-        self._look()
+        self._abort()
+        self._read_record()
         written = self.record.written()
         replay = StepReplay(
             step,
@@ -74,30 +74,30 @@ class KafkaOutput:
             warn=self._warn,
         )
         if not replay.repeats:
-            self._begin()  # begins while the first records are being read
+            self._begin_transaction()  # begins while the first records are being read
         self._replay, self._batches = replay, 0
 
     def push_buffer(self, batch: RecordBatch) -> None:
         """Write the rows of a batch that aren't written yet. Raises TransactionError, KafkaException,
         DiffersError."""
-        replay = self._started()
+        replay = self._open_replay()
         try:
             fresh = replay.push(batch)
             if fresh.num_rows:
-                self._begin()
+                self._begin_transaction()
                 self._send(fresh, (replay.step + self._batches) % self._partitions)
             self._batches += 1
         except BaseException:
-            self._give_up()
+            self._abort()
             raise
 
     def finish_step(self) -> None:
         """Commit the step. Raises TransactionError, KafkaException, DiffersError."""
-        replay = self._started()
+        replay = self._open_replay()
         try:
-            self._become(self.record.with_step(replay.step, replay.finish()))
+            self._commit_record(self.record.with_step(replay.step, replay.finish()))
         finally:
-            self._give_up()
+            self._abort()
 
     def expire_step(self, step: Step) -> None:
         """Drop older steps from the record, in the open step's transaction or in one of its own."""
@@ -105,49 +105,49 @@ class KafkaOutput:
         if self._replay is not None:
             self.record = self.record.without(step)
             return
-        self._look()
+        self._read_record()
         expired = self.record.without(step)
         if expired.older != self.record.older:
             try:
-                self._become(expired)
+                self._commit_record(expired)
             finally:
-                self._give_up()
+                self._abort()
 
     def close(self) -> None:
         """Abort an unfinished step."""
         self._replay = None
         self._transaction.close()
 
-    def _look(self) -> None:
-        self._seen = self._transaction.read()
-        record = KafkaStepRecord.parse(self._seen) if self._seen is not None else None
+    def _read_record(self) -> None:
+        self._stored_text = self._transaction.read()
+        record = KafkaStepRecord.parse(self._stored_text) if self._stored_text is not None else None
         if record is None or not record.is_by(self._writer):
-            raise TransactionError(CHANGED, "", self._seen)
+            raise TransactionError(CHANGED, "", self._stored_text)
         self.record = record
 
-    def _become(self, record: KafkaStepRecord) -> None:
-        if record.text != self._seen:
-            self._begin()
+    def _commit_record(self, record: KafkaStepRecord) -> None:
+        if record.text != self._stored_text:
+            self._begin_transaction()
             failpoint(Failpoint.TASK_SENT)
             self._transaction.add_record(record.step, record.text)
             failpoint(Failpoint.TASK_NOTED)
             self._transaction.commit()
             failpoint(Failpoint.TASK_COMMITTED)
-        self.record, self._seen = record, record.text
+        self.record, self._stored_text = record, record.text
 
-    def _begin(self) -> None:
+    def _begin_transaction(self) -> None:
         if not self._transaction.is_open:
-            self._transaction.begin(self._seen)
+            self._transaction.begin(self._stored_text)
             failpoint(Failpoint.TASK_BEGUN)
 
-    def _started(self) -> StepReplay:
+    def _open_replay(self) -> StepReplay:
         if self._replay is None:
             raise StepError("no step is started")
         return self._replay
 
-    def _give_up(self) -> None:
+    def _abort(self) -> None:
         self._replay = None
-        self._transaction.give_up()
+        self._transaction.abort()
 
     def _send(self, batch: RecordBatch, partition: int) -> None:
         names = batch.schema.names
@@ -156,8 +156,8 @@ class KafkaOutput:
             self._transaction.send([{"value": v} for v in values], partition)
             return
         keys = batch.column(names.index("key"))
-        named = zip(keys.to_numpy(zero_copy_only=False).tolist(), values, strict=True)
-        messages = [{"key": k, "value": v} for k, v in named]
+        pairs = zip(keys.to_numpy(zero_copy_only=False).tolist(), values, strict=True)
+        messages = [{"key": k, "value": v} for k, v in pairs]
         if keys.null_count:
             self._transaction.send([m for m in messages if m["key"] is None], partition)
             messages = [m for m in messages if m["key"] is not None]
@@ -186,7 +186,7 @@ def report(
     """Push a step, and return its result as REPORT. Raises only the exceptions of `batches`."""
     import confluent_kafka
 
-    began = time.monotonic()
+    started_at = time.monotonic()
     warnings: list[str] = []
     output = KafkaOutput(transaction, writer, partitions=partitions, compare=compare, warn=warnings.append)
     record: str | None = None
@@ -202,7 +202,7 @@ def report(
         outcome, detail = failure.name(), failure.str()
     finally:
         output.close()
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - started_at
     return {"outcome": outcome, "detail": detail, "record": record, "seconds": seconds, "warnings": warnings}
 
 

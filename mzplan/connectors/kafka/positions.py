@@ -46,26 +46,26 @@ class KafkaPositions:
         """Return MZ067 if the topic no longer holds the next offsets."""
         topic = query.body["topic"]
         try:
-            wanted = _read(position, topic)
+            next_offsets = _read(position, topic)
         except ValueError:
             return None
         try:
             client = self._probe.client_of(query)
             partitions = identify(client, query, False)["partitions"]
-            present = [partition for partition in wanted if partition < partitions]
+            present = [partition for partition in next_offsets if partition < partitions]
             first = _offsets(client, query, topic, present, "earliest")
             end = _offsets(client, query, topic, present, "latest", dirty=True)
         except ClusterError as problem:
             return problem.diagnostics[0]
-        gone = []
-        for partition, offset in sorted(wanted.items()):
+        problems = []
+        for partition, offset in sorted(next_offsets.items()):
             if partition >= partitions:
-                gone.append(f"partition {partition} is not there, only {partitions} are")
+                problems.append(f"partition {partition} is not there, only {partitions} are")
             elif first[partition] > offset:
-                gone.append(f"partition {partition}: offsets {offset} to {first[partition] - 1} are gone")
+                problems.append(f"partition {partition}: offsets {offset} to {first[partition] - 1} are gone")
             elif end[partition] < offset:
-                gone.append(f"partition {partition}: it ends at offset {end[partition]}, before {offset}")
-        return _lost(query, gone) if gone else None
+                problems.append(f"partition {partition}: it ends at offset {end[partition]}, before {offset}")
+        return _offsets_gone(query, problems) if problems else None
 
     def backlog(self, query: ResolvedQuery) -> dict[str, int] | None:
         """Return the number of unread records, `{"records": n}`. Counts from the checkpoint or, before the
@@ -77,11 +77,11 @@ class KafkaPositions:
             client = self._probe.client_of(query)
             partitions = range(identify(client, query, False)["partitions"])
             end = _offsets(client, query, topic, partitions, "latest")
-            fresh = [partition for partition in partitions if partition not in read]
+            new_partitions = [partition for partition in partitions if partition not in read]
             if position:  # partitions added since
-                first = _offsets(client, query, topic, fresh, "earliest") if fresh else {}
+                first = _offsets(client, query, topic, new_partitions, "earliest") if new_partitions else {}
             else:
-                first = _begins(client, query, fresh)
+                first = _start_offsets(client, query, new_partitions)
         except (ClusterError, ValueError, KeyError, OSError):
             return None
         return {"records": sum(max(0, end[p] - {**first, **read}[p]) for p in partitions)}
@@ -89,7 +89,7 @@ class KafkaPositions:
     def loss(self, query: ResolvedQuery, former: Checkpoint) -> Loss | None:
         """Return the lost records, counted by offsets, so that the markers that end transactions count as
         well."""
-        ranges = _ranges(former.log)
+        ranges = _ranges_read(former.log)
         read = sum(map(len, ranges.values()))
         if former.was_moved():
             where = "What it has read on the upstream that it was moved away from is not on this one"
@@ -100,15 +100,15 @@ class KafkaPositions:
         client, recorded = self._probe.client_of(query), former.upstream()
         identity = identify(client, query, False)
         accepts = recorded is None or query.body.get("on_upstream_change") == "accept"
-        other = how_it_differs(recorded, identity) if recorded is not None and not accepts else None
+        difference = how_it_differs(recorded, identity) if recorded is not None and not accepts else None
         if topics := sorted({name for name, _ in ranges} - {topic}):
-            other = f"topic {topic} instead of {', '.join(topics)}"
-        if other is not None:
-            where = f"{route(query)}: it would read {other}"
+            difference = f"topic {topic} instead of {', '.join(topics)}"
+        if difference is not None:
+            where = f"{route(query)}: it would read {difference}"
             return Loss(lost=read, read=read, unit="records", where=where)
-        begins = _begins(client, query, range(identity["partitions"]))
+        starts = _start_offsets(client, query, range(identity["partitions"]))
         gone = {
-            partition: range(span.start, min(span.stop, begins.get(partition, span.stop)))
+            partition: range(span.start, min(span.stop, starts.get(partition, span.stop)))
             for (_, partition), span in sorted(ranges.items())
         }
         lost = sum(map(len, gone.values()))
@@ -126,15 +126,15 @@ class KafkaPositions:
         """Return the position from which a moved source continues, `{"topic": {"0": 17, …}}`. It is in
         another topic, or in one that has lost records. Raises MzplanError."""
         topic = query.body["topic"]
-        client, kept = self._probe.client_of(query), _read(position, topic)
-        partitions = sorted(kept) or range(identify(client, query, False)["partitions"])
+        client, recorded = self._probe.client_of(query), _read(position, topic)
+        partitions = sorted(recorded) or range(identify(client, query, False)["partitions"])
         first = _offsets(client, query, topic, partitions, "earliest")
         end = _offsets(client, query, topic, partitions, "latest")
         times = last_times() if policy == "translate-timestamp" else {}
         offsets = {}
         for partition in partitions:
-            if partition in kept and first[partition] <= kept[partition] <= end[partition]:
-                offsets[partition] = kept[partition]
+            if partition in recorded and first[partition] <= recorded[partition] <= end[partition]:
+                offsets[partition] = recorded[partition]
             elif policy == "reset-latest":
                 offsets[partition] = end[partition]
             elif times:
@@ -165,20 +165,24 @@ class KafkaPositions:
         partitions = range(identify(client, query, False)["partitions"])
         first = _offsets(client, query, topic, partitions, "earliest")
         last = _offsets(client, query, topic, partitions, "latest")
-        begins = _records_at(client, query, topic, partitions, start)
-        ends = _records_at(client, query, topic, partitions, end)
-        to = {p: ends[p].offset if p in ends else last[p] for p in begins}
-        present = [p for p, record in begins.items() if record.offset < to[p]]
+        first_records = _records_at(client, query, topic, partitions, start)
+        end_records = _records_at(client, query, topic, partitions, end)
+        end_offsets = {p: end_records[p].offset if p in end_records else last[p] for p in first_records}
+        present = [p for p, record in first_records.items() if record.offset < end_offsets[p]]
         # The oldest record left may not be the oldest ever written. If a partition's oldest one is later than
         # the range, all of the range may be gone.
-        gone = {p: record.timestamp for p, record in begins.items() if 0 < first[p] == record.offset}
-        if gone or not present:
-            raise MzplanError(_not_in_range(query, start, end, gone))
-        to = {p: min(to[p], read.get(p, 0)) for p in present}
-        parts = sorted(p for p in present if begins[p].offset < to[p])
+        oldest_times = {
+            p: record.timestamp for p, record in first_records.items() if 0 < first[p] == record.offset
+        }
+        if oldest_times or not present:
+            raise MzplanError(_range_gone(query, start, end, oldest_times))
+        end_offsets = {p: min(end_offsets[p], read.get(p, 0)) for p in present}
+        parts = sorted(p for p in present if first_records[p].offset < end_offsets[p])
         if not parts:
             raise MzplanError(_not_read_yet(query, start, end))
-        return {topic: {str(p): begins[p].offset for p in parts}}, {topic: {str(p): to[p] for p in parts}}
+        return {topic: {str(p): first_records[p].offset for p in parts}}, {
+            topic: {str(p): end_offsets[p] for p in parts}
+        }
 
 
 def _read(position: str | None, topic: str) -> dict[int, int]:
@@ -193,19 +197,19 @@ def _read(position: str | None, topic: str) -> dict[int, int]:
         raise ValueError(str(problem)) from None
 
 
-def _ranges(log: CheckpointLog) -> dict[tuple[str, int], range]:
+def _ranges_read(log: CheckpointLog) -> dict[tuple[str, int], range]:
     """Return the offsets that were read, by topic and partition. Includes an uncommitted step's offsets,
     because its rows may be in the collection. Raises OSError."""
     end, _ = log.offset(log.newest())
-    begun = log.before_all() or {}
+    start = log.before_all() or {}
     return {
-        (topic, int(partition)): range(int(begun.get(topic, {}).get(partition, 0)), int(offset))
+        (topic, int(partition)): range(int(start.get(topic, {}).get(partition, 0)), int(offset))
         for topic, offsets in (end or {}).items()
         for partition, offset in offsets.items()
     }
 
 
-def _begins(client: Client, query: ResolvedQuery, partitions: Iterable[int]) -> dict[int, int]:
+def _start_offsets(client: Client, query: ResolvedQuery, partitions: Iterable[int]) -> dict[int, int]:
     """Return where a source that has read nothing yet begins, by partition."""
     topic, start, partitions = query.body["topic"], query.body["start_offsets"], list(partitions)
     when = instant(start)
@@ -253,7 +257,7 @@ def _records_at(
     }
 
 
-def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
+def _offsets_gone(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
     return Diagnostic(
         code="MZ067",
         kind="offsets-gone",
@@ -266,12 +270,12 @@ def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
     )
 
 
-def _not_in_range(query: ResolvedQuery, start: int, end: int, gone: Mapping[int, int]) -> Diagnostic:
-    """Return MZ277. `gone`: the time of the oldest record left, by partition, where the range begins with
-    it."""
+def _range_gone(query: ResolvedQuery, start: int, end: int, oldest_times: Mapping[int, int]) -> Diagnostic:
+    """Return MZ277. `oldest_times`: the time of the oldest record left, by partition, if the range begins
+    with it."""
     wanted = f"from {instant_text(start)} to {instant_text(end)}"
     where = f"{route(query)}, topic {query.body['topic']}"
-    if not gone:
+    if not oldest_times:
         return Diagnostic(
             code="MZ277",
             summary=f"{query.address} has no records {wanted}",
@@ -280,12 +284,14 @@ def _not_in_range(query: ResolvedQuery, start: int, end: int, gone: Mapping[int,
             address=query.address,
             exit_code=ExitCode.REFUSED,
         )
-    oldest = "; ".join(f"partition {p}: the oldest is of {instant_text(t)}" for p, t in sorted(gone.items()))
+    oldest = "; ".join(
+        f"partition {p}: the oldest is of {instant_text(t)}" for p, t in sorted(oldest_times.items())
+    )
     return Diagnostic(
         code="MZ277",
         summary=f"Records of {query.address} {wanted} may be gone",
         detail=f"{where}: {oldest}. Older records were deleted, and some of them may be of that range.",
-        hint=f"take the range that is whole: --from {instant_text(max(gone.values()) + 1)} or later.",
+        hint=f"take the range that is whole: --from {instant_text(max(oldest_times.values()) + 1)} or later.",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

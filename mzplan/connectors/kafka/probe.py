@@ -23,7 +23,7 @@ from mzplan.model.words import nearest
 # Seconds for which a client, and a failure to reach a cluster, are cached.
 _KEEP_CLIENT_S = 60.0
 _KEEP_FAILURE_S = 3.0
-NEAR_TIMEOUT_S = 2.0
+_NEAR_TIMEOUT_S = 2.0
 _NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # brokers before 2.8 have no topic ids
 
 
@@ -59,9 +59,9 @@ class KafkaProbe:
     def _identity(self, query: ResolvedQuery, writes: bool) -> dict[str, Any]:
         options = options_of(query)
         key = fingerprint(options)
-        known = self._failures.get(key, lambda: self._reach(key, query, options))
-        if known is not None:  # another query of the connection may have found it
-            raise ClusterError(replace(known.diagnostics[0], address=query.address))
+        failure = self._failures.get(key, lambda: self._reach(key, query, options))
+        if failure is not None:  # another query of the connection may have found it
+            raise ClusterError(replace(failure.diagnostics[0], address=query.address))
         try:
             return identify(self._client(key, query, options), query, writes)
         except ClusterError as problem:
@@ -128,7 +128,7 @@ def _near_topic(client: Client, topic: str) -> str | None:
     """Return the visible topic with the most similar name, or None. Listing all topics, unlike asking for
     one, creates none."""
     try:
-        return nearest(topic, client.admin.list_topics(timeout=NEAR_TIMEOUT_S).topics)
+        return nearest(topic, client.admin.list_topics(timeout=_NEAR_TIMEOUT_S).topics)
     except KafkaException:
         return None
 

@@ -91,7 +91,7 @@ class KafkaProblems:
             failure = transaction.cause(problem.args[0])
             raise self.of(failure.name(), failure.str(), transaction) from None
         except ValueError as problem:
-            raise self.not_ours(transaction.name, str(problem)) from None
+            raise self.not_a_step_record(transaction.name, str(problem)) from None
         finally:
             transaction.close()
 
@@ -121,7 +121,7 @@ class KafkaProblems:
             hint,
         )
 
-    def pushed_aside(self, id_: str) -> MzplanError:
+    def outpaced(self, id_: str) -> MzplanError:
         return self._error(
             "MZ068",
             f"Somebody else writes as {self._query.address}",
@@ -129,27 +129,29 @@ class KafkaProblems:
             "find and stop them: a second project with the same state, or a copy of this one.",
         )
 
-    def newer(self, found: KafkaStepRecord) -> MzplanError:
-        if found.generation > self._query.description.generation:
+    def newer(self, recorded: KafkaStepRecord) -> MzplanError:
+        if recorded.generation > self._query.description.generation:
             return self._error(
                 "MZ068",
                 f"{self._query.address} was replaced",
-                f"Generation {found.generation} writes now; this one writes no more.",
+                f"Generation {recorded.generation} writes now; this one writes no more.",
                 "nothing to do: the newer generation continues.",
             )
         return self._error(
             "MZ068",
             f"{self._query.address} is written by a newer runner",
-            f"A runner of epoch {found.epoch} has taken over; this one, of an older epoch, writes no more.",
+            f"A runner of epoch {recorded.epoch} has taken over; this one, of an older epoch, writes no "
+            "more.",
             "nothing to do: this runner was cut off or frozen, and the other one continues.",
         )
 
-    def lost(self, what: str) -> MzplanError:
+    def target_restored(self, difference: str) -> MzplanError:
         return self._error(
             "MZ069",
             f"{self._query.address} and its target disagree about what was written",
-            f"{what[0].upper()}{what[1:]}. The topic, the group or the checkpoint was restored or removed.",
-            self._anew(),
+            f"{difference[0].upper()}{difference[1:]}. The topic, the group or the checkpoint was restored "
+            "or removed.",
+            self._replace_hint(),
             kind="target-restored",
         )
 
@@ -160,7 +162,7 @@ class KafkaProblems:
             difference = (
                 f"the topic was deleted and made anew (id {now['topic_id']}, not {before.get('topic_id')})"
             )
-        return self.lost(f"{difference}: the rows of earlier steps are not in it")
+        return self.target_restored(f"{difference}: the rows of earlier steps are not in it")
 
     def in_doubt(self, step: int) -> MzplanError:
         return self._error(
@@ -169,7 +171,7 @@ class KafkaProblems:
             "It was under way when the query ended, and Kafka has dropped the offsets of its group "
             "(offsets.retention.minutes).",
             "look for the step's rows at the end of the topic. If duplicates are acceptable, apply "
-            "delivery: at-least-once for one step. Else: " + self._anew(),
+            "delivery: at-least-once for one step. Else: " + self._replace_hint(),
         )
 
     def expired(self, step: int) -> Diagnostic:
@@ -182,10 +184,12 @@ class KafkaProblems:
             address=self._query.address,
         )
 
-    def not_ours(self, id_: str, why: str) -> MzplanError:
-        return self.lost(f"the group {id_} holds an offset that is no step record of mzplan's ({why})")
+    def not_a_step_record(self, id_: str, why: str) -> MzplanError:
+        return self.target_restored(
+            f"the group {id_} holds an offset that is no step record of mzplan's ({why})"
+        )
 
-    def _anew(self) -> str:
+    def _replace_hint(self) -> str:
         return (
             "bring back what was changed, or begin anew: mzplan apply --replace "
             f"{self._query.address} --allow-replace (it writes all rows again)."

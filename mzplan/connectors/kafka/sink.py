@@ -64,20 +64,20 @@ class KafkaSink(SinkConnector):
         )
         return replace(probe, diagnostics=(*probe.diagnostics, *more))
 
-    def _other_target(self, query: ResolvedQuery, found: Probe) -> tuple[Diagnostic, ...]:
-        if found.upstream is None or query.checkpoint is None or query.body["delivery"] != "exactly-once":
+    def _other_target(self, query: ResolvedQuery, probe: Probe) -> tuple[Diagnostic, ...]:
+        if probe.upstream is None or query.checkpoint is None or query.body["delivery"] != "exactly-once":
             return ()
         try:
-            other = compare_target(query, query.checkpoint.delivery() or {}, found.upstream)
+            difference = compare_target(query, query.checkpoint.delivery() or {}, probe.upstream)
         except OSError as problem:
-            other = unreadable(query, problem)
-        return (other,) if other is not None else ()
+            difference = unreadable(query, problem)
+        return (difference,) if difference is not None else ()
 
-    def _null_key(self, query: ResolvedQuery, found: Probe) -> tuple[Diagnostic, ...]:
+    def _null_key(self, query: ResolvedQuery, probe: Probe) -> tuple[Diagnostic, ...]:
         """Return MZ055 if a record may have no key and the topic is compacted, because its brokers refuse
         such records."""
         keys, topic = query.body.get("key", ()), query.body["topic"]
-        if found.upstream is None or len(keys) > 1:  # several columns make a JSON object
+        if probe.upstream is None or len(keys) > 1:  # several columns make a JSON object
             return ()
         where = query.body.get("where") or ""
         never_null = {name.lower() for name in never_null_outputs(query)}

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # occupy a core that long if a broker dies during a batch.
 _POLL_TIMEOUT_MS = 20_000
 _EARLIEST = -2  # as an offset in the options of Spark's Kafka source
-_CAME = "_mzplan_came"  # a record's original value, if another form of it is read
+_ORIGINAL = "_mzplan_came"  # a record's original value, if another form of it is read
 
 
 class KafkaSource(KafkaPositions, SourceConnector):
@@ -75,8 +75,8 @@ class KafkaSource(KafkaPositions, SourceConnector):
 
         def check(_step: int) -> None:
             found = identify(self._probe.client_of(query), query, False)
-            if (other := self.compare(query, recorded, found)) is not None:
-                raise MzplanError(other)
+            if (difference := self.compare(query, recorded, found)) is not None:
+                raise MzplanError(difference)
 
         return check
 
@@ -90,11 +90,11 @@ class KafkaSource(KafkaPositions, SourceConnector):
         rows = records
         is_framed = ROLE in query.connections and body["format"]["type"] == "json"
         if is_framed:
-            rows = rows.select("*", f.col("value").alias(_CAME)).withColumn(
+            rows = rows.select("*", f.col("value").alias(_ORIGINAL)).withColumn(
                 "value", without_frame(f.col("value"))
             )
         envelope = _envelope(query, columns, is_framed) if query.keys else None
-        rows, parsed = _parsed(rows, query, columns, envelope)
+        rows, parsed = _with_parser(rows, query, columns, envelope)
         topic = f.lit(f"topic {body['topic']}, partition ")
         placed = Records(
             rows=rows,
@@ -103,7 +103,7 @@ class KafkaSource(KafkaPositions, SourceConnector):
             where=lambda at: f.concat(topic, at["partition"], f.lit(", offset "), at["offset"]),
             included=tuple((column, f.col(name)) for name, column in included.items()),
             envelope=envelope,
-            came=_CAME if is_framed else "",
+            came=_ORIGINAL if is_framed else "",
         )
         return checked(placed, parsed, columns, body["on_error"])
 
@@ -125,7 +125,7 @@ class KafkaSource(KafkaPositions, SourceConnector):
         records.write.format("kafka").options(**options).save()
 
 
-def _parsed(
+def _with_parser(
     rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column], envelope: Envelope | None
 ) -> tuple[DataFrame, ParsedRecord]:
     """Return the rows with the columns that parsing needs, and the parser's expressions."""
@@ -133,9 +133,9 @@ def _parsed(
     is_avro = format_["type"] == "avro"
     if isinstance(envelope, Debezium):
         rows = without_tombstones(rows)
-        held = members(columns)
+        envelope_fields = members(columns)
         rows = (
-            decode_records(rows, query, held, envelope.columns)
+            decode_records(rows, query, envelope_fields, envelope.columns)
             if is_avro
             else with_envelope(rows, columns, envelope.written)
         )
@@ -148,24 +148,24 @@ def _parsed(
 
 def _envelope(query: ResolvedQuery, columns: Sequence[Column], is_framed: bool) -> Envelope:
     names = {name.lower() for name in query.keys}
-    held = tuple(column for column in columns if column.name.lower() in names)
+    key_columns = tuple(column for column in columns if column.name.lower() in names)
     included = included_columns(query.description.type, query.body).values()
-    beside = tuple(column.name for column in included if column.name.lower() in names)
+    included_keys = tuple(column.name for column in included if column.name.lower() in names)
     if query.body["envelope"]["type"] == "debezium":
         return Debezium(
             key=without_frame(f.col("key")) if is_framed else f.col("key"),
             row=tuple(columns),
-            columns=held,
-            beside=beside,
+            columns=key_columns,
+            beside=included_keys,
             avro=query.body["format"]["type"] == "avro",
             written=raw_format_of(query.body["format"]) if query.body["format"]["type"] == "json" else "",
         )
-    format_ = query.body["envelope"].get("key_format") or ("text" if len(held) == 1 else "json")
+    format_ = query.body["envelope"].get("key_format") or ("text" if len(key_columns) == 1 else "json")
     return Tombstones(
         value=f.col("value"),
         key=without_frame(f.col("key")) if is_framed and format_ == "json" else f.col("key"),
-        columns=held,
-        beside=beside,
+        columns=key_columns,
+        beside=included_keys,
         format=format_,
     )
 

@@ -83,17 +83,19 @@ class KafkaStepRecord:
 
     def written(self) -> dict[Step, Written]:
         """Return the written steps that are still recorded."""
-        listed = self.older if self.step < 0 else (*self.older, (self.step, self.rows, self.hash))
-        return {step: Written(rows=rows, digest=hash_ or None) for step, rows, hash_ in listed}
+        entries = self.older if self.step < 0 else (*self.older, (self.step, self.rows, self.hash))
+        return {step: Written(rows=rows, digest=hash_ or None) for step, rows, hash_ in entries}
 
     def with_step(self, step: Step, written: Written) -> KafkaStepRecord:
         """Return the record after a step is written (again)."""
-        known = {**self.written(), step: written}
-        last = max(known)
-        listed = [(s, known[s].rows, known[s].digest or UNKNOWN) for s in sorted(known)]
+        written_steps = {**self.written(), step: written}
+        last = max(written_steps)
+        entries = [
+            (s, written_steps[s].rows, written_steps[s].digest or UNKNOWN) for s in sorted(written_steps)
+        ]
         # An UNKNOWN step was not written by this sink.
-        older = tuple(entry for entry in listed[:-1] if entry[1:] != (0, UNKNOWN))
-        return replace(self, step=last, rows=listed[-1][1], hash=listed[-1][2], older=older)
+        older = tuple(entry for entry in entries[:-1] if entry[1:] != (0, UNKNOWN))
+        return replace(self, step=last, rows=entries[-1][1], hash=entries[-1][2], older=older)
 
     def without(self, before: Step) -> KafkaStepRecord:
         """Return the record without steps before this one. The last step always stays."""

@@ -21,7 +21,7 @@ _STALL_S = 30.0
 # Seconds to wait for an open transaction that includes the step record: commits take milliseconds.
 _SETTLES_S = 3.0
 _BETWEEN_TRIES_S = 0.1
-_PASSING = {
+_TRANSIENT = {
     "NOT_COORDINATOR",
     "COORDINATOR_NOT_AVAILABLE",
     "COORDINATOR_LOAD_IN_PROGRESS",
@@ -71,9 +71,9 @@ class KafkaTransaction:
         If an open transaction includes it, waits for _SETTLES_S, then returns the record committed before. A
         killed writer leaves its transaction open until its time limit, unless the next writer ends it.
         """
-        return self._read(settled=False)
+        return self._read(wait=False)
 
-    def _read(self, *, settled: bool) -> str | None:
+    def _read(self, *, wait: bool) -> str | None:
         import confluent_kafka
 
         deadline = time.monotonic() + _ANSWER_S
@@ -81,10 +81,10 @@ class KafkaTransaction:
             try:
                 return self._committed(self._reader(), _SETTLES_S)
             except confluent_kafka.KafkaException as problem:
-                passes = problem.args[0].name() in _PASSING and not self._denials()
-                if not passes or time.monotonic() > deadline:
+                is_transient = problem.args[0].name() in _TRANSIENT and not self._denials()
+                if not is_transient or time.monotonic() > deadline:
                     raise
-            if not settled:
+            if not wait:
                 try:
                     return self._before_open_transactions()
                 except confluent_kafka.KafkaException:
@@ -116,30 +116,30 @@ class KafkaTransaction:
         finally:
             consumer.close()
 
-    def begin(self, seen: str | None) -> None:
+    def begin(self, expected: str | None) -> None:
         """Fence any other writer under this id. Raises TransactionError CHANGED if the record is no longer
-        `seen`. If two writers do this at once, one is fenced."""
+        `expected`. If two writers do this at once, one is fenced."""
         import confluent_kafka
 
         producer = confluent_kafka.Producer(self._producer_settings())
         producer.poll(0.02)  # once connected, the coordinator is found immediately; otherwise after a pause
         producer.init_transactions(_ANSWER_S)
-        self.expect(seen)
+        self.expect(expected)
         producer.begin_transaction()
         self._producer = producer
 
-    def expect(self, seen: str | None) -> None:
+    def expect(self, expected: str | None) -> None:
         """Raise TransactionError CHANGED if the record isn't this one."""
-        current = self._read(settled=True)
-        if current != seen:
+        current = self._read(wait=True)
+        if current != expected:
             raise TransactionError(CHANGED, "", current)
 
     def send(self, messages: list[dict[str, Any]], partition: int) -> None:
         """Send records (`value`, optionally `key`) to a partition; -1 chooses it by their keys."""
-        still_since = None
+        stalled_since = None
         while messages:
-            taken = self._producer.produce_batch(self.topic, messages, partition=partition)
-            if taken == len(messages):
+            accepted = self._producer.produce_batch(self.topic, messages, partition=partition)
+            if accepted == len(messages):
                 break
             messages = [message for message in messages if "_error" in message]
             problem = messages[0]["_error"]
@@ -148,8 +148,8 @@ class KafkaTransaction:
             for message in messages:
                 del message["_error"]
             now = time.monotonic()
-            still_since = now if taken or still_since is None else still_since
-            if now - still_since > _STALL_S:
+            stalled_since = now if accepted or stalled_since is None else stalled_since
+            if now - stalled_since > _STALL_S:
                 text = self.problems[-1].str() if self.problems else "no record was taken"
                 raise TransactionError("_TIMED_OUT", text)
             self._producer.poll(0.02)
@@ -168,13 +168,13 @@ class KafkaTransaction:
         self._producer.commit_transaction(_STALL_S)
         self._producer = None
 
-    def commit_record(self, seen: str | None, step: int, record: str) -> None:
+    def commit_record(self, expected: str | None, step: int, record: str) -> None:
         """Commit a transaction that contains only the step record."""
-        self.begin(seen)
+        self.begin(expected)
         self.add_record(step, record)
         self.commit()
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Abort, so that readers of committed records needn't wait for the transaction's end. If aborting
         fails, the next attempt ends the transaction, or the broker does after its timeout."""
         import confluent_kafka
@@ -190,7 +190,7 @@ class KafkaTransaction:
 
     def close(self) -> None:
         """Abort an open transaction, and close the connections."""
-        self.give_up()
+        self.abort()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()

@@ -63,7 +63,7 @@ class TransactionalWriter:
         query = run.query
         self._run = run
         self._identify = identify
-        self._unfinished = run.checkpoint.log.unfinished()
+        self._unfinished_step = run.checkpoint.log.unfinished()
         self._problems = KafkaProblems(query)
         self._partitions = 1
         self._client = transaction_options(client_body(query.link), query.directory)
@@ -82,14 +82,14 @@ class TransactionalWriter:
             record = self._record or self._claim(step, query_id)
             if record is not None and self._attempt(joined, record, step):
                 return
-        raise self._problems.pushed_aside(self._name)
+        raise self._problems.outpaced(self._name)
 
     def _attempt(self, records: DataFrame, record: KafkaStepRecord, step: int) -> bool:
         """Write the step, and return whether that succeeded. If not, `_record` is the current one, or None to
         claim again."""
         match record.verdict(step):
             case "gap":
-                raise self._problems.lost(
+                raise self._problems.target_restored(
                     f"the last step written there is {record.step}, and the checkpoint goes on with {step}"
                 )
             case "later" if step not in record.written():
@@ -104,15 +104,15 @@ class TransactionalWriter:
         work = task(self._transaction(), record, step, self._partitions, compare)
         (report,) = (row.asDict() for row in records.mapInArrow(work, REPORT).collect())
         if report["outcome"] != "written":
-            return self._failed(report["outcome"], report["detail"], report["seconds"])
-        self._record = self._parsed(report["record"])
+            return self._ensure_retriable(report["outcome"], report["detail"], report["seconds"])
+        self._record = self._parse(report["record"])
         if (written := self._record.written().get(step)) is not None:
             self._run.wrote(step, written.rows)
         warn_repeated(self._run, report["warnings"])
         failpoint(Failpoint.SINK_WRITTEN)
         return True
 
-    def _failed(self, outcome: str, detail: str, seconds: float) -> bool:
+    def _ensure_retriable(self, outcome: str, detail: str, seconds: float) -> bool:
         """Return False if another attempt is due. Raises MzplanError for any other failure."""
         if outcome in FENCED and seconds * 1000 < self._timeout_ms:
             return False  # by a newer runner, as the record will show, or by one that has already stopped
@@ -133,70 +133,70 @@ class TransactionalWriter:
         """Record, before `step`, that this run writes. Returns the record, or None if another attempt is
         due."""
         target = self._target()
-        began = time.monotonic()
+        started_at = time.monotonic()
         transaction = self._transaction()
         try:
             text = transaction.read()
-            recorded = self._parsed(text) if text is not None else None
-            ours = self._begin(recorded, step, query_id, target)
-            if ours != recorded:
-                transaction.commit_record(text, ours.step, ours.text)
+            recorded = self._parse(text) if text is not None else None
+            claim = self._record_to_commit(recorded, step, query_id, target)
+            if claim != recorded:
+                transaction.commit_record(text, claim.step, claim.text)
         except TransactionError as stop:
-            self._failed(stop.outcome, stop.detail, time.monotonic() - began)
+            self._ensure_retriable(stop.outcome, stop.detail, time.monotonic() - started_at)
             return None
         except KafkaException as problem:
             failure = transaction.cause(problem.args[0])
-            self._failed(failure.name(), failure.str(), time.monotonic() - began)
+            self._ensure_retriable(failure.name(), failure.str(), time.monotonic() - started_at)
             return None
         finally:
             transaction.close()
-        self._record = ours
+        self._record = claim
         failpoint(Failpoint.SINK_CLAIMED)
         self._record_delivery(target)
-        return ours
+        return claim
 
     def _target(self) -> dict[str, Any]:
         identity = self._identify()
         self._partitions = identity["partitions"]
         return {name: identity[name] for name in _IDENTITY}
 
-    def _begin(
-        self, found: KafkaStepRecord | None, step: int, query_id: str, target: Mapping[str, Any]
+    def _record_to_commit(
+        self, recorded: KafkaStepRecord | None, step: int, query_id: str, target: Mapping[str, Any]
     ) -> KafkaStepRecord:
         """Return the record to commit before this run writes. Raises MzplanError if it may not write."""
         description = self._run.query.description
-        fresh = KafkaStepRecord(
+        new_record = KafkaStepRecord(
             generation=description.generation,
             epoch=self._run.epoch,
             query=query_id,
             step=step - 1,
             hash=EMPTY if step == 0 else UNKNOWN,
         )
-        if found is not None and found.is_newer_than(fresh):
-            raise self._problems.newer(found)
+        if recorded is not None and recorded.is_newer_than(new_record):
+            raise self._problems.newer(recorded)
         note = self._run.checkpoint.delivery()
         if note is None or note.get("delivery") != "exactly-once":
-            return fresh  # a new sink, or one that was at-least-once until now, without steps
+            return new_record  # a new sink, or one that was at-least-once until now, without steps
         if note.get("target") != target:
             if self._run.query.body.get("on_target_change") == "accept":
-                return fresh
+                return new_record
             raise self._problems.other_topic(note.get("target") or {}, target)
-        if found is None or found.generation < fresh.generation:
-            if step == self._unfinished:
+        if recorded is None or recorded.generation < new_record.generation:
+            if step == self._unfinished_step:
                 raise self._problems.in_doubt(step)
             self._run.warn(self._problems.expired(step))
-            return fresh
-        if found.query != query_id:
-            raise self._problems.lost(f"steps up to {found.step} come from another checkpoint")
-        return replace(found, epoch=self._run.epoch)
+            return new_record
+        if recorded.query != query_id:
+            raise self._problems.target_restored(f"steps up to {recorded.step} come from another checkpoint")
+        return replace(recorded, epoch=self._run.epoch)
 
     def _record_delivery(self, target: Mapping[str, Any]) -> None:
         note = {"delivery": "exactly-once", "target": dict(target)}
         if self._run.checkpoint.delivery() != note:
             self._run.checkpoint.record_delivery(note)
 
-    def _parsed(self, text: str) -> KafkaStepRecord:
+    def _parse(self, text: str) -> KafkaStepRecord:
         try:
             return KafkaStepRecord.parse(text)
         except ValueError as problem:
-            raise self._problems.not_ours(self._name, str(problem)) from None
+            raise self._problems.not_a_step_record(self._name, str(problem)) from None

@@ -42,10 +42,10 @@ RESERVED = "mzplan:"
 _DIGITS = 20
 _EXPIRED = "expired.json"
 _IDS = "expired-ids.json"
-KEPT_IDS = 100_000
+MAX_KEPT_IDS = 100_000
 """How many ids of expired appends are kept, newest first."""
 # Expired steps are removed once there are this many of them, or too many bytes.
-_DISCARD = 64
+_MIN_DISCARDED = 64
 # The most file bytes of small steps that one micro-batch reads; a larger step gets its own.
 _JOINED_BYTES = 16 << 20
 
@@ -56,14 +56,14 @@ class Appended:
 
     - `repeated`: an append with its id already existed, from `step` on, and nothing was written.
     - `digests`: if that append had other rows, its recorded digest and the digest of these rows.
-    - `other`: the step whose rows differ.
+    - `differing_step`: the step whose rows differ.
     """
 
     step: Step
     rows: int
     repeated: bool = False
     digests: tuple[str, str] | None = None
-    other: Step | None = None
+    differing_step: Step | None = None
 
     @property
     def differs(self) -> bool:
@@ -90,22 +90,22 @@ class _FolderView:
     - `start`, `stop`: the range of the steps that haven't expired.
     - `files`: each step's file.
     - `ids`: reads the expired ids.
-    - `left`: the files after a missing step, from a killed or running append.
+    - `leftovers`: the files after a missing step, from a killed or running append.
     """
 
     start: Step
     stop: Step
     files: Mapping[Step, str]
     ids: Callable[[], Mapping[str, tuple[Step, int, str]]]
-    left: Mapping[Step, str] = field(default_factory=dict)
+    leftovers: Mapping[Step, str] = field(default_factory=dict)
 
     @cached_property
     def expired(self) -> Mapping[str, tuple[Step, int, str]]:
         return self.ids()
 
-    def are_alone(self, steps: range) -> bool:
+    def are_separate(self, steps: range) -> bool:
         """Whether each of these steps is a micro-batch of its own."""
-        return all(_is_alone(self.files.get(step, "")) for step in steps)
+        return all(_is_separate(self.files.get(step, "")) for step in steps)
 
 
 class LocalSteps:
@@ -114,7 +114,7 @@ class LocalSteps:
     def __init__(self, storage: str):
         self.place = storage
         self.folder = open_folder(storage)
-        self._read_from: _FolderView | None = None
+        self._last_view: _FolderView | None = None
 
     def steps(self) -> range:
         view = self._look()
@@ -128,15 +128,15 @@ class LocalSteps:
             return appended
 
     @contextlib.contextmanager
-    def turn(self, passed: Step = 0) -> Iterator[Turn]:
-        """Hold the lock, so that no other append can write. `passed` is the step after the last one read, as
-        far as others know. Raises LostStepsError."""
+    def turn(self, next_unread: Step = 0) -> Iterator[Turn]:
+        """Hold the lock, so that no other append can write. `next_unread` is the step after the last one
+        read, as far as others know. Raises LostStepsError."""
         with self.folder.lock():
             view = self._look()
-            if view.stop < passed:
+            if view.stop < next_unread:
                 raise LostStepsError(
-                    f"its steps end before {view.stop}, and those before {passed} have been read: it was "
-                    "restored as it was earlier, or part of it removed"
+                    f"its steps end before {view.stop}, and those before {next_unread} have been read: it "
+                    "was restored as it was earlier, or part of it removed"
                 )
             self._tidy(view)
             yield Turn(self, view)
@@ -144,39 +144,39 @@ class LocalSteps:
     def _tidy(self, view: _FolderView) -> None:
         """Remove the files of a killed append. Raises LostStepsError if steps were lost: the steps after them
         may have been read, so their numbers must not be reused."""
-        lost = [step for step, name in view.left.items() if step - _index_of(name) != view.stop]
-        if lost:
+        later_steps = [step for step, name in view.leftovers.items() if step - _index_of(name) != view.stop]
+        if later_steps:
             raise LostStepsError(
-                f"step {view.stop} is missing, and step {min(lost)} is there: part of the folder was "
+                f"step {view.stop} is missing, and step {min(later_steps)} is there: part of the folder was "
                 "removed, or only part of it restored"
             )
-        for step in sorted(view.left, reverse=True):
-            self.folder.delete(view.left[step])
+        for step in sorted(view.leftovers, reverse=True):
+            self.folder.delete(view.leftovers[step])
 
-    def _read(self, step: Step) -> StepFile:
+    def _step_file(self, step: Step) -> StepFile:
         """Return a step's file. Raises StepError if it is missing, and OSError."""
         # A step's file never changes, so only a missing one requires a new look at the folder.
-        view = self._read_from if self._read_from is not None else self._look()
-        reader = self._opened(view, step)
+        view = self._last_view if self._last_view is not None else self._look()
+        reader = self._open_step(view, step)
         if reader is None:
             view = self._look()
-            reader = self._opened(view, step)
-        self._read_from = view
+            reader = self._open_step(view, step)
+        self._last_view = view
         if reader is None:
             raise StepError(
                 f"there is no step {step}: steps {view.start} to {view.stop} (excluded) are there"
             )
         return reader
 
-    def _opened(self, view: _FolderView, step: Step) -> StepFile | None:
+    def _open_step(self, view: _FolderView, step: Step) -> StepFile | None:
         return self._open(view.files[step]) if step in view.files and step >= view.start else None
 
     def joined(self, steps: range) -> range:
         """Return the first of these existing steps: as many as one micro-batch should read."""
         files = self._look().files
         names = [files.get(step, "") for step in steps]
-        alone = next((at for at, name in enumerate(names) if _is_alone(name)), len(names))
-        number = max(1, alone)
+        first_separate = next((at for at, name in enumerate(names) if _is_separate(name)), len(names))
+        number = max(1, first_separate)
         while number > 1 and self.folder.size(names[:number]) > _JOINED_BYTES:
             number //= 2
         return steps[:number]
@@ -185,7 +185,7 @@ class LocalSteps:
         """Return a step's rows, after checking that they are the appended ones. Raises StepError if the step
         is missing, and OSError if its file is damaged."""
         try:
-            return self._read(step).rows()
+            return self._step_file(step).rows()
         except DamagedStepError as problem:
             raise OSError(f"the file of step {step} in {self.place} is damaged: {problem}") from None
 
@@ -211,21 +211,21 @@ class LocalSteps:
             if step > view.stop:
                 raise StepError(f"can't expire steps before {step}: the next one is {view.stop}")
             until = min(step, view.stop - 1)
-            old = [old_step for old_step in sorted(view.files) if old_step < until]
-            if len(old) < _DISCARD and not self._is_much(view, old):
+            old_steps = [old_step for old_step in sorted(view.files) if old_step < until]
+            if len(old_steps) < _MIN_DISCARDED and not self._is_large(view, old_steps):
                 return
             ids = dict(view.expired)
-            for old_step in old:
+            for old_step in old_steps:
                 if old_step >= view.start:
                     ids[_key_of(view.files[old_step])] = (old_step, *self._summary(view.files[old_step]))
-            kept = dict(sorted(ids.items(), key=lambda item: item[1][0])[-KEPT_IDS:])
+            newest_ids = dict(sorted(ids.items(), key=lambda item: item[1][0])[-MAX_KEPT_IDS:])
             # Written first, so that an append which no longer finds a step's file finds its id here.
-            self.folder.write(_IDS, json.dumps(kept).encode())
+            self.folder.write(_IDS, json.dumps(newest_ids).encode())
             self.folder.write(_EXPIRED, json.dumps({"start": until}).encode())
-            for old_step in old:
+            for old_step in old_steps:
                 self.folder.delete(view.files[old_step])
 
-    def _is_much(self, view: _FolderView, old: list[Step]) -> bool:
+    def _is_large(self, view: _FolderView, old: list[Step]) -> bool:
         return self.folder.size([view.files[step] for step in old]) >= 64 << 20
 
     def _look(self) -> _FolderView:
@@ -236,8 +236,8 @@ class LocalSteps:
             start = stop = checked_step(expired.get("start", 0))
         while stop in files:
             stop += 1
-        left = {step: files.pop(step) for step in sorted(files) if step >= stop}
-        return _FolderView(start, stop, files, self._ids, left)
+        leftovers = {step: files.pop(step) for step in sorted(files) if step >= stop}
+        return _FolderView(start, stop, files, self._ids, leftovers)
 
     def _ids(self) -> dict[str, tuple[Step, int, str]]:
         ids = self._object(_IDS)
@@ -299,36 +299,44 @@ class Turn:
         return self.view.stop + len(self._planned)
 
     def append(
-        self, steps: Sequence[Table], id_: str, expect: Step | None = None, *, apart: bool = False
+        self, steps: Sequence[Table], id_: str, expect: Step | None = None, *, separate: bool = False
     ) -> Appended:
-        """Plan rows as the next steps, unless an append with this id already exists. `apart`: each step
+        """Plan rows as the next steps, unless an append with this id already exists. `separate`: each step
         becomes a micro-batch of its own. Raises StaleStepError."""
-        known = self._steps.find(self.view, _hash(id_))
-        if known is not None:
-            differences = ((step, self._differing(step, rows)) for step, rows in enumerate(steps, known[0]))
-            other, digests = next(
+        earlier = self._steps.find(self.view, _hash(id_))
+        if earlier is not None:
+            differences = (
+                (step, self._digest_difference(step, rows)) for step, rows in enumerate(steps, earlier[0])
+            )
+            differing_step, digests = next(
                 (difference for difference in differences if difference[1] is not None), (None, None)
             )
-            return Appended(step=known[0], rows=known[1], repeated=True, digests=digests, other=other)
+            return Appended(
+                step=earlier[0],
+                rows=earlier[1],
+                repeated=True,
+                digests=digests,
+                differing_step=differing_step,
+            )
         first = self.stop
         if expect is not None and expect != first:
             raise StaleStepError(expect, first)
         for index, rows in enumerate(steps):
-            own = id_ if index == 0 else f"{id_}+{index}"
-            name = _name(first + index, _hash(own), *([index] if apart else []))
-            self._planned[name] = (own, rows)
+            own_id = id_ if index == 0 else f"{id_}+{index}"
+            name = _name(first + index, _hash(own_id), *([index] if separate else []))
+            self._planned[name] = (own_id, rows)
         return Appended(step=first, rows=sum(rows.num_rows for rows in steps))
 
     def plans(self, id_: str) -> bool:
         """Whether an append with this id is planned."""
-        return any(own == id_ for own, _ in self._planned.values())
+        return any(own_id == id_ for own_id, _ in self._planned.values())
 
     def known(self, id_: str) -> Step | None:
         """Return the first step of the append with this id, or None."""
         known = self._steps.find(self.view, _hash(id_))
         return known[0] if known is not None else None
 
-    def _differing(self, step: Step, rows: Table) -> tuple[str, str] | None:
+    def _digest_difference(self, step: Step, rows: Table) -> tuple[str, str] | None:
         """Return the recorded digest of a step and the digest of these rows, or None if the rows are the
         same."""
         recorded = self._steps.recorded(self.view, step)
@@ -423,7 +431,7 @@ def _key_of(name: str) -> str:
     return name.partition("-")[2].removesuffix(".arrow").partition("+")[0]
 
 
-def _is_alone(name: str) -> bool:
+def _is_separate(name: str) -> bool:
     return "+" in name
 
 

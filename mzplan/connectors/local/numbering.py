@@ -28,13 +28,13 @@ from mzplan.warehouse.step_history import StepHistory
 def turns(
     warehouse: str,
     places: Collection[Place],
-    alone: Callable[[], contextlib.AbstractContextManager[object]],
+    exclude_others: Callable[[], contextlib.AbstractContextManager[object]],
 ) -> Iterator[dict[Place, Turn]]:
-    """Keep others from appending to these sources. In an object store, which has no lock, `alone` excludes
-    other processes. Raises LostStepsError, OSError."""
+    """Keep others from appending to these sources. In an object store, which has no lock, `exclude_others`
+    keeps other processes out. Raises LostStepsError, OSError."""
     with contextlib.ExitStack() as stack:
         if local_path(warehouse) is None:
-            stack.enter_context(alone())
+            stack.enter_context(exclude_others())
         # Locking in the same order everywhere prevents a deadlock.
         folders = {place: Checkpoint.of(warehouse, *place).steps for place in sorted(set(places))}
         yield {
@@ -54,7 +54,7 @@ class Numbering:
     def upper(self) -> Step | None:
         """Return the collection step of the next append if each step stays apart. None if it depends on how
         the waiting steps are read."""
-        stop = self._planned(self._view.stop)
+        stop = self._planned_step(self._view.stop)
         return None if stop is None else stop + self._turn.stop - self._view.stop
 
     @property
@@ -62,10 +62,10 @@ class Numbering:
         """The step of the collection that is planned next."""
         return self._next[0]
 
-    def collected(self, step: Step) -> Step | None:
+    def collection_step(self, step: Step) -> Step | None:
         """Return the collection step that contains, or will contain, a source step. None if that isn't known
         (yet or any more)."""
-        planned = self._planned(step)
+        planned = self._planned_step(step)
         if planned is not None or step >= self._next[1]:
             return planned
         for record in reversed(self._history.read().records):
@@ -89,13 +89,13 @@ class Numbering:
         read = step_of(position) if position is not None else None
         return newest + 1, self._view.start if read is None else read
 
-    def _planned(self, step: Step) -> Step | None:
-        if self._view.start == 0 and self._view.are_alone(range(step)):
+    def _planned_step(self, step: Step) -> Step | None:
+        if self._view.start == 0 and self._view.are_separate(range(step)):
             return step  # every step was a micro-batch of its own
-        following, unread = self._next
-        if step < min(unread, self._view.stop) or not self._view.are_alone(range(unread, step)):
+        next_step, unread = self._next
+        if step < min(unread, self._view.stop) or not self._view.are_separate(range(unread, step)):
             return None
-        return following + step - unread
+        return next_step + step - unread
 
 
 def passed_step(warehouse: str, place: Place) -> Step:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Format = Literal["jsonl", "csv", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-MOST_TOLD = 20
+MAX_MISTAKES = 20
 _BATCH_ROWS = 20_000
 _SUFFIXES: dict[str, Format] = {
     "jsonl": "jsonl",
@@ -61,7 +61,7 @@ def read_rows(data: bytes, format_: Format, columns: Sequence[Column]) -> Table:
     import pyarrow as pa
 
     if format_ == "parquet":
-        batches = _of_parquet(data, columns)
+        batches = _parquet_batches(data, columns)
     else:
         text = _text(data)
         records = _json_records(text, columns) if format_ == "jsonl" else _csv_records(text, columns)
@@ -80,7 +80,7 @@ def _batches(records: Iterator[Record], columns: Sequence[Column], *, is_text: b
         raise BadFileError([Mistake(None, str(problem))]) from None
     schema = arrow_schema(columns)
     mistakes: list[Mistake] = []
-    wrong = 0
+    mistake_count = 0
     batches: list[RecordBatch] = []
     rows: list[list[Any]] = []
     for line, record in records:
@@ -92,15 +92,15 @@ def _batches(records: Iterator[Record], columns: Sequence[Column], *, is_text: b
                     row.append(convert(record.get(name)))
                 except ValueFormError as problem:
                     row_mistakes.append(Mistake(line, f"{name}{problem.path} {problem}"))
-        wrong += len(row_mistakes)
-        mistakes += row_mistakes[: MOST_TOLD - len(mistakes)]
+        mistake_count += len(row_mistakes)
+        mistakes += row_mistakes[: MAX_MISTAKES - len(mistakes)]
         rows.append(row)
         if len(rows) == _BATCH_ROWS:
-            if not wrong:
+            if not mistake_count:
                 batches.append(_batch(rows, schema))
             rows = []
-    if wrong:
-        raise BadFileError(mistakes, wrong - len(mistakes))
+    if mistake_count:
+        raise BadFileError(mistakes, mistake_count - len(mistakes))
     return [*batches, _batch(rows, schema)] if rows else batches
 
 
@@ -173,11 +173,11 @@ def _csv_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
-    hint = did_you_mean(name, known, repr) or f"columns are {', '.join(known)}"
-    return f"{name[:60]!r} is no column: {hint}"
+    suggestion = did_you_mean(name, known, repr) or f"columns are {', '.join(known)}"
+    return f"{name[:60]!r} is no column: {suggestion}"
 
 
-def _of_parquet(data: bytes, columns: Sequence[Column]) -> list[RecordBatch]:
+def _parquet_batches(data: bytes, columns: Sequence[Column]) -> list[RecordBatch]:
     import pyarrow as pa
     from pyarrow import parquet
 

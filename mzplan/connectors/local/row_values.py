@@ -53,7 +53,7 @@ def _of_json(type_: str) -> Convert:
     inner = type_.partition("<")[2][:-1]
     match word:
         case "BOOLEAN":
-            return lambda value: value if isinstance(value, bool) else _wrong(value, type_)
+            return lambda value: value if isinstance(value, bool) else _fail(value, type_)
         case "TINYINT" | "SMALLINT" | "INT" | "BIGINT":
             return lambda value: _integer(value, type_)
         case "FLOAT" | "DOUBLE":
@@ -81,9 +81,9 @@ def _of_text(type_: str) -> Convert:
         raise ValueError(f"a field of csv can't hold a {type_}; append JSON lines or Parquet")
     if type_ == "BOOLEAN":
         words = {"true": True, "false": False}
-        return lambda value: words[value.lower()] if value.lower() in words else _wrong(value, type_)
+        return lambda value: words[value.lower()] if value.lower() in words else _fail(value, type_)
     if type_ in _BITS:
-        return lambda value: convert(int(value)) if _INTEGER.match(value) else _wrong(value, type_)
+        return lambda value: convert(int(value)) if _INTEGER.match(value) else _fail(value, type_)
     if type_ in ("FLOAT", "DOUBLE"):
         return lambda value: convert(value if value in _FLOATS else _number(value, type_))
     return convert
@@ -93,7 +93,7 @@ def _nullable(convert: Convert) -> Convert:
     return lambda value: None if value is None else convert(value)
 
 
-def _wrong(value: Any, type_: str) -> Any:
+def _fail(value: Any, type_: str) -> Any:
     shown = repr(value) if not isinstance(value, Decimal) else str(value)
     if isinstance(value, dict | list):
         shown = "an object" if isinstance(value, dict) else "a list"
@@ -102,10 +102,10 @@ def _wrong(value: Any, type_: str) -> Any:
 
 def _integer(value: Any, type_: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        _wrong(value, type_)
+        _fail(value, type_)
     limit = 1 << (_BITS[type_] - 1)
     if not -limit <= value < limit:
-        _wrong(value, type_)
+        _fail(value, type_)
     return int(value)
 
 
@@ -113,19 +113,19 @@ def _float(value: Any, type_: str) -> float:
     if isinstance(value, str) and value in _FLOATS:
         return _FLOATS[value]
     if not isinstance(value, int | Decimal) or isinstance(value, bool):
-        _wrong(value, type_)
+        _fail(value, type_)
     try:
         return float(value)
     except OverflowError:
-        return float(_wrong(value, type_))
+        return float(_fail(value, type_))
 
 
 def _number(value: Any, type_: str) -> Decimal:
     try:
         number = Decimal(value)
     except (InvalidOperation, ValueError, TypeError):
-        return Decimal(_wrong(value, type_))
-    return number if number.is_finite() else Decimal(_wrong(value, type_))
+        return Decimal(_fail(value, type_))
+    return number if number.is_finite() else Decimal(_fail(value, type_))
 
 
 def _decimal(type_: str) -> Convert:
@@ -134,7 +134,7 @@ def _decimal(type_: str) -> Convert:
 
     def convert(value: Any) -> Decimal:
         if not isinstance(value, int | Decimal | str) or isinstance(value, bool):
-            _wrong(value, type_)
+            _fail(value, type_)
         number = _number(value, type_)
         if number.adjusted() >= precision - scale and number:
             raise ValueFormError(f"is {number}, which has more digits than {type_} before the point")
@@ -151,7 +151,7 @@ def _string(type_: str) -> Convert:
 
     def convert(value: Any) -> str:
         if not isinstance(value, str):
-            _wrong(value, type_)
+            _fail(value, type_)
         if limit is not None and len(value) > limit:
             raise ValueFormError(f"has {len(value)} characters, more than {type_}")
         if not value.isascii() and any("\ud800" <= sign <= "\udfff" for sign in value):
@@ -171,7 +171,7 @@ def _binary(value: Any) -> bytes:
 def _time(type_: str) -> Convert:
     def convert(value: Any) -> date | datetime:
         if not isinstance(value, str):
-            _wrong(value, type_)
+            _fail(value, type_)
         try:
             if type_ == "DATE":
                 return date.fromisoformat(value)
@@ -191,8 +191,8 @@ def _time(type_: str) -> Convert:
 def _array(type_: str, convert: Convert) -> Convert:
     def converted(value: Any) -> list[Any]:
         if not isinstance(value, list):
-            _wrong(value, type_)
-        return [_within(f"[{i}]", convert, item) for i, item in enumerate(value)]
+            _fail(value, type_)
+        return [_convert_at(f"[{i}]", convert, item) for i, item in enumerate(value)]
 
     return converted
 
@@ -203,8 +203,8 @@ def _map(type_: str) -> Convert:
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if not isinstance(value, dict):
-            _wrong(value, type_)
-        return [(_within(f".{k}", key, k), _within(f".{k}", value_of, v)) for k, v in value.items()]
+            _fail(value, type_)
+        return [(_convert_at(f".{k}", key, k), _convert_at(f".{k}", value_of, v)) for k, v in value.items()]
 
     return convert
 
@@ -214,19 +214,19 @@ def _struct(type_: str, fields: tuple[Column, ...]) -> Convert:
 
     def convert(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            _wrong(value, type_)
+            _fail(value, type_)
         unknown = next((key for key in value if key not in converters), None)
         if unknown is not None:
             raise ValueFormError(f"has {unknown!r}, which is no field of it")
         return {
-            name: _within(f".{name}", convert_field, value.get(name))
+            name: _convert_at(f".{name}", convert_field, value.get(name))
             for name, convert_field in converters.items()
         }
 
     return convert
 
 
-def _within(path: str, convert: Convert, value: Any) -> Any:
+def _convert_at(path: str, convert: Convert, value: Any) -> Any:
     try:
         return convert(value)
     except ValueFormError as problem:

@@ -50,10 +50,10 @@ class StepFile:
             for batch in batches:
                 batch.validate(full=True)
             plain = [batch.replace_schema_metadata(None) for batch in batches]
-            differs = differing(rows, digest, content_hash(plain))
-        if differs is not None:
+            difference = differing(rows, digest, content_hash(plain))
+        if difference is not None:
             raise DamagedStepError(
-                f"its rows have the digest {differs[1]}, and those that were appended {differs[0]}"
+                f"its rows have the digest {difference[1]}, and those that were appended {difference[0]}"
             )
         return plain
 

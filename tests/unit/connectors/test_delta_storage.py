@@ -121,9 +121,9 @@ def test_an_append_of_several_steps_is_there_whole_or_not_at_all(
         with pytest.raises(KeyboardInterrupt):
             storage.append([(source, both)])
     steps = LocalSteps(folder)
-    assert (steps.steps(), len(steps._look().left)) == (range(1), 1)
+    assert (steps.steps(), len(steps._look().leftovers)) == (range(1), 1)
     storage.append([(source, replace(first, key="another"))])
-    assert (steps.steps(), steps._look().left) == (range(2), {})
+    assert (steps.steps(), steps._look().leftovers) == (range(2), {})
     with pytest.raises(InvalidUppersError, match="is 2, not 1"):
         storage.append([(source, both)])
     assert steps.steps() == range(2)

@@ -283,7 +283,7 @@ def test_small_appends_are_read_together_and_large_ones_are_not(
     assert steps.joined(range(6, 7)) == range(6, 7)
     # Steps that an append has named are micro-batches of their own: somebody reads the collection as of each.
     with steps.turn() as turn:
-        turn.append([pa.table({"id": [7]}), pa.table({"id": [8]})], "named", apart=True)
+        turn.append([pa.table({"id": [7]}), pa.table({"id": [8]})], "named", separate=True)
         turn.write()
     steps.append(pa.table({"id": [9]}), "a9")
     assert [steps.joined(range(step, 10)) for step in (5, 7, 8, 9)] == [
@@ -380,7 +380,7 @@ def test_what_is_noted_of_steps_is_read_as_it_should_be_or_damaged(tmp_path: Pat
 def test_looking_for_steps_does_not_read_the_ids_that_were_ever_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_DISCARD", 1)
+    monkeypatch.setattr(local, "_MIN_DISCARDED", 1)
     steps = LocalSteps(str(tmp_path))
     for number in range(3):
         steps.append(pa.table({"id": [number]}), f"a{number}")
