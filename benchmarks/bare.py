@@ -102,14 +102,14 @@ class BareLoop:
                 guard=None,
             )
         else:
-            begins = not checkpoint.log.has_begun()
-            rows = rows_read(self.spark, query, collection, begins=begins)
+            is_new = not checkpoint.log.has_begun()
+            rows = rows_read(self.spark, query, collection, begins=is_new)
             run = SinkRun(
                 query=query,
                 outputs=outputs_of(rows),
                 epoch=1,
                 checkpoint=checkpoint,
-                begins=begins,
+                is_new=is_new,
                 fail=lambda problem: say(f"{description.address}: {problem}"),
                 warn=lambda warning: say(f"{description.address}: {warning}"),
                 interrupt=lambda action: None,

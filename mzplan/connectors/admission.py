@@ -145,7 +145,7 @@ def flows_of_connection(inlined: InlinedConnection, user_routes: Sequence[Route]
     """Yield where the secrets of a connection and of the connections it uses go. `user_routes`: the routes on
     which the connection's user signs in with these secrets."""
     connector, routes = find_connector(inlined.type), _routes(inlined)
-    all_routes = [*routes, *user_routes] if connector is not None and connector.lends else routes
+    all_routes = [*routes, *user_routes] if connector is not None and connector.lends_secrets else routes
     yield from _flows_along(inlined.body, all_routes or [()])
     if connector is not None and connector.machine and (reference := connector.machine(inlined.body)):
         yield from (Flow(reference, route) for route in all_routes)
@@ -174,7 +174,7 @@ def _routes(inlined: InlinedConnection) -> list[Route]:
     carrier_routes: list[Route] = []
     for inner in inlined.connections.values():
         carrier = find_connector(inner.type)
-        if carrier is not None and carrier.carries:
+        if carrier is not None and carrier.carries_traffic:
             carrier_routes += _routes(inner)
     return [(*route, server) for route in carrier_routes or [()] for server in servers]
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mzplan.connectors.api.connector import Adopts
+from mzplan.connectors.api.connector import Adoption
 from mzplan.connectors.catalogue import find_connector, own_connectors
 from mzplan.schema.columns import POSITION, Column, canonical_type, spark_type
 from mzplan.schema.source_columns import keys_of
@@ -17,13 +17,13 @@ _SIMPLE = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TIN
 
 def adopting_types() -> tuple[str, ...]:
     """Return the types of sources that can continue from a hand-written query."""
-    return tuple(connector.type for connector in own_connectors() if connector.adopts is not None)
+    return tuple(connector.type for connector in own_connectors() if connector.adoption is not None)
 
 
-def adopts(type_: str) -> Adopts | None:
+def find_adoption(type_: str) -> Adoption | None:
     """Return how a source of this type continues from a hand-written query, or None if it can't."""
     connector = find_connector(type_)
-    return connector.adopts() if connector is not None and connector.adopts is not None else None
+    return connector.adoption() if connector is not None and connector.adoption is not None else None
 
 
 def ensure_adoptable(
@@ -45,7 +45,7 @@ def ensure_adoptable(
 
 
 def _upstream_problems(left: Left, type_: str, body: Mapping[str, Any], folder: str | None) -> Iterator[str]:
-    adoption = adopts(type_)
+    adoption = find_adoption(type_)
     assert adoption is not None, f"sources of type {type_} go on from no other query"
     try:
         position = json.loads(left.position)

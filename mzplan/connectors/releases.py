@@ -27,14 +27,14 @@ log = logging.getLogger("mzplan.storage")
 def record_release(connectors: Connectors, checkpoint: Checkpoint, description: Description) -> None:
     """Record durably which description is about to create something. Raises OSError."""
     connector_of = connectors.source if description.address.writes_collection else connectors.sink
-    if not connector_of(description.type).leaves:
+    if not connector_of(description.type).needs_cleanup:
         return
     encoded = encode(description)
     if checkpoint.leaves() != encoded:
         checkpoint.record_leaves(encoded)
 
 
-def hand_over(earlier: Checkpoint, later: Checkpoint, description: Description) -> None:
+def transfer_release(earlier: Checkpoint, later: Checkpoint, description: Description) -> None:
     """Let a later generation of this description take over, and later remove, an earlier one's upstream
     objects. Idempotent. Raises OSError."""
     if earlier.leaves():
@@ -42,14 +42,14 @@ def hand_over(earlier: Checkpoint, later: Checkpoint, description: Description) 
         earlier.record_leaves({})
 
 
-def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
+def release_upstream(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
     """Remove what a dropped generation created on its upstream. Does nothing if there is nothing. Raises
     MzplanError while it can't be removed."""
     description = _recorded_description(warehouse, place)
     if description is None or not description.address.writes_collection:
         return
     connector = Connectors().source(description.type)
-    if not connector.leaves:
+    if not connector.needs_cleanup:
         return
     connector.release(resolve(description, secrets, directory, warehouse))
     log.info("%s g%d: what it made on its upstream is removed", description.address, place[1])
@@ -60,7 +60,7 @@ def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> Non
         raise error("MZ063", f"{checkpoint.folder} can't be written", str(problem)) from None
 
 
-def remove(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
+def remove_generation(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
     """Remove the storage of a generation, and its data in its target.
 
     If the target can't be reached or refuses, the data stays there, because it must not block the removal.
@@ -77,7 +77,7 @@ def _forget(warehouse: str, place: Place, secrets: Secrets, directory: str) -> N
     description = _recorded_description(warehouse, place)
     if description is not None and description.address.writes_target:
         connector = Connectors().sink(description.type)
-        if connector.leaves:
+        if connector.needs_cleanup:
             connector.forget(resolve(description, secrets, directory, warehouse))
 
 

@@ -50,7 +50,11 @@ def lineage_of(description: Description, directory: str, warehouse: str) -> Quer
     """
     query = resolve(description, _Unresolved(directory, {}), directory)
     connector = find_connector(description.type)
-    ends = connector.ends(query) if connector is not None and connector.ends is not None else None
+    ends = (
+        connector.lineage_ends(query)
+        if connector is not None and connector.lineage_ends is not None
+        else None
+    )
     reads, writes = (ends.reads, ends.writes) if ends is not None else ((), ())
     collection = LineageEnd(
         name=at_path(collection_path(warehouse, *description.rows_of.place)),

@@ -21,7 +21,7 @@ from mzplan.connectors.frames.merges import merge_small_files
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.connectors.network.tunnels import close_forwards
-from mzplan.connectors.releases import leave, remove
+from mzplan.connectors.releases import release_upstream, remove_generation
 from mzplan.controller.executor import (
     CheckResult,
     ExecutorContext,
@@ -120,10 +120,10 @@ class SparkExecutor(SparkDriver):
         return self._progress.foreign()
 
     def release(self, id_: str, generation: int) -> None:
-        leave(self._warehouse, (id_, generation), self._own_secrets(), self._context.directory)
+        release_upstream(self._warehouse, (id_, generation), self._own_secrets(), self._context.directory)
 
     def reclaim(self, id_: str, generation: int) -> None:
-        remove(self._warehouse, (id_, generation), self._own_secrets(), self._context.directory)
+        remove_generation(self._warehouse, (id_, generation), self._own_secrets(), self._context.directory)
 
     def _own_secrets(self) -> Secrets:
         return self._secrets or self._context.secrets or Secrets(self._context.directory)

@@ -81,7 +81,7 @@ def measured(warehouse: str, query: ResolvedQuery, connectors: Connectors) -> Me
             with missing_extras_reported():
                 connector = connectors.source(description.type)
                 backlog = connector.backlog(query)
-                if connector.watches_loss and query.checkpoint is not None:
+                if connector.has_cheap_loss and query.checkpoint is not None:
                     loss = connector.loss(query, query.checkpoint)
         recent = history.index.recent()
     except (OSError, ValueError, MzplanError):

@@ -170,7 +170,7 @@ class QueryStart:
             warehouse=self._context.warehouse,
             collection=self._collection,
             resolve=self._resolve,
-            sink_run=partial(self._sink_run, begins=False),
+            sink_run=partial(self._sink_run, is_new=False),
             leave_out=running.leave_out,
         )
         running.tasks_done = do_open_tasks(context, self._prepare_tasks)
@@ -253,7 +253,7 @@ class QueryStart:
 
     def _sink_writer(self) -> DataStreamWriter:
         rows = self._rows_read()
-        run = self._sink_run(outputs_of(rows), begins=not self._checkpoint.log.has_begun())
+        run = self._sink_run(outputs_of(rows), is_new=not self._checkpoint.log.has_begun())
         return self._context.connectors.sink(self._query.description.type).write(rows, run)
 
     def _rows_read(self) -> DataFrame:
@@ -285,14 +285,14 @@ class QueryStart:
         self._ensure_table(path, read)
         return path
 
-    def _sink_run(self, outputs: tuple[Output, ...], *, begins: bool) -> SinkRun:
+    def _sink_run(self, outputs: tuple[Output, ...], *, is_new: bool) -> SinkRun:
         running = self._running
         return SinkRun(
             query=self._query,
             outputs=outputs,
             epoch=self._epoch,
             checkpoint=self._checkpoint,
-            begins=begins,
+            is_new=is_new,
             fail=running.fail,
             warn=running.warn,
             interrupt=running.interruptions.append,

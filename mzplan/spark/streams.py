@@ -68,7 +68,13 @@ def source_writer(
             if query.description.reads:  # the rows were ordered like the collection that the view reads
                 latest = without_order(latest)
             with rewriting:
-                merge(latest, step, table_at(collection), query.keys, guarded=connector.guarded)
+                merge(
+                    latest,
+                    step,
+                    table_at(collection),
+                    query.keys,
+                    compares_positions=connector.compares_positions,
+                )
         else:
             append(batch, step, collection)
         failpoint(Failpoint.SOURCE_MERGED)

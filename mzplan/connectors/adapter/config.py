@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
-from mzplan.connectors.api.targets import refused
+from mzplan.connectors.api.targets import different_rows_error
 from mzplan.connectors.api.upstreams import origin_of
 from mzplan.connectors.formats.records import MARK
 from mzplan.endpoints.interface import Closes, DurableInputEndpoint, DurableInputFactory, StepError
@@ -99,7 +99,7 @@ def as_error(problem: BaseException, subject: str, secrets: Sequence[str]) -> Mz
             f"bring its storage back; or begin anew: mzplan apply --replace {subject} --allow-replace.",
         )
     if isinstance(problem, DiffersError):
-        return refused(Address.parse(subject), text)
+        return different_rows_error(Address.parse(subject), text)
     known = isinstance(problem, OSError | ValueError | RuntimeError)
     return error(
         "MZ082",

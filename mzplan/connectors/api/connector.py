@@ -35,7 +35,7 @@ LastTimes = Callable[[], Mapping[int, int]]
 class Side(Protocol):
     """The part of the interface that sources and sinks share."""
 
-    leaves: bool = False
+    needs_cleanup: bool = False
     """Whether a generation creates something on its upstream (`release`) or keeps something in its target
     (`forget`)."""
 
@@ -48,15 +48,15 @@ class SourceConnector(Side, Protocol):
 
     position: str
     """The type of the reserved column `_position`, as Spark DDL."""
-    guarded: bool = False
+    compares_positions: bool = False
     """Whether a change applies only if its `_position` is greater than the position of the key's current
     row."""
     keeps_positions: bool | None = None
     """Whether rows that `replay` reads again get the same `_position`. False for lines of files, whose `row`
     only orders them. None if the source can't read steps again."""
-    moves: bool = False
+    can_reposition: bool = False
     """Whether `reposition` can move a checkpoint."""
-    watches_loss: bool = False
+    has_cheap_loss: bool = False
     """Whether `loss` is cheap enough for a runner to call it regularly, for its Status."""
 
     def probe(self, query: ResolvedQuery) -> Probe:
@@ -92,7 +92,7 @@ class SourceConnector(Side, Protocol):
 
         A keyed collection (`query.keys`) also has `_change`: `upsert` or `delete`. A delete has the key's
         columns, and perhaps no others. If a micro-batch has several changes of a key, the one with the
-        greatest `_position` counts (see `guarded`).
+        greatest `_position` counts (see `compares_positions`).
         """
 
     def release(self, query: ResolvedQuery) -> None:
@@ -243,7 +243,7 @@ class Upstream(Protocol):
         """Release the resources."""
 
 
-class Adopts(Protocol):
+class Adoption(Protocol):
     """A source type that can continue from the checkpoint of a hand-written query."""
 
     def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> str | None:
@@ -283,8 +283,8 @@ class Connector:
     - `source`, `sink`: make the connector that serves all queries of a process.
     - `reach`: why an unused connection of this type can't be reached, or None. Takes a placeholder query and
       reads its `link`. May also raise MzplanError.
-    - `adopts`: makes the check whether a source can continue from a hand-written query.
-    - `ends`: OpenLineage's names for a query's upstream or target; None without a name. Secrets are
+    - `adoption`: makes the check whether a source can continue from a hand-written query.
+    - `lineage_ends`: OpenLineage's names for a query's upstream or target; None without a name. Secrets are
       references.
     - `ddl`: the SQL that an administrator runs on the server before the query can run. Secrets are
       references. Raises MzplanError.
@@ -295,8 +295,8 @@ class Connector:
 
     - `servers`: the servers it reaches itself, as `host:port`, from its body with defaults, where secrets are
       references. None if they can't be known.
-    - `carries`: whether its users reach their own servers through it.
-    - `lends`: whether its users sign in with its secrets.
+    - `carries_traffic`: whether its users reach their own servers through it.
+    - `lends_secrets`: whether its users sign in with its secrets.
     - `machine`: the reference that stands for the machine's own credentials, or "" if it doesn't use them.
     """
 
@@ -304,14 +304,14 @@ class Connector:
     source: Callable[[], SourceConnector] | None = None
     sink: Callable[[], SinkConnector] | None = None
     reach: Callable[[ResolvedQuery], Diagnostic | None] | None = None
-    adopts: Callable[[], Adopts] | None = None
-    ends: Callable[[ResolvedQuery], Ends] | None = None
+    adoption: Callable[[], Adoption] | None = None
+    lineage_ends: Callable[[ResolvedQuery], Ends] | None = None
     ddl: Callable[[ResolvedQuery, Sequence[Output]], Ddl] | None = None
     by_time: bool = False
     replays: bool = False
     servers: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
-    carries: bool = False
-    lends: bool = False
+    carries_traffic: bool = False
+    lends_secrets: bool = False
     machine: Callable[[Mapping[str, Any]], str] | None = None
 
 

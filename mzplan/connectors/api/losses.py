@@ -16,7 +16,7 @@ from mzplan.warehouse.folder import open_folder
 from mzplan.warehouse.step_index import StepIndex
 
 _MAX_GENERATIONS = 20  # earlier generations; only a few never start
-LISTED = 8  # partitions or files that a message names
+_MAX_NAMES = 8  # partitions or files that a message names
 
 
 def check_losses(
@@ -73,7 +73,7 @@ def _former_checkpoint(query: ResolvedQuery, warehouse: str) -> Checkpoint | Non
     return None
 
 
-def listed(names: Sequence[str], what: str) -> str:
+def list_names(names: Sequence[str], what: str) -> str:
     """Return the names as text: `a, b and 3 more files`."""
-    more = len(names) - LISTED
-    return ", ".join(names[:LISTED]) + (f" and {more:,} more {what}" if more > 0 else "")
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more:,} more {what}" if more > 0 else "")

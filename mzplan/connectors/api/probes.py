@@ -66,7 +66,7 @@ class Memo(Generic[Value]):
                 del self._key_locks[key]
 
 
-def bounded(work: Callable[[], Value], seconds: float = PROBE_TIMEOUT_S + 1) -> Value:
+def with_time_limit(work: Callable[[], Value], seconds: float = PROBE_TIMEOUT_S + 1) -> Value:
     """Return the result of `work`. Raises TimeoutError after `seconds`: resolving a host name can take longer
     than libpq's own limit."""
     results: list[Value] = []

@@ -118,7 +118,7 @@ class SinkRun:
 
     - `outputs`: its columns as Spark analysed them.
     - `epoch`: the epoch of the runner's lease.
-    - `checkpoint`, `begins`: its checkpoint, and whether that is still empty.
+    - `checkpoint`, `is_new`: its checkpoint, and whether that is still empty.
     - `fail`: takes the error of a batch, to show to people instead of Spark's error.
     - `warn`: takes a diagnostic that people should see although the query continues.
     - `interrupt`: takes a function that ends a batch that waits for a server. It is called when the query
@@ -134,7 +134,7 @@ class SinkRun:
     outputs: tuple[Output, ...]
     epoch: int
     checkpoint: Checkpoint
-    begins: bool
+    is_new: bool
     fail: Callable[[BaseException], None]
     warn: Callable[[Diagnostic], None]
     interrupt: Callable[[Callable[[], None]], None]

@@ -53,11 +53,11 @@ class Content(Protocol):
         """Return the compared columns and PLACE. If the target itself keeps several records of a key, as a
         topic does, only the last one is included."""
 
-    def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+    def stored_form(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
         """Return the sink's rows as the target holds them after writing: the same columns and types.
         `_position` is unchanged. `query` is the sink as it was when it wrote them."""
 
-    def taken(self) -> int:
+    def rows_read(self) -> int:
         """Return how many rows were read so far, or 0 if Spark counts them."""
         return 0
 
@@ -152,7 +152,7 @@ def nothing_recorded(query: ResolvedQuery, why: str, *, has_content: bool = Fals
     )
 
 
-def held(files: Iterable[tuple[str, Mapping[str, Scalar[Any]]]]) -> Written:
+def hash_files(files: Iterable[tuple[str, Mapping[str, Scalar[Any]]]]) -> Written:
     """Return the count and content hash of the rows of Parquet files. Each file comes with the values of
     columns that aren't in it. Raises GoneError, OSError."""
 
@@ -171,10 +171,10 @@ def held(files: Iterable[tuple[str, Mapping[str, Scalar[Any]]]]) -> Written:
 def warn_repeated(run: SinkRun, texts: Iterable[str]) -> None:
     """Report the warnings of a repeated step in the log and the status."""
     for text in texts:
-        run.warn(later_steps(run, text) if LATER in text else differs(run.query.address, text))
+        run.warn(later_steps(run, text) if LATER in text else different_rows(run.query.address, text))
 
 
-def differs(address: Address, text: str) -> Diagnostic:
+def different_rows(address: Address, text: str) -> Diagnostic:
     """Return MZ088: the rows of a repeated step differ from the written ones, as `text` says."""
     return Diagnostic(
         severity="warning",
@@ -186,11 +186,11 @@ def differs(address: Address, text: str) -> Diagnostic:
     )
 
 
-def refused(address: Address, text: str) -> MzplanError:
+def different_rows_error(address: Address, text: str) -> MzplanError:
     """Return MZ088 as an error: with `compare: fail`, a step whose rows differ from the written ones is
     refused."""
     hint = "what is written stays as it is; look at it, then let the sink go on with compare: warn."
-    return MzplanError(replace(differs(address, text), severity="error", hint=hint))
+    return MzplanError(replace(different_rows(address, text), severity="error", hint=hint))
 
 
 def later_steps(run: SinkRun, text: str) -> Diagnostic:
@@ -236,7 +236,7 @@ def another_target(query: ResolvedQuery, what: str) -> Diagnostic:
     return refused_or_accepted(query, refusal)
 
 
-def lacking_steps(query: ResolvedQuery, target: str, first: int, last: int) -> Diagnostic:
+def missing_steps(query: ResolvedQuery, target: str, first: int, last: int) -> Diagnostic:
     """Return MZ069: the target was restored to a copy without these steps, which the checkpoint says were
     written."""
     steps = f"step {first}" if first == last else f"steps {first} to {last}"

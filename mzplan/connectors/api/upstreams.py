@@ -31,16 +31,16 @@ class UpstreamVerdict:
     """The result of checking an upstream.
 
     - `diagnostic`: an error if the upstream is refused, or a notice of what `policy` will do.
-    - `moves`: whether a new position has to be found.
-    - `same`: whether it's still the recorded upstream, without some of its offsets.
-    - `returns`: the position to return to, if nothing was read since the checkpoint left it.
+    - `needs_position`: whether a new position has to be found.
+    - `is_same`: whether it's still the recorded upstream, without some of its offsets.
+    - `return_position`: the position to return to, if nothing was read since the checkpoint left it.
     """
 
     diagnostic: Diagnostic | None = None
     policy: Policy | None = None
-    moves: bool = False
-    same: bool = False
-    returns: str | None = None
+    needs_position: bool = False
+    is_same: bool = False
+    return_position: str | None = None
 
 
 def origin_of(query: ResolvedQuery) -> int:
@@ -89,7 +89,7 @@ def judge_upstream(
         return UpstreamVerdict(diagnostic=unreadable(query, problem))
     difference = connector.compare(query, recorded, found) if recorded is not None else None
     policy: Policy | None = query.body.get("on_upstream_change")
-    can_move = connector.moves
+    can_move = connector.can_reposition
     if difference is None:
         position_problem = connector.check_position(query, position) if position is not None else None
         if (
@@ -100,7 +100,10 @@ def judge_upstream(
         ):
             return UpstreamVerdict(diagnostic=position_problem)
         return UpstreamVerdict(
-            diagnostic=_as_notice(position_problem, query, policy), policy=policy, moves=True, same=True
+            diagnostic=_as_notice(position_problem, query, policy),
+            policy=policy,
+            needs_position=True,
+            is_same=True,
         )
     if departure is not None and connector.compare(query, departure["upstream"], found) is None:
         # The change was undone before anything was read, so there is nothing to decide.
@@ -108,7 +111,7 @@ def judge_upstream(
         return (
             UpstreamVerdict(diagnostic=position_problem)
             if position_problem
-            else UpstreamVerdict(policy="accept", returns=departure["position"])
+            else UpstreamVerdict(policy="accept", return_position=departure["position"])
         )
     if policy is None or not can_move:
         return UpstreamVerdict(diagnostic=difference)
@@ -119,7 +122,7 @@ def judge_upstream(
     return UpstreamVerdict(
         diagnostic=_as_notice(difference, query, policy),
         policy=policy,
-        moves=policy != "accept" or position is None,
+        needs_position=policy != "accept" or position is None,
     )
 
 
@@ -143,13 +146,13 @@ def take_upstream(
             checkpoint.record_upstream(found)
         return
     former, position = checkpoint.upstream(), checkpoint.position()
-    if verdict.returns is not None:
-        checkpoint.log.move(verdict.returns)
+    if verdict.return_position is not None:
+        checkpoint.log.move(verdict.return_position)
         checkpoint.forget_departure()
-    elif verdict.moves:
-        position_read = position if verdict.same else None
+    elif verdict.needs_position:
+        position_read = position if verdict.is_same else None
         new_position = connector.reposition(query, verdict.policy, position_read, last_times)
-        if not verdict.same and former is not None and position is not None:
+        if not verdict.is_same and former is not None and position is not None:
             # Recorded before the move, with the batch that the move makes. After a crash that follows the
             # move, the position already belongs to the new upstream, so the recorded departure stays.
             departure = checkpoint.departure()

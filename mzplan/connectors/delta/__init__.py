@@ -33,4 +33,4 @@ def _ends(query: ResolvedQuery) -> Ends:
     return Ends(reads=(name,)) if query.address.reads_upstream else Ends(writes=(name,))
 
 
-CONNECTOR = Connector(type="delta", source=_source, sink=_sink, ends=_ends, replays=True)
+CONNECTOR = Connector(type="delta", source=_source, sink=_sink, lineage_ends=_ends, replays=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, Rewriting, SinkRun, empties_target
-from mzplan.connectors.api.targets import Content, Recorded, lacking_steps, unfit_target
+from mzplan.connectors.api.targets import Content, Recorded, missing_steps, unfit_target
 from mzplan.connectors.delta.column_types import column_types, holds
 from mzplan.connectors.delta.table import DeltaContent, DeltaRecorded, open_table
 from mzplan.connectors.frames.changes import latest_rows
@@ -94,7 +94,7 @@ class DeltaSink(SinkConnector):
                 self._complete[table] = held
         except (OSError, ValueError):  # the start reports the problem
             return []
-        return [lacking_steps(query, table, *missing)] if missing is not None else []
+        return [missing_steps(query, table, *missing)] if missing is not None else []
 
     def ensure_whole(self, query: ResolvedQuery) -> None:
         if refusals := [
@@ -107,7 +107,7 @@ class DeltaSink(SinkConnector):
         self.ensure_whole(run.query)
         use_s3(rows.sparkSession, run.query, path)
         partitions = run.query.body.get("partition_by", ())
-        if run.begins and empties_target(run.query):
+        if run.is_new and empties_target(run.query):
             # The table has no rows of this generation yet, so a crash before its first batch only repeats
             # this.
             with run.rewriting(path):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SourceConnector
-from mzplan.connectors.api.losses import listed
+from mzplan.connectors.api.losses import list_names
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream, begin_anew
 from mzplan.connectors.delta.column_types import holds, whole_types
@@ -131,7 +131,7 @@ class DeltaSource(SourceConnector):
         if lost == 0:
             return None
         versions = [f"{version:,}" for version in counts.versions]
-        where = f"{route(query)}: rows were deleted by versions {listed(versions, 'versions')}"
+        where = f"{route(query)}: rows were deleted by versions {list_names(versions, 'versions')}"
         if not versions:
             where = f"{route(query)}: rows were deleted before version {log.oldest():,}, where its log begins"
         return Loss(lost=lost, read=read if lost is not None else None, unit="rows", where=where)

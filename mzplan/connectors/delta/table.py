@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
-from mzplan.connectors.api.targets import PLACE, Content, Recorded, held, incomparable
+from mzplan.connectors.api.targets import PLACE, Content, Recorded, hash_files, incomparable
 from mzplan.connectors.delta.column_types import spark_type
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.nested import FieldsDifferError, cast_by_name
@@ -60,7 +60,7 @@ class DeltaContent(Content):
         exists = name.lower() in self._types
         return f.col(quoted(name)) if exists else f.lit(None).cast("void")
 
-    def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+    def stored_form(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
         """Return the rows in the types of the table (see Content)."""
         names = {column.lower(): column for column in rows.columns}
         columns = []
@@ -133,4 +133,4 @@ class DeltaRecorded(Recorded):
             return None
         if self.keys:
             return Written(rows=commit.merged) if commit.merged is not None else None
-        return held((add.place, typed(add.partition, self._types)) for add in commit.adds)
+        return hash_files((add.place, typed(add.partition, self._types)) for add in commit.adds)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.connector import Connector
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.connector import Adopts, SinkConnector, SourceConnector
+    from mzplan.connectors.api.connector import Adoption, SinkConnector, SourceConnector
     from mzplan.connectors.api.lineage_names import Ends
     from mzplan.connectors.api.queries import ResolvedQuery
 
@@ -24,7 +24,7 @@ def _sink() -> SinkConnector:
     return FilesSink()
 
 
-def _adopts() -> Adopts:
+def _adoption() -> Adoption:
     from mzplan.connectors.files.source import FilesAdoption
 
     return FilesAdoption()
@@ -39,5 +39,5 @@ def _ends(query: ResolvedQuery) -> Ends:
 
 
 CONNECTOR = Connector(
-    type="files", source=_source, sink=_sink, adopts=_adopts, ends=_ends, servers=lambda body: ()
+    type="files", source=_source, sink=_sink, adoption=_adoption, lineage_ends=_ends, servers=lambda body: ()
 )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery
-from mzplan.connectors.api.targets import PLACE, Content, Recorded, held, incomparable
-from mzplan.connectors.files.manifest import COMPACT, LOG, as_named, files_of, listed, open_list
+from mzplan.connectors.api.targets import PLACE, Content, Recorded, hash_files, incomparable
+from mzplan.connectors.files.manifest import COMPACT, LOG, as_named, files_of, open_list, read_list
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.exact_files import EXACT_FILES, EXACT_PARTITIONED_FILES
 from mzplan.connectors.frames.partitions import as_stored
@@ -45,7 +45,7 @@ class FilesContent(Content):
         partitions = {name.lower() for name in query.body.get("partition_by", ())}
         self._partitions = [output.name for output in outputs if output.name.lower() in partitions]
         use_s3(spark, query, folder)
-        self.frontier, files = listed(folder)
+        self.frontier, files = read_list(folder)
         presence = {file: is_there(file) for file in files}
         self._files = [file for file, exists in presence.items() if exists]
         missing = [file for file, exists in presence.items() if not exists]
@@ -76,7 +76,7 @@ class FilesContent(Content):
         names = [_LINE, *self._partitions] if is_json else [output.name for output in self._outputs]
         return rows.select(*map(quoted, names), f.col("_metadata.file_name").alias(PLACE))
 
-    def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+    def stored_form(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
         rows = as_stored(rows, self._partitions)
         names = {name.lower(): name for name in rows.columns}
         named = [(names[name.lower()], name) for name in self._partitions]
@@ -131,7 +131,7 @@ class FilesRecorded(Recorded):
         if self._format != "parquet":
             return Written(rows=sum(_count(file, self._format) for file in files))
         is_known = len(self._types) == len(self.partitions)
-        written = held((file, self._values(file) if is_known else {}) for file in files)
+        written = hash_files((file, self._values(file) if is_known else {}) for file in files)
         return written if is_known else Written(rows=written.rows)
 
     def _values(self, file: str) -> dict[str, Scalar[Any]]:

@@ -27,10 +27,10 @@ def committed_files(folder: str | Path) -> list[str]:
     The list contains all of a step or nothing of it, even while the step is being written. Raises ValueError
     for a list in an unknown version.
     """
-    return listed(str(folder))[1]
+    return read_list(str(folder))[1]
 
 
-def listed(folder: str) -> tuple[int, list[str]]:
+def read_list(folder: str) -> tuple[int, list[str]]:
     """Return the newest step in the list (-1 for none), and the files of all steps. Raises ValueError, and
     OSError for storage errors."""
     log = open_list(folder)

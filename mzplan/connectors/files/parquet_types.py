@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery, empties_target
 from mzplan.connectors.api.targets import unfit_target
-from mzplan.connectors.files.manifest import listed
+from mzplan.connectors.files.manifest import read_list
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.warehouse.paths import local_path
 
@@ -64,7 +64,7 @@ def _types_in(folder: str) -> dict[str, str]:
     import pyarrow.parquet as pq
 
     try:
-        files = listed(folder)[1]
+        files = read_list(folder)[1]
     except (OSError, ValueError):  # the sink's start reports it
         return {}
     for file in reversed(files[-3:]):  # the last one may be empty, or removed by somebody

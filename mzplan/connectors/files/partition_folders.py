@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from mzplan.connectors.api.probes import bounded
+from mzplan.connectors.api.probes import with_time_limit
 from mzplan.connectors.api.queries import ResolvedQuery, empties_target
 from mzplan.connectors.api.targets import unfit_target
 from mzplan.connectors.files.manifest import LOG
@@ -27,10 +27,10 @@ def unfit_partition_folders(query: ResolvedQuery, folder: str) -> list[Diagnosti
     try:
         if query.checkpoint is not None and query.checkpoint.log.has_begun():
             return []
-        has_list = LOG in bounded(lambda: open_below(query, folder).names())
+        has_list = LOG in with_time_limit(lambda: open_below(query, folder).names())
         if has_list and empties_target(query):
             return []  # they will be removed
-        divisions = bounded(lambda: _partition_columns(query, folder))
+        divisions = with_time_limit(lambda: _partition_columns(query, folder))
     except (OSError, TimeoutError, ValueError):  # the start reports the problem
         return []
     wanted = query.body.get("partition_by", ())

@@ -57,7 +57,7 @@ class FilesSink(SinkConnector):
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         folder = folder_of(run.query)
         use_s3(rows.sparkSession, run.query, folder)
-        if run.begins:
+        if run.is_new:
             _clear_folder(rows.sparkSession, folder, run)
         names = {name.lower(): name for name in rows.columns}
         partitions = [names[name.lower()] for name in run.query.body.get("partition_by", ())]

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import SourceConnector
-from mzplan.connectors.api.losses import listed
+from mzplan.connectors.api.losses import list_names
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream
 from mzplan.connectors.formats.parsers import (
@@ -88,7 +88,7 @@ class FilesSource(SourceConnector):
         rewritten = [name for name, time in present.items() if time > times_read[name] + _COARSEST]
         if not rewritten or len(rewritten) < len(present):
             return None
-        why = f"{route(query)}: written again after they were read: {listed(rewritten, 'files')}"
+        why = f"{route(query)}: written again after they were read: {list_names(rewritten, 'files')}"
         return another_upstream(query, "folder", why)
 
     def route(self, query: ResolvedQuery) -> str:
@@ -114,7 +114,7 @@ class FilesSource(SourceConnector):
                 gone.append(path if path_in_folder is None else path_in_folder)
         if not gone:
             return None
-        where = f"{route(query)}: {listed(gone, 'files')}"
+        where = f"{route(query)}: {list_names(gone, 'files')}"
         return Loss(lost=len(gone), read=len(paths_read), unit="files", where=where)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
@@ -173,7 +173,7 @@ def _skipped_files(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
         names = sorted(x for x in all_names if x.startswith(("_", ".")) and x.endswith(_ENDINGS))
     if not names:
         return []
-    text = listed([one_line(name) for name in names], "files")
+    text = list_names([one_line(name) for name in names], "files")
     return [
         Diagnostic(
             severity="warning",
@@ -241,7 +241,7 @@ _READ_TWICE = (
 
 
 class FilesAdoption:
-    """Continues from another query (see Adopts) if every file that it has read is below the source's
+    """Continues from another query (see Adoption) if every file that it has read is below the source's
     folder."""
 
     def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> str:

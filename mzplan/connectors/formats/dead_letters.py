@@ -118,7 +118,7 @@ def records_of(letters: DataFrame) -> DataFrame:
     )
 
 
-def remove(letters: DataFrame, table: str) -> None:
+def remove_letters(letters: DataFrame, table: str) -> None:
     """Delete letters from their table (its name in SQL), in one commit."""
     letters.createOrReplaceTempView(_REMOVED)
     matches_letter = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in ("query", *RECORD))

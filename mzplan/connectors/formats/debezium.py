@@ -70,11 +70,11 @@ def without_tombstones(rows: DataFrame) -> DataFrame:
     return rows.where("value IS NOT NULL")
 
 
-def with_envelope(rows: DataFrame, columns: Sequence[Column], written: str) -> DataFrame:
+def with_envelope(rows: DataFrame, columns: Sequence[Column], raw_format: str) -> DataFrame:
     """Return JSON records with an added column for their envelope's content. It is a column because Spark
     would evaluate an expression, and parse the record, at each use."""
     *states, op = members(columns)
-    inner = f"{parsed_ddl(states, written)}, {ddl([op])}"
+    inner = f"{parsed_ddl(states, raw_format)}, {ddl([op])}"
     text = f.concat(f.lit(BEFORE), f.col("value").cast("string"), f.lit("}"))
     whole = f"{RECORD} STRUCT<{inner}, payload STRUCT<{inner}>>, {CORRUPT} STRING"
     return rows.select("*", f.from_json(text, whole, STRICT).alias(_ENVELOPE))
@@ -87,12 +87,12 @@ class Debezium(Envelope):
     - `row`: the columns in the records.
     - `avro`: whether the records are DECODED; otherwise they come from `with_envelope`. Both are `split`
       afterwards.
-    - `written`: see ParsedRecord.
+    - `raw_format`: see ParsedRecord.
     """
 
     row: tuple[Column, ...]
     avro: bool = False
-    written: str = ""
+    raw_format: str = ""
 
     def split(self, rows: DataFrame) -> DataFrame:
         """Return the records, and for each update that changes the key also a delete of the old row. Debezium
@@ -111,7 +111,7 @@ class Debezium(Envelope):
 
     def _exact_value(self, row: Expression, column: Column) -> Expression:
         """Return a column of the row before or after the change."""
-        return exactly(row.getField(column.name), column, self.written)
+        return exactly(row.getField(column.name), column, self.raw_format)
 
     def parsed(self) -> ParsedRecord:
         """Return the parser of the changed row: the row before a delete, otherwise the row after the
@@ -128,7 +128,7 @@ class Debezium(Envelope):
                 text=None,
                 broken=why.isNotNull(),
                 source=f.lit(None).cast("string"),
-                given=lambda column: f.lit(None).cast("string"),
+                text_of=lambda column: f.lit(None).cast("string"),
                 inner=RECORD,
                 needs_value=False,
                 reasons=((why.isNotNull(), why), *_wrong_ops(), without_row),
@@ -136,7 +136,7 @@ class Debezium(Envelope):
         wrapped = f.col(f"j.{CORRUPT}")
         source = f.substring(wrapped, f.lit(len(BEFORE) + 1), f.length(wrapped) - f.lit(len(BEFORE) + 1))
 
-        def given(column: Column) -> Expression:
+        def text_of(column: Column) -> Expression:
             places = (f"$.{place}['{column.name}']" for place in ("payload.after", "after"))
             return f.coalesce(*(f.get_json_object(source, place) for place in places))
 
@@ -145,10 +145,10 @@ class Debezium(Envelope):
             text=f.col("value").cast("string"),
             broken=wrapped.isNotNull(),
             source=source,
-            given=given,
+            text_of=text_of,
             inner=RECORD,
             needs_value=False,
-            written=self.written,
+            raw_format=self.raw_format,
             reasons=(
                 (wrapped.isNotNull() & f.get_json_object(source, "$").isNull(), "the record is not JSON"),
                 *_wrong_ops(),
@@ -156,7 +156,7 @@ class Debezium(Envelope):
             ),
         )
 
-    def given(self) -> list[Expression]:
+    def inputs(self) -> list[Expression]:
         has_before = self._member("before").isNotNull()
         expressions = [self._op().alias(_OP), has_before.alias(_HAS_BEFORE)]
         if self.columns:
@@ -231,7 +231,7 @@ class Debezium(Envelope):
         if self.avro:
             return f.col(f"{KEY_DECODED}.{RECORD}")
         text = self.key.cast("string")
-        columns = parsed_ddl(self.columns, self.written)
+        columns = parsed_ddl(self.columns, self.raw_format)
         direct = f.from_json(f.when(f.is_valid_utf8(text), text), columns)
         inside = f.from_json(text, f"payload STRUCT<{columns}>").getField("payload")
         return f.struct(

@@ -28,27 +28,27 @@ _FRAMED_KEY = ": it begins with a schema's id, as the keys of a schema registry 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope(ABC):
-    """Expressions over the records of one source. `given` is computed over records. The other expressions are
-    over rows with the values of `given`, by `names`, and the record as `j` (see parsers.ParsedRecord).
+    """Expressions over the records of one source. `inputs` is computed over records. The other expressions
+    are over rows with the values of `inputs`, by `names`, and the record as `j` (see parsers.ParsedRecord).
 
     - `key`: the records' key.
     - `columns`: the key columns of the collection that the records hold.
-    - `beside`: the names of the key columns that come with the records (`include`).
+    - `included_keys`: the names of the key columns that come with the records (`include`).
     """
 
     key: Expression
     columns: tuple[Column, ...]
-    beside: tuple[str, ...] = ()
+    included_keys: tuple[str, ...] = ()
 
     @abstractmethod
-    def given(self) -> list[Expression]:
+    def inputs(self) -> list[Expression]:
         """Return the values of each record that the other methods need. KEY has the columns of the record's
         own key."""
 
     @property
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the names of the values of `given`."""
+        """Return the names of the values of `inputs`."""
 
     @abstractmethod
     def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
@@ -84,7 +84,7 @@ class Envelope(ABC):
 
     def is_included_key_missing(self, beside: dict[str, Expression]) -> Expression:
         """Return whether a key column that comes with the record has no value."""
-        return reduce(or_, (beside[name].isNull() for name in self.beside), f.lit(False))
+        return reduce(or_, (beside[name].isNull() for name in self.included_keys), f.lit(False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Tombstones(Envelope):
     value: Expression
     format: str = "text"
 
-    def given(self) -> list[Expression]:
+    def inputs(self) -> list[Expression]:
         is_tombstone = self.value.isNull()
         expressions = [is_tombstone.alias(_IS_TOMBSTONE)]
         if self.columns:
@@ -125,7 +125,7 @@ class Tombstones(Envelope):
             text = f"it has no value, so its key says what to delete, but the key is not {listed} {how}"
             reason = f.concat(f.lit(text), f.when(f.col(_IS_FRAMED), f.lit(_FRAMED_KEY)).otherwise(f.lit("")))
             otherwise = f.when(f.col(_IS_TOMBSTONE) & self._is_key_missing(), reason).otherwise(otherwise)
-        if not self.beside:
+        if not self.included_keys:
             return otherwise
         text = "the record has no key, which is the key of its row"
         return f.when(f.col(_IS_TOMBSTONE) & ~self._is_key_missing(), f.lit(text)).otherwise(otherwise)

@@ -33,13 +33,13 @@ class ParsedRecord:
     - `record`: a struct with the columns, in its field `inner` if that is set.
     - `text`: the original record; None if its format has already checked the text.
     - `several`: whether a record holds more than one line of CSV.
-    - `written`: json or csv if the columns still have their written form (see exact.py).
+    - `raw_format`: json or csv if the columns still have their written form (see exact.py).
 
     These are over rows with the record as `j`, and mostly evaluated for broken records only:
 
     - `broken`: whether the record is broken.
     - `source`: a broken record's text, from Spark's parser, so that rows don't carry it.
-    - `given`: a column's text before its conversion.
+    - `text_of`: a column's text before its conversion.
     - `reasons`: what can be wrong with a whole record, most specific first.
     """
 
@@ -47,10 +47,10 @@ class ParsedRecord:
     text: Expression | None
     broken: Expression
     source: Expression
-    given: Callable[[Column], Expression]
+    text_of: Callable[[Column], Expression]
     inner: str = ""
     needs_value: bool = True
-    written: str = ""
+    raw_format: str = ""
     several: Expression | None = None
     reasons: tuple[tuple[Expression, str | Expression], ...] = ()
 
@@ -73,27 +73,27 @@ def parser_of(format_: Mapping[str, Any], columns: Sequence[Column], value: str)
 
 
 def raw_format_of(format_: Mapping[str, Any]) -> str:
-    """Return `ParsedRecord.written` for a format; "" if Spark's parser converts the values."""
+    """Return `ParsedRecord.raw_format` for a format; "" if Spark's parser converts the values."""
     return str(format_["type"]) if format_.get("values") != "converted" else ""
 
 
-def parsed_ddl(columns: Sequence[Column], written: str) -> str:
+def parsed_ddl(columns: Sequence[Column], raw_format: str) -> str:
     """Return the columns as Spark's parser reads them, in DDL."""
     types = ddl(columns)
-    if not written:
+    if not raw_format:
         return types
     fields = struct_of(types).fields
-    read = [(x.name, raw_type(x.dataType, json=written == "json")) for x in fields]
+    read = [(x.name, raw_type(x.dataType, json=raw_format == "json")) for x in fields]
     return ", ".join(f"{quoted(name)} {ddl_of(type_)}" for name, type_ in read)
 
 
-def exactly(value: Expression, column: Column, written: str) -> Expression:
+def exactly(value: Expression, column: Column, raw_format: str) -> Expression:
     """Return a value that `parsed_ddl` reads in its column's type, or NULL if it isn't exactly of that
     type."""
-    if not written:
+    if not raw_format:
         return value
     (field,) = struct_of(ddl([column])).fields
-    return convert(value, field.dataType, json=written == "json")[0]
+    return convert(value, field.dataType, json=raw_format == "json")[0]
 
 
 def without_frame(value: Expression) -> Expression:
@@ -117,10 +117,10 @@ def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:
 
 
 def column_parser(
-    columns: Sequence[Column], corrupt: str | None, options: Mapping[str, str], written: str = ""
+    columns: Sequence[Column], corrupt: str | None, options: Mapping[str, str], raw_format: str = ""
 ) -> ParsedRecord:
     """Return the parser of rows that Spark itself has read into columns. `corrupt`: the column with the text
-    of unreadable rows; `written`: see ParsedRecord."""
+    of unreadable rows; `raw_format`: see ParsedRecord."""
     fields = [f.col(quoted(column.name)) for column in columns]
     if corrupt is None:
         no_text = f.lit(None).cast("string")
@@ -129,20 +129,20 @@ def column_parser(
             text=None,
             broken=f.lit(False),
             source=no_text,
-            given=_no_text,
+            text_of=_no_text,
             needs_value=False,
         )
     source = f.col(f"j.{CORRUPT}")
-    given, reasons = _of_csv_text(columns, options, source)
+    text_of, reasons = _of_csv_text(columns, options, source)
     return ParsedRecord(
         record=f.struct(*fields, f.col(corrupt).alias(CORRUPT)),
         text=f.col(corrupt),
         broken=source.isNotNull(),
         source=source,
-        given=given,
+        text_of=text_of,
         reasons=reasons,
         needs_value=False,
-        written=written,
+        raw_format=raw_format,
     )
 
 
@@ -150,14 +150,14 @@ def _no_text(column: Column) -> Expression:
     return f.lit(None).cast("string")
 
 
-def _json(columns: Sequence[Column], text: Expression, written: str) -> ParsedRecord:
+def _json(columns: Sequence[Column], text: Expression, raw_format: str) -> ParsedRecord:
     """Return the parser of JSON. A missing field is NULL; a field without a column is ignored. Names are
     case-sensitive, as in JSON."""
     # Wrapped in another object, so that text after the record makes it broken JSON. Otherwise Spark's parser
     # would stop at the first closing brace and silently ignore the rest.
     parsed = f.from_json(
         f.concat(f.lit(BEFORE), text, f.lit("}")),
-        f"{RECORD} STRUCT<{parsed_ddl(columns, written)}>, {CORRUPT} STRING",
+        f"{RECORD} STRUCT<{parsed_ddl(columns, raw_format)}>, {CORRUPT} STRING",
         STRICT,
     )
     wrapped = f.col(f"j.{CORRUPT}")
@@ -168,8 +168,8 @@ def _json(columns: Sequence[Column], text: Expression, written: str) -> ParsedRe
         broken=wrapped.isNotNull(),
         source=source,
         inner=RECORD,
-        written=written,
-        given=lambda column: f.get_json_object(source, "$['" + column.name + "']"),
+        raw_format=raw_format,
+        text_of=lambda column: f.get_json_object(source, "$['" + column.name + "']"),
         reasons=(
             (wrapped.isNotNull() & f.get_json_object(source, "$").isNull(), "the record is not JSON"),
             (f.col(f"j.{RECORD}").isNull(), "the record is not one JSON object"),
@@ -185,7 +185,7 @@ def _decoded(record: Expression) -> ParsedRecord:
         text=None,
         broken=reason.isNotNull(),
         source=f.lit(None).cast("string"),
-        given=_no_text,
+        text_of=_no_text,
         inner=RECORD,
         needs_value=False,
         reasons=((reason.isNotNull(), reason), (f.col(f"j.{RECORD}").isNull(), "the record has no value")),
@@ -193,21 +193,21 @@ def _decoded(record: Expression) -> ParsedRecord:
 
 
 def _csv(
-    columns: Sequence[Column], text: Expression, options: Mapping[str, str], written: str
+    columns: Sequence[Column], text: Expression, options: Mapping[str, str], raw_format: str
 ) -> ParsedRecord:
     """Return the parser of CSV. A record has as many fields as there are columns; an unquoted empty field is
     NULL."""
-    parsed = f.from_csv(text, f"{parsed_ddl(columns, written)}, {CORRUPT} STRING", dict(options))
+    parsed = f.from_csv(text, f"{parsed_ddl(columns, raw_format)}, {CORRUPT} STRING", dict(options))
     source = f.col(f"j.{CORRUPT}")
-    given, reasons = _of_csv_text(columns, options, source)
+    text_of, reasons = _of_csv_text(columns, options, source)
     return ParsedRecord(
         record=parsed,
         text=text,
         broken=source.isNotNull(),
         source=source,
-        given=given,
+        text_of=text_of,
         reasons=reasons,
-        written=written,
+        raw_format=raw_format,
         several=_several_lines(text, options["quote"]),
     )
 
@@ -222,7 +222,7 @@ def _several_lines(text: Expression, quote: str) -> Expression:
 def _of_csv_text(
     columns: Sequence[Column], options: Mapping[str, str], source: Expression
 ) -> tuple[Callable[[Column], Expression], tuple[tuple[Expression, str | Expression], ...]]:
-    """Return the `given` and `reasons` of a line. Only malformed lines are evaluated, so parsing again is
+    """Return the `text_of` and `reasons` of a line. Only malformed lines are evaluated, so parsing again is
     cheap."""
     texts = ", ".join(f"{quoted(column.name)} STRING" for column in columns)
     reparsed = f.from_csv(source, f"{texts}, {CORRUPT} STRING", dict(options))
@@ -245,6 +245,6 @@ def _single(column: Column, value: Expression, *, is_text: bool) -> ParsedRecord
         text=value if is_text else None,
         broken=f.lit(False),
         source=f.lit(None).cast("string"),
-        given=_no_text,
+        text_of=_no_text,
         needs_value=False,
     )

@@ -41,7 +41,7 @@ class Records:
     - `where`: the text that names the record at a position ("topic orders, partition 0, offset 12").
     - `included`: columns beside the value.
     - `envelope`: a record's effect on a keyed collection.
-    - `came`: the column of the original bytes, if `value` has another form.
+    - `original`: the column of the original bytes, if `value` has another form.
     """
 
     rows: DataFrame
@@ -50,7 +50,7 @@ class Records:
     where: Callable[[Expression], Expression]
     included: tuple[tuple[Column, Expression], ...] = ()
     envelope: Envelope | None = None
-    came: str = ""
+    original: str = ""
 
 
 def parse_records(
@@ -68,17 +68,17 @@ def checked(records: Records, parsed: ParsedRecord, columns: Sequence[Column], o
     """Return the same columns as parse_records, for records that a parser has already read (`parsed`)."""
     envelope = records.envelope
     columns = envelope.required(columns) if envelope is not None else columns
-    given = envelope.given() if envelope is not None else []
+    inputs = envelope.inputs() if envelope is not None else []
     change = [envelope.change()] if envelope is not None else []
     if on_error == "dead-letter":
-        raw = {"key": "key", "value": records.came or records.value}
-        given += [f.col(place).alias(f"_mzplan_raw_{name}") for name, place in raw.items()]
+        raw = {"key": "key", "value": records.original or records.value}
+        inputs += [f.col(place).alias(f"_mzplan_raw_{name}") for name, place in raw.items()]
     included = [expression.alias(_included_name(i)) for i, (_, expression) in enumerate(records.included)]
     # Faults of a text are computed here, not from a copy in each row, which would cost a tenth.
     rows_to_check = records.rows.select(
-        *_flags(parsed), records.position.alias(_AT), *given, *included, parsed.record.alias("j")
+        *_flags(parsed), records.position.alias(_AT), *inputs, *included, parsed.record.alias("j")
     )
-    if parsed.written:
+    if parsed.raw_format:
         rows_to_check = _exact(rows_to_check, parsed, columns)
     beside = [
         f.col(_included_name(i)).alias(column.name).cast(column.type)
@@ -124,7 +124,9 @@ def _exact(rows: DataFrame, parsed: ParsedRecord, columns: Sequence[Column]) -> 
     record, inner = f.col("j"), f.col(_record_path("j", parsed))
     values, inexact = [], []
     for field in struct_of(ddl(columns)).fields:
-        value, is_inexact = convert(inner.getField(field.name), field.dataType, json=parsed.written == "json")
+        value, is_inexact = convert(
+            inner.getField(field.name), field.dataType, json=parsed.raw_format == "json"
+        )
         values.append(value.alias(field.name))
         flag = f.coalesce(is_inexact, f.lit(False)) if is_inexact is not None else f.lit(False)
         inexact.append(flag.alias(field.name))
@@ -139,7 +141,7 @@ def _exact(rows: DataFrame, parsed: ParsedRecord, columns: Sequence[Column]) -> 
 
 
 def _is_inexact(parsed: ParsedRecord, column: Column) -> Expression:
-    return f.col(f"{_INEXACT}.{quoted(column.name)}") if parsed.written else f.lit(False)
+    return f.col(f"{_INEXACT}.{quoted(column.name)}") if parsed.raw_format else f.lit(False)
 
 
 def _included_name(index: int) -> str:
@@ -188,7 +190,7 @@ def _flags(parsed: ParsedRecord) -> list[Expression]:
     if parsed.text is None:
         return []
     flags = [f.coalesce(~f.is_valid_utf8(parsed.text), f.lit(False)).alias("u")]
-    if parsed.written == "json":
+    if parsed.raw_format == "json":
         says_so = f.contains(parsed.text, f.lit("Inf")) | f.contains(parsed.text, f.lit("INF"))
         flags.append(f.coalesce(says_so, f.lit(False)).alias(INFINITE))
     if parsed.several is not None:
@@ -217,7 +219,7 @@ def _reason(
     parsed: ParsedRecord, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
 ) -> Expression:
     """Return why a record is malformed. Names columns, never values, because values may be confidential."""
-    texts = {column.name: parsed.given(column) for column in columns}
+    texts = {column.name: parsed.text_of(column) for column in columns}
     wrong = [
         f.when(
             _is_inexact(parsed, c) | (texts[c.name].isNotNull() & _value_of(parsed, c).isNull()),

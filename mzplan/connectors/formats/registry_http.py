@@ -221,7 +221,7 @@ class RegistrySchemas:
 
     - `run`: the query's run; schemas that another run fetched aren't used.
     - `known`: schemas that needn't be fetched.
-    - `elsewhere`: opens an SSH tunnel, and returns its local port.
+    - `tunnel`: opens an SSH tunnel, and returns its local port.
     - `name`: the connection's name.
     - `mark`: the prefix of an error for people: `mzplan[MZ050]: …`.
     """
@@ -229,7 +229,7 @@ class RegistrySchemas:
     server: RegistryServer
     run: str
     known: Mapping[int, Sequence[str]]
-    elsewhere: Callable[[], AbstractContextManager[int]] | None
+    tunnel: Callable[[], AbstractContextManager[int]] | None
     name: str
     mark: str
     waits: Sequence[float] = field(default=_WAITS)
@@ -269,7 +269,7 @@ class RegistrySchemas:
 
     def _fetch(self, id_: int) -> Sequence[str]:
         with contextlib.ExitStack() as opened:
-            port = opened.enter_context(self.elsewhere()) if self.elsewhere is not None else None
+            port = opened.enter_context(self.tunnel()) if self.tunnel is not None else None
             answer = get(self.server, f"/schemas/ids/{id_}", port)
             if isinstance(answer, Mapping) and schema_type(answer) != "AVRO":
                 raise UnknownError(f"its schema {id_} is of type {schema_type(answer)}, and not AVRO")

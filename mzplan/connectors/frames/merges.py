@@ -35,13 +35,13 @@ def writing_as(session: SparkSession, writer: str) -> Iterator[None]:
 
 
 def merge(
-    rows: DataFrame, step: int, table: str, keys: Sequence[str], *, guarded: bool = False
+    rows: DataFrame, step: int, table: str, keys: Sequence[str], *, compares_positions: bool = False
 ) -> int | None:
     """Merge rows, one per key, into an existing Delta table; `table` is its name in SQL. Returns the number
     of changed rows, or None if Delta doesn't say, as for a skipped commit.
 
-    With a column `_change`, `delete` removes the key's row; all other rows update or insert it. `guarded`: a
-    change applies only if its `_position` is greater than the existing row's.
+    With a column `_change`, `delete` removes the key's row; all other rows update or insert it. With
+    `compares_positions`, a change applies only if its `_position` is greater than the existing row's.
 
     This is one commit, or none if the table already has this step of the query: Delta skips a commit whose
     (application, version) it knows. So a micro-batch that a killed driver wrote before Spark recorded it
@@ -51,7 +51,7 @@ def merge(
     rows.createOrReplaceTempView(_VIEW)
     _name_step(session, step)
     matches_key = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
-    newer = [f"s.{POSITION} > t.{POSITION}"] if guarded else []
+    newer = [f"s.{POSITION} > t.{POSITION}"] if compares_positions else []
     if CHANGE in rows.columns:
         deletes = f"s.{CHANGE} = '{DELETE}'"
         stored = [quoted(column) for column in rows.columns if column != CHANGE]

@@ -13,7 +13,7 @@ from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.network import server_of_url
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.connector import Adopts, SinkConnector, SourceConnector
+    from mzplan.connectors.api.connector import Adoption, SinkConnector, SourceConnector
     from mzplan.connectors.api.lineage_names import Ends, LineageName
     from mzplan.connectors.api.queries import ResolvedQuery
     from mzplan.model.diagnostics import Diagnostic
@@ -37,7 +37,7 @@ def _reach(query: ResolvedQuery) -> Diagnostic | None:
     return KafkaProbe().reach(query)
 
 
-def _adopts() -> Adopts:
+def _adoption() -> Adoption:
     from mzplan.connectors.kafka.source import KafkaAdoption
 
     return KafkaAdoption()
@@ -73,8 +73,8 @@ CONNECTOR = Connector(
     source=_source,
     sink=_sink,
     reach=_reach,
-    adopts=_adopts,
-    ends=_ends,
+    adoption=_adoption,
+    lineage_ends=_ends,
     by_time=True,
     servers=_servers,
 )

@@ -155,7 +155,7 @@ class KafkaContent(Content):
             "key", f.col("_.value").alias("value"), _place("_.").alias(PLACE)
         )
 
-    def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+    def stored_form(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
         """Return the rows as records (see Content)."""
         records = self._as_records(rows, query)
         names = ("key", "value") if self.keys else ("value",)

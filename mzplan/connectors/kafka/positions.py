@@ -14,7 +14,7 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from mzplan.connectors.api.connector import LastTimes
-from mzplan.connectors.api.losses import listed
+from mzplan.connectors.api.losses import list_names
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.upstreams import begin_anew
@@ -117,7 +117,7 @@ class KafkaPositions:
         names = [f"partition {p}: {span.start:,}–{span.stop - 1:,}" for p, span in gone.items() if span]
         start = query.body["start_offsets"]
         why = "" if start == "earliest" else f" (start_offsets: {start})"
-        where = f"{route(query)}, topic {topic}{why}: {listed(names, 'partitions')}"
+        where = f"{route(query)}, topic {topic}{why}: {list_names(names, 'partitions')}"
         return Loss(lost=lost, read=read, unit="records", where=where)
 
     def reposition(

@@ -42,8 +42,8 @@ class KafkaSource(KafkaPositions, SourceConnector):
     """Reads a topic from its start, its end or a time on, exactly once into the collection."""
 
     position = "STRUCT<partition: INT, offset: BIGINT, timestamp: TIMESTAMP>"
-    moves = True
-    watches_loss = True
+    can_reposition = True
+    has_cheap_loss = True
     keeps_positions = True
 
     def probe(self, query: ResolvedQuery) -> Probe:
@@ -103,7 +103,7 @@ class KafkaSource(KafkaPositions, SourceConnector):
             where=lambda at: f.concat(topic, at["partition"], f.lit(", offset "), at["offset"]),
             included=tuple((column, f.col(name)) for name, column in included.items()),
             envelope=envelope,
-            came=_ORIGINAL if is_framed else "",
+            original=_ORIGINAL if is_framed else "",
         )
         return checked(placed, parsed, columns, body["on_error"])
 
@@ -137,7 +137,7 @@ def _with_parser(
         rows = (
             decode_records(rows, query, envelope_fields, envelope.columns)
             if is_avro
-            else with_envelope(rows, columns, envelope.written)
+            else with_envelope(rows, columns, envelope.raw_format)
         )
         return envelope.split(rows), envelope.parsed()
     if is_avro:
@@ -156,16 +156,16 @@ def _envelope(query: ResolvedQuery, columns: Sequence[Column], is_framed: bool) 
             key=without_frame(f.col("key")) if is_framed else f.col("key"),
             row=tuple(columns),
             columns=key_columns,
-            beside=included_keys,
+            included_keys=included_keys,
             avro=query.body["format"]["type"] == "avro",
-            written=raw_format_of(query.body["format"]) if query.body["format"]["type"] == "json" else "",
+            raw_format=raw_format_of(query.body["format"]) if query.body["format"]["type"] == "json" else "",
         )
     format_ = query.body["envelope"].get("key_format") or ("text" if len(key_columns) == 1 else "json")
     return Tombstones(
         value=f.col("value"),
         key=without_frame(f.col("key")) if is_framed and format_ == "json" else f.col("key"),
         columns=key_columns,
-        beside=included_keys,
+        included_keys=included_keys,
         format=format_,
     )
 
@@ -217,7 +217,7 @@ def _between(start: Any, end: Any) -> dict[str, str]:
 
 
 class KafkaAdoption:
-    """Continues from another query (see Adopts) that has read this topic and no other."""
+    """Continues from another query (see Adoption) that has read this topic and no other."""
 
     def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> None:
         return None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException
 
 from mzplan.connectors.api.queries import ResolvedQuery, SinkRun
-from mzplan.connectors.api.targets import another_target, refused, unknown_step, warn_repeated
+from mzplan.connectors.api.targets import another_target, different_rows_error, unknown_step, warn_repeated
 from mzplan.connectors.frames.task_code import in_one_task
 from mzplan.connectors.kafka.options import client_body, route, transaction_options
 from mzplan.connectors.kafka.output import REPORT, task
@@ -117,7 +117,7 @@ class TransactionalWriter:
         if outcome in FENCED and seconds * 1000 < self._timeout_ms:
             return False  # by a newer runner, as the record will show, or by one that has already stopped
         if outcome == "differs":
-            raise refused(self._run.query.address, detail)
+            raise different_rows_error(self._run.query.address, detail)
         if outcome != CHANGED:
             raise self._problems.of(outcome, detail, self._transaction())
         # Another run writes, or the record is gone.

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.local.step_files import (
     DamagedStepError,
     StepFile,
-    differing,
+    digest_difference,
     encode_step,
 )
 from mzplan.endpoints.arrow import arrow_schema, columns_of_config
@@ -340,7 +340,7 @@ class Turn:
         """Return the recorded digest of a step and the digest of these rows, or None if the rows are the
         same."""
         recorded = self._steps.recorded(self.view, step)
-        return differing(*recorded[1:], content_hash([rows])) if recorded is not None else None
+        return digest_difference(*recorded[1:], content_hash([rows])) if recorded is not None else None
 
     def write(self) -> None:
         """Write all planned steps or none. Call it once."""

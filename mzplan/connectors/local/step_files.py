@@ -50,7 +50,7 @@ class StepFile:
             for batch in batches:
                 batch.validate(full=True)
             plain = [batch.replace_schema_metadata(None) for batch in batches]
-            difference = differing(rows, digest, content_hash(plain))
+            difference = digest_difference(rows, digest, content_hash(plain))
         if difference is not None:
             raise DamagedStepError(
                 f"its rows have the digest {difference[1]}, and those that were appended {difference[0]}"
@@ -83,7 +83,7 @@ def _decoding() -> Iterator[None]:
         raise DamagedStepError(str(problem)) from None
 
 
-def differing(rows: int, digest: str, other: ContentHash) -> tuple[str, str] | None:
+def digest_difference(rows: int, digest: str, other: ContentHash) -> tuple[str, str] | None:
     """Return the recorded digest and the digest of the `other` rows, or None if the rows are the same. A
     digest of an unknown kind matches no rows."""
     if ContentHash.parse(rows, digest) == other:

@@ -57,5 +57,5 @@ def _machine(body: Mapping[str, Any]) -> str:
     return "" if "access_key_id" in body else "${machine:aws}"
 
 
-AWS = Connector(type="aws", servers=_aws_servers, lends=True, machine=_machine)
-SSH_TUNNEL = Connector(type="ssh-tunnel", reach=_reach, servers=_ssh_servers, carries=True)
+AWS = Connector(type="aws", servers=_aws_servers, lends_secrets=True, machine=_machine)
+SSH_TUNNEL = Connector(type="ssh-tunnel", reach=_reach, servers=_ssh_servers, carries_traffic=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mzplan.connectors.api.probes import bounded
+from mzplan.connectors.api.probes import with_time_limit
 from mzplan.connectors.api.queries import Output, ResolvedQuery
 from mzplan.connectors.api.targets import unfit_target
 from mzplan.connectors.network.aws import ROLE as AWS
@@ -68,7 +68,7 @@ def files_below(query: ResolvedQuery, folder: str) -> frozenset[str]:
         ]
 
     try:
-        return frozenset(bounded(look))
+        return frozenset(with_time_limit(look))
     except (OSError, TimeoutError, ValueError) as problem:
         raise MzplanError(_unreachable(query, folder, problem)) from None
 
@@ -82,7 +82,7 @@ def times_of(query: ResolvedQuery, folder: str, names: Sequence[str]) -> dict[st
         return list(system.get_file_info([f"{path.rstrip('/')}/{name}" for name in names]))
 
     try:
-        infos = bounded(look)
+        infos = with_time_limit(look)
     except (OSError, TimeoutError, ValueError) as problem:
         raise MzplanError(_unreachable(query, folder, problem)) from None
     return {
@@ -148,7 +148,7 @@ def _remote_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
         return system.get_file_info(fs.FileSelector(path, allow_not_found=True))
 
     try:
-        bounded(look)
+        with_time_limit(look)
     except (OSError, TimeoutError, ValueError) as problem:
         return [_unreachable(query, folder, problem)]
     return []

@@ -1,6 +1,6 @@
 """Local ports that forward through SSH servers.
 
-The whole module is sent to executors (see `forwarding`): it needs asyncssh, but no mzplan.
+The whole module is sent to executors (see `remote_forward`): it needs asyncssh, but no mzplan.
 
 A forward listens on 127.0.0.1, on a port that the system chooses. Each connection to it becomes a channel of
 one SSH connection, which forwards with the same way share. It is made at first use, and again after it was
@@ -386,7 +386,7 @@ async def _relay(outbound: Awaitable[None], inbound: Awaitable[None]) -> None:
         sending.cancel()
 
 
-def forwarding(way: Way, host: str, port: int) -> Callable[[], AbstractContextManager[int]]:
+def remote_forward(way: Way, host: str, port: int) -> Callable[[], AbstractContextManager[int]]:
     """Return a function that opens a forward on another machine while its context lasts."""
     from pyspark import cloudpickle
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.queries import ResolvedConnection
-from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError, forwarding
+from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError, remote_forward
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.secrets.files import read_pem_text
@@ -64,14 +64,14 @@ def tunnel_problem(
     return _diagnostic(failure, address) if failure is not None else None
 
 
-def tunnel_elsewhere(
+def remote_tunnel(
     connection: ResolvedConnection, host: str, port: int, directory: str
 ) -> Callable[[], AbstractContextManager[int]] | None:
     """Return a function that opens the tunnel on another machine, for tasks that can't use our ports. None
     without a tunnel."""
     if ROLE not in connection.connections:
         return None
-    return forwarding(_way(connection.connections[ROLE], directory), host, port)
+    return remote_forward(_way(connection.connections[ROLE], directory), host, port)
 
 
 def reach(tunnel: ResolvedConnection, directory: str, address: Address) -> None:

@@ -16,7 +16,7 @@ from psycopg.conninfo import make_conninfo
 
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
 from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
-from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, through_tunnel, tunnel_elsewhere
+from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, remote_tunnel, through_tunnel
 from mzplan.connectors.postgres.elsewhere import Elsewhere
 from mzplan.host.bounded_postgres import BoundedConnection
 from mzplan.host.network import libpq_security
@@ -120,7 +120,7 @@ def elsewhere_of(connection: ResolvedConnection, directory: str) -> Elsewhere | 
     body = connection.body
     ca, mode = body["tls"].get("ca"), body["tls"]["mode"]
     elsewhere = Elsewhere(
-        tunnel=tunnel_elsewhere(connection, body["host"], body["port"], directory),
+        tunnel=remote_tunnel(connection, body["host"], body["port"], directory),
         roots=read_pem(Path(directory) / ca) if ca else None,
         checks=mode == "verify-full" and not ca,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from mzplan.connectors.api.probes import PROBE_TIMEOUT_S, Memo, bounded, fingerprint
+from mzplan.connectors.api.probes import PROBE_TIMEOUT_S, Memo, fingerprint, with_time_limit
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.postgres.client import connect, patience, reached
 from mzplan.connectors.postgres.problems import connect_problem, diagnose
@@ -32,7 +32,7 @@ def _knock(info: str, query: ResolvedQuery) -> Exception | None:
     """Connect and disconnect. Returns the error, if any."""
     try:
         seconds = patience(query)
-        bounded(lambda: connect(info, PROBE_TIMEOUT_S, seconds).close(), seconds)
+        with_time_limit(lambda: connect(info, PROBE_TIMEOUT_S, seconds).close(), seconds)
     except (psycopg.Error, TimeoutError, OSError) as problem:
         return problem
     return None
@@ -57,7 +57,7 @@ class ServerProbe:
                 if failed is not None:
                     return Probe(diagnostics=(connect_problem(query, failed),))
                 seconds = patience(query)
-                return bounded(lambda: _connected(info, look, seconds), seconds)
+                return with_time_limit(lambda: _connected(info, look, seconds), seconds)
         except MzplanError as problem:  # from the tunnel
             return Probe(diagnostics=problem.diagnostics)
         except (psycopg.Error, TimeoutError, OSError) as problem:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from mzplan.connectors import adoption
-from mzplan.connectors.api.probes import bounded
+from mzplan.connectors.api.probes import with_time_limit
 from mzplan.features.state.edit_plans import plan_adopt
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
@@ -61,7 +61,7 @@ def adopt_foreign(
         with work.reporter.working("copying the checkpoint and the table"):
             try:
                 foreign_query.copy(adoptable[0], warehouse, id_)
-                bounded(lambda: foreign_query.ensure_unchanged(adoptable[0]), _LOOK_S)
+                with_time_limit(lambda: foreign_query.ensure_unchanged(adoptable[0]), _LOOK_S)
             except (NotAdoptableError, OSError) as problem:
                 raise _refused(address, problem) from None
 
@@ -79,7 +79,7 @@ def _look(
     project: Project, configuration: Configuration, address: Address, checkpoint: str, table: str
 ) -> Left:
     declared = configuration.resources[address]
-    adopts = adoption.adopts(declared.type) if address.reads_upstream else None
+    adopts = adoption.find_adoption(declared.type) if address.reads_upstream else None
     if adopts is None:
         raise _refused(
             address,
@@ -100,7 +100,7 @@ def _look(
             adoption.ensure_adoptable(left, declared.type, body, folder, columns)
             return left
 
-        return bounded(look, _LOOK_S)
+        return with_time_limit(look, _LOOK_S)
     except (NotAdoptableError, OSError) as problem:
         raise _refused(address, problem) from None
 
@@ -127,7 +127,7 @@ def _discard(project: Project, id_: str) -> None:
         if not any(record.id == id_ for record in state.resources.values()):
             warehouse = state.warehouse or project.settings.warehouse
             where = absolute(project.settings.directory, warehouse)
-            bounded(lambda: remove_storage(where, id_, 1), _REMOVAL_S)
+            with_time_limit(lambda: remove_storage(where, id_, 1), _REMOVAL_S)
 
 
 def _refused(address: Address, problem: NotAdoptableError | OSError) -> MzplanError:

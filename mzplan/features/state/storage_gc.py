@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from mzplan.connectors.admission import GuardedSecrets, committed_guard
-from mzplan.connectors.releases import leave, remove
+from mzplan.connectors.releases import release_upstream, remove_generation
 from mzplan.model.address import Address, Place, natural
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error, refusal
 from mzplan.model.state import State
@@ -86,8 +86,8 @@ def _remove(project: Project, state: State, place: Place) -> None:
     Only the storage records these. Its record isn't enough to send a secret to a server."""
     directory, warehouse = project.settings.directory, _warehouse(project, state)
     secrets = GuardedSecrets(directory, committed_guard(project.store, state), remote=RemoteSecrets())
-    leave(warehouse, place, secrets, directory)
-    remove(warehouse, place, secrets, directory)
+    release_upstream(warehouse, place, secrets, directory)
+    remove_generation(warehouse, place, secrets, directory)
 
 
 def _found(project: Project, state: State, reporter: Reporter, foreign: bool) -> list[Unclaimed]:

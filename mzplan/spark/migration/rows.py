@@ -23,7 +23,7 @@ from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.frames.changes import latest_rows
 from mzplan.connectors.frames.merges import append, writing_as
-from mzplan.connectors.releases import hand_over
+from mzplan.connectors.releases import transfer_release
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.resources import Body
@@ -184,7 +184,7 @@ class RowMigration:
             later.record_upstream(upstream)
         if migrated.position is not None:
             self._connector.migrate_checkpoint(earlier, later)
-            hand_over(earlier, later, self._described(generation))
+            transfer_release(earlier, later, self._described(generation))
             later.log.begin(query_id, earlier.log, migrated.position)
         failpoint(Failpoint.MIGRATION_PLACED)
         return replace(migrated, written=_written(path, query_id))

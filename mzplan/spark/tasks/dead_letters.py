@@ -20,7 +20,7 @@ from mzplan.connectors.formats.dead_letters import (
     ensure_table,
     letters_of,
     records_of,
-    remove,
+    remove_letters,
 )
 from mzplan.connectors.formats.records import DEAD
 from mzplan.connectors.frames import functions as f
@@ -126,7 +126,7 @@ def _clear(context: TaskContext, record: TaskRecord) -> None:
     held = _held(context, letters)
     gone = letters.join(held, f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_semi").drop(POSITION)
     if not gone.isEmpty():
-        remove(gone.distinct(), ensure_table(context.spark, absolute(context.query.directory, path)))
+        remove_letters(gone.distinct(), ensure_table(context.spark, absolute(context.query.directory, path)))
     failpoint(Failpoint.DEAD_LETTERS_CLEARED)
 
 

@@ -83,7 +83,7 @@ class ContentComparison:
         except Exception:  # the session may be closing
             pass
         content = self._both.content
-        return sum(self._read.values()) + (content.taken() if content is not None else 0)
+        return sum(self._read.values()) + (content.rows_read() if content is not None else 0)
 
     def compare(self) -> Compared:
         """Compare both sides. Raises MzplanError MZ177, and the errors of a server or the storage."""

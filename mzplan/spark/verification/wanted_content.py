@@ -71,7 +71,7 @@ class WantedContent:
         self._position, self._spark, self._carried = position, spark, carried
 
     def none(self, content: Content) -> DataFrame:
-        return content.held(project(_positioned(self._empty(), None), self._query), self._query)
+        return content.stored_form(project(_positioned(self._empty(), None), self._query), self._query)
 
     def _empty(self) -> DataFrame:
         return self._spark.createDataFrame([], f"{ddl(self._query.columns)}, {POSITION} {self._position}")
@@ -108,7 +108,7 @@ class WantedContent:
             if i + 1 < len(descriptions):
                 part = part.where(f.col(f"{POSITION}.{STEP}") < descriptions[i + 1].first)
             made = project(self._as_then(part, description.query), description.query)
-            parts.append(content.held(self._carrying(made), description.query))
+            parts.append(content.stored_form(self._carrying(made), description.query))
         held = reduce(lambda union, part: union.unionByName(part), parts)
         if content.keys:
             held = _last_of_each(held, content.keys)

@@ -341,7 +341,7 @@ def test_debeziums_placeholder_is_no_value(lab: Lab, type_: str) -> None:
     rows = spark.createDataFrame(
         [(b"", value, n) for n, value in enumerate(changes)], "key BINARY, value BINARY, offset BIGINT"
     )
-    envelope = Debezium(key=f.col("key"), row=columns, columns=columns[:1], written="json")
+    envelope = Debezium(key=f.col("key"), row=columns, columns=columns[:1], raw_format="json")
     records = Records(
         rows=envelope.split(with_envelope(rows, columns, "json")),
         value="value",

@@ -186,7 +186,7 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
         position=f.struct("offset"),
         where=lambda at: f.concat(f.lit("offset "), at["offset"]),
         included=((parse_columns("u BINARY")[0], f.col("key")),),
-        came="came",
+        original="came",
     )
     for mode in ("skip", "dead-letter"):
         parsed = _parsed(read, columns, mode)

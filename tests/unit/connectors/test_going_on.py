@@ -13,7 +13,7 @@ from mzplan.connectors.api.queries import Probe, ResolvedQuery, resolve
 from mzplan.connectors.checks import check_description
 from mzplan.connectors.local.endpoint import LocalFactory
 from mzplan.connectors.postgres.source.slots import Names
-from mzplan.connectors.releases import hand_over
+from mzplan.connectors.releases import transfer_release
 from mzplan.endpoints.steplog import StepLog
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
@@ -78,11 +78,11 @@ def test_a_generation_that_never_ran_is_read_back(tmp_path: Path) -> None:
 def test_what_was_made_belongs_to_the_later_one_again_and_again(tmp_path: Path) -> None:
     earlier, later = (Checkpoint.of(str(tmp_path), "s-1", number) for number in (1, 2))
     description = described(2, predecessor(1))
-    hand_over(earlier, later, description)
+    transfer_release(earlier, later, description)
     assert later.leaves() is None  # nothing was made
     earlier.record_leaves(encode(described()))
     for _ in range(2):
-        hand_over(earlier, later, description)
+        transfer_release(earlier, later, description)
         assert (earlier.leaves(), later.leaves()) == ({}, encode(description))
 
 

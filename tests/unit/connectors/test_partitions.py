@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.api.targets import held
+from mzplan.connectors.api.targets import hash_files
 from mzplan.connectors.delta.sink import DeltaSink
 from mzplan.connectors.files.manifest import LOG, as_named
 from mzplan.connectors.files.sink import FilesSink
@@ -146,7 +146,7 @@ def test_rows_count_with_the_values_of_their_folders(tmp_path: Path) -> None:
     types = {"kind": pa.string(), "day": pa.date32()}
     for place in (str(tmp_path), tmp_path.as_uri()):
         (commit,) = CollectionLog(place).after(-1)
-        written = held((add.place, typed(add.partition, types)) for add in commit.adds)
+        written = hash_files((add.place, typed(add.partition, types)) for add in commit.adds)
         assert (written.rows, written.digest) == (3, str(content_hash([ROWS]))), place
     DeltaTable(tmp_path).create_checkpoint()
     (tmp_path / "_delta_log" / f"{0:020}.json").unlink()

@@ -66,7 +66,7 @@ def decoding() -> Callable[..., object]:
     stream.ship_tasks()
     server = RegistryServer(url="http://127.0.0.1:1", seconds=1)
     schemas = RegistrySchemas(
-        server=server, run="x", known={1: [SCHEMA]}, elsewhere=None, name="connection.reg", mark="mzplan"
+        server=server, run="x", known={1: [SCHEMA]}, tunnel=None, name="connection.reg", mark="mzplan"
     )
     wanted = arrow_schema(parse_columns("id TINYINT"))
     return Task(schemas=schemas, wanted=wanted, newest=[SCHEMA], into="d").__call__

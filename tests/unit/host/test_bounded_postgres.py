@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from mzplan.connectors.api.probes import bounded
+from mzplan.connectors.api.probes import with_time_limit
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres import client
 from mzplan.connectors.postgres.client import connect
@@ -94,7 +94,7 @@ def test_a_probe_that_nobody_waits_for_hangs_up(answer: Answer) -> None:
     threads = set(threading.enumerate())
     with server(answer) as (info, hung_up):
         with pytest.raises((TimeoutError, UnendingError)):
-            bounded(lambda: connect(info, 5.0, 0.5).close(), 0.5)
+            with_time_limit(lambda: connect(info, 5.0, 0.5).close(), 0.5)
         assert hung_up.wait(3.0)
     ended = time.monotonic() + 3.0
     while time.monotonic() < ended and set(threading.enumerate()) - threads:

@@ -19,7 +19,7 @@ from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.api.queries import resolve
 from mzplan.connectors.checks import check_description
 from mzplan.connectors.postgres.source.connector import PostgresSource
-from mzplan.connectors.releases import leave
+from mzplan.connectors.releases import release_upstream
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.model.address import Address
@@ -437,7 +437,7 @@ def test_what_is_left_on_a_server_is_released_only_where_the_state_has_been(
 
     def left(found: Description) -> None:
         Checkpoint.of(warehouse, *place).record_leaves(encode(found))
-        leave(warehouse, place, secrets, ".")
+        release_upstream(warehouse, place, secrets, ".")
 
     evil = moved(description, host="evil")
     for other, code in (

@@ -252,7 +252,7 @@ class Task:
 
     - `wanted`: the record's fields.
     - `newest`: the texts of the latest schema.
-    - `kept`: whether to keep the values; otherwise they are emptied, to avoid sending their bytes back.
+    - `keeps_values`: whether to keep the values; otherwise they are emptied, to avoid sending them back.
     - `keys`: one more column with the fields `key_wanted` of the record's key, for deletes. Those are records
       without a value (`tombstones`), or changes that are deletes without a row `before` (see debezium).
     """
@@ -261,7 +261,7 @@ class Task:
     wanted: Schema
     newest: Sequence[str]
     into: str
-    kept: bool = False
+    keeps_values: bool = False
     keys: str = ""
     key_wanted: Schema | None = None
     tombstones: bool = False
@@ -276,7 +276,7 @@ class Task:
             records = batch.column(index)
             decoded = decoder.decode(records)
             arrays, names = [*batch.columns, decoded], [*batch.schema.names, self.into]
-            if not self.kept:
+            if not self.keeps_values:
                 arrays[index] = _emptied(records)
             if self.keys:
                 deletes = records.is_null() if self.tombstones else _deletes(decoded.field(RECORD))

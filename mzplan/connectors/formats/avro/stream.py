@@ -18,7 +18,7 @@ from mzplan.connectors.formats.registry import ROLE, latest, server
 from mzplan.connectors.formats.registry_http import RegistrySchemas
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import ddl
-from mzplan.connectors.network.tunnels import tunnel_elsewhere
+from mzplan.connectors.network.tunnels import remote_tunnel
 from mzplan.endpoints.arrow import arrow_schema
 from mzplan.schema.columns import Column
 from mzplan.schema.source_columns import included_columns
@@ -51,7 +51,7 @@ def decode_records(
         wanted=arrow_schema(columns),
         newest=newest.schemas,
         into=DECODED,
-        kept=query.body["on_error"] == "dead-letter",
+        keeps_values=query.body["on_error"] == "dead-letter",
         keys=KEY_DECODED if keys else "",
         key_wanted=arrow_schema(keys) if keys else None,
         tombstones=(query.body.get("envelope") or {}).get("type") == "upsert",
@@ -80,7 +80,7 @@ def _schemas(query: ResolvedQuery, known: Mapping[int, Sequence[str]]) -> Regist
         server=registry_server,
         run=uuid.uuid4().hex,
         known=known,
-        elsewhere=tunnel_elsewhere(registry, *registry_server.host_and_port, query.directory),
+        tunnel=remote_tunnel(registry, *registry_server.host_and_port, query.directory),
         name=str(registry.address),
         mark=MARK,
     )

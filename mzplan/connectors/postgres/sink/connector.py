@@ -25,7 +25,7 @@ import psycopg
 
 from mzplan.connectors.api.connector import SinkConnector
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery, SinkRun, empties_target
-from mzplan.connectors.api.targets import Content, Recorded, refused, unknown_step, warn_repeated
+from mzplan.connectors.api.targets import Content, Recorded, different_rows_error, unknown_step, warn_repeated
 from mzplan.connectors.frames import functions as f
 from mzplan.connectors.frames.changes import EXISTS
 from mzplan.connectors.frames.merges import writing_as
@@ -117,7 +117,7 @@ _EMPTIED = Problem(
 class PostgresSink(SinkConnector):
     """Appends to a table, or keeps the latest row of each key."""
 
-    leaves = True
+    needs_cleanup = True
 
     def __init__(self) -> None:
         self._servers = ServerProbe(failed)
@@ -397,7 +397,7 @@ class _Batches:
         """Pass on the tasks' reports. Raises MzplanError MZ088 if rows differ from the written rows."""
         for report in reports:
             if report["outcome"] == "differs":
-                raise refused(self._query.address, report["detail"])
+                raise different_rows_error(self._query.address, report["detail"])
             warn_repeated(self._run, report["warnings"])
 
     def _target(self, rows: DataFrame, table: tuple[str, str], columns: Sequence[str]) -> Target:

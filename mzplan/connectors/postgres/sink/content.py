@@ -149,7 +149,7 @@ class PostgresContent(Content):
         ]
         return texts.select(*values, f.col(f"c{count - 1}").alias(PLACE))
 
-    def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+    def stored_form(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
         from pyspark.sql import functions as f
 
         names = {name.lower(): name for name in rows.columns}
@@ -160,7 +160,7 @@ class PostgresContent(Content):
             values.append(written(value, type_, target, form).alias(name))
         return rows.select(*values, POSITION)
 
-    def taken(self) -> int:
+    def rows_read(self) -> int:
         return int(self._counter.value) if self._counter is not None else 0
 
     def close(self) -> None:

@@ -39,10 +39,10 @@ class PostgresSource(SourceConnector):
     """The commit's LSN and a count within the transaction. Rows of a snapshot have the snapshot's LSN and
     0."""
 
-    guarded = True
+    compares_positions = True
     """A change is applied only if it is newer than the stored row, which may be from a later snapshot."""
 
-    leaves = True
+    needs_cleanup = True
 
     def __init__(self) -> None:
         self._servers = ServerProbe(explained)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.adapter.source import step_of
-from mzplan.connectors.api.probes import bounded
+from mzplan.connectors.api.probes import with_time_limit
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.client import patience
 from mzplan.connectors.postgres.identity import timeline_of
@@ -157,7 +157,7 @@ class PostgresInput:
         """
         with contextlib.suppress(TimeoutError), explaining(self._query):  # the probe reports a silent server
             seconds = patience(self._query)
-            bounded(lambda: self._check_slot(seconds), seconds)
+            with_time_limit(lambda: self._check_slot(seconds), seconds)
 
     def close(self) -> None:
         self._watch.close()
