@@ -121,9 +121,9 @@ class Invocation:
                 "Add to it what may go where, or leave it out: --policy ''."
             )
         if send_secrets:
-            from mzplan.secrets.command_guards import AsWritten
+            from mzplan.secrets.command_guards import AllowingGuard
 
-            return AsWritten()
+            return AllowingGuard()
         if not policy:
             return None
         from mzplan.secrets.policy import read_policy

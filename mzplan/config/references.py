@@ -11,13 +11,13 @@ from mzplan.config.declared import Document, containers_below
 from mzplan.config.findings import Findings, Location, shown
 from mzplan.config.variables import VARIABLE, Variables, missing, undeclared
 from mzplan.model.words import did_you_mean
-from mzplan.secrets.providers import OURS, fault_of_name, has_provider
+from mzplan.secrets.providers import OWN_PROVIDERS, fault_of_name, has_provider
 from mzplan.secrets.references import REFERENCE
 
 EACH = "${each"
 _IS_EACH = re.compile(r"\$\{each\b")
 _BUILT_IN_PROVIDERS = ("env", "file")
-_PROVIDERS = (*_BUILT_IN_PROVIDERS, *OURS)
+_PROVIDERS = (*_BUILT_IN_PROVIDERS, *OWN_PROVIDERS)
 MAX_FILLED = 64 * 1024 * 1024  # characters of all texts that variables are filled into
 MAX_SUBSTITUTED = 64 * 1024  # characters of one text of a setting
 
@@ -162,7 +162,7 @@ def _how_to_write(rest: str, match: re.Match[str] | None) -> str:
             return "write ${var.NAME}, with a dot, for a variable."
         if match["provider"] == "each":
             return "write ${each.key} or ${each.value}, with a dot."
-        if match["provider"] in OURS:
+        if match["provider"] in OWN_PROVIDERS:
             return "write ${vault:MOUNT/PATH#KEY}, ${aws-sm:NAME} or ${aws-sm:NAME#KEY}."
         return did_you_mean(match["provider"], _PROVIDERS, shown) or general
     if re.match(r"\$\{(env|file)\.", rest):

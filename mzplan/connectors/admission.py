@@ -31,7 +31,7 @@ from mzplan.schema.description import (
     inline_connection,
 )
 from mzplan.schema.kinds import resource_kind
-from mzplan.secrets.files import secret_in, unusable
+from mzplan.secrets.files import read_open_secret, unusable_error
 from mzplan.secrets.policy import UNKNOWN, Committed, Flow, Guard, Policy, Route
 from mzplan.secrets.references import Secrets, references_in
 from mzplan.secrets.remote import RemoteSecrets
@@ -87,11 +87,11 @@ class GuardedSecrets(Secrets):
         try:
             handle = GuardedFolder(self.directory).open(str(Path(name)))  # without `.` and `//`
         except UnfitError as problem:
-            raise unusable(name, problem.what) from None
+            raise unusable_error(name, problem.what) from None
         except (OSError, ValueError):  # ValueError: a NUL in its name
             return None
         try:
-            return secret_in(handle, name)
+            return read_open_secret(handle, name)
         except OSError:
             return None
         finally:

@@ -42,7 +42,7 @@ from mzplan.plan.file import ensure_digest, ensure_environment
 from mzplan.plan.leads import losing
 from mzplan.plan.staleness import ensure_same
 from mzplan.schema.description import as_description, describe, packages_of, references_of
-from mzplan.secrets.command_guards import AsWritten
+from mzplan.secrets.command_guards import AllowingGuard
 from mzplan.secrets.policy import Guard, SecretValues
 from mzplan.store.backends.backend import CommittedError, UnknownWriteError
 from mzplan.store.limits import limiting
@@ -251,7 +251,7 @@ def _commit(
         findings: Sequence[Diagnostic] = ()
         if options.live is not False:
             # The plan was approved, so its user decides where secrets go, unless a policy says otherwise.
-            own = options.chosen or AsWritten()
+            own = options.chosen or AllowingGuard()
             here, also = own if options.live else None, _rotated(work, plan, new, started)
             findings = reach_changed(work, plan, new, secret_values, here=here, own=own, also=also)
             if any(d.severity == "error" for d in findings):

@@ -20,7 +20,7 @@ from mzplan.model.state import State
 from mzplan.model.words import count
 from mzplan.operations.project import Project
 from mzplan.schema.description import Description
-from mzplan.secrets.command_guards import AsWritten, Looking
+from mzplan.secrets.command_guards import AllowingGuard, CommittedFlowsGuard
 from mzplan.secrets.policy import Guard
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.warehouse.paths import absolute, local_path
@@ -41,11 +41,11 @@ def guard_to_look(project: Project, state: State, chosen: Guard | None, severity
     if chosen is not None:
         return chosen
     if not may_be_foreign(Path(project.settings.directory)):
-        return AsWritten()
+        return AllowingGuard()
     if not state.serial:
-        return Looking(held=frozenset(), severity=severity)
+        return CommittedFlowsGuard(held=frozenset(), severity=severity)
     why = _why_it_does_not_count(project)
-    return Looking(held=frozenset() if why else flows_of_state(state), why=why, severity=severity)
+    return CommittedFlowsGuard(held=frozenset() if why else flows_of_state(state), why=why, severity=severity)
 
 
 def _why_it_does_not_count(project: Project) -> str:

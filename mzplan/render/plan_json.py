@@ -14,7 +14,7 @@ from mzplan.plan.query_change import query_change
 from mzplan.render.cause_text import cause_to_json
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.drift_text import drift_to_json
-from mzplan.secrets.references import REFERENCE, placed_references, written
+from mzplan.secrets.references import REFERENCE, format_place, placed_references
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _for_policies(change: Change) -> dict[str, Any]:
     if labels := body.get("labels"):
         document["labels"] = dict(sorted(labels.items()))
     secrets = [
-        {"path": written(place), "provider": match["provider"]}
+        {"path": format_place(place), "provider": match["provider"]}
         for place, reference in placed_references(body)
         if (match := REFERENCE.match(reference)) is not None
     ]

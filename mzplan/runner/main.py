@@ -41,7 +41,7 @@ from mzplan.runner.metrics import FindDrift, serve_metrics
 from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.runner.watchdog import Watchdog
-from mzplan.secrets.digests import own_key
+from mzplan.secrets.digests import ensure_key
 from mzplan.secrets.policy import Committed, Guard, Policy
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.remote import RemoteSecrets
@@ -64,7 +64,7 @@ def run(
     (embedded, where two commands may have started one each) leave at once. `find_drift` is for its metrics;
     `metrics`: where they are served, whatever the state says. What `settings` say of how a runner works holds
     only until a state says it."""
-    own_key()  # an error of it ends the runner, not each query
+    ensure_key()  # an error of it ends the runner, not each query
     store = open_store(settings)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

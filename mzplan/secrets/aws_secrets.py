@@ -21,8 +21,10 @@ _SIGN_IN = (
     "secretsmanager:GetSecretValue on it (and kms:Decrypt, with a key of your own)."
 )
 # InvalidRequestException: the secret is marked for deletion.
-_GONE = frozenset({"ResourceNotFoundException", "InvalidRequestException"})
-_LATER = frozenset({"ThrottlingException", "InternalServiceError", "ServiceUnavailable", "RequestTimeout"})
+_MISSING = frozenset({"ResourceNotFoundException", "InvalidRequestException"})
+_TEMPORARY = frozenset(
+    {"ThrottlingException", "InternalServiceError", "ServiceUnavailable", "RequestTimeout"}
+)
 
 
 class SecretsManager:
@@ -48,10 +50,10 @@ class SecretsManager:
         except ModuleNotFoundError as missing:
             raise RefusedError(f"The package {missing.name} is not installed.", _INSTALL) from None
         try:
-            answer = self._connected().get_secret_value(SecretId=path)
+            answer = self._get_client().get_secret_value(SecretId=path)
         except exceptions.ClientError as problem:
             self._client = None  # the next client may find another login
-            _require_gone(problem)
+            _raise_unless_missing(problem)
             return None
         except exceptions.NoRegionError:
             raise RefusedError(
@@ -79,7 +81,7 @@ class SecretsManager:
             raise RefusedError(f"{path} is stored as bytes.", "store it as a text.")
         return text
 
-    def _connected(self) -> Any:
+    def _get_client(self) -> Any:
         from botocore.config import Config
         from botocore.session import Session
 
@@ -96,13 +98,13 @@ class SecretsManager:
 provider = SecretsManager()
 
 
-def _require_gone(problem: Any) -> None:
+def _raise_unless_missing(problem: Any) -> None:
     """Raise the error for AWS's code, unless the code says that the secret doesn't exist."""
     code = str(problem.response.get("Error", {}).get("Code", ""))[:60]
     status = problem.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    if code in _GONE:
+    if code in _MISSING:
         return
-    if code in _LATER or status >= 500:
+    if code in _TEMPORARY or status >= 500:
         raise NotReachableError(
             f"AWS Secrets Manager can't answer now: {code}.", "wait: it is asked again in a moment."
         ) from None

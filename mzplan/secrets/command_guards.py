@@ -13,7 +13,7 @@ from mzplan.secrets.policy import Flow, Route, lines_for, shown_route
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looking:
+class CommittedFlowsGuard:
     """The guard of a command that commits nothing: secrets go only where the committed state sends them.
 
     `held`: the flows of the committed state.
@@ -27,8 +27,8 @@ class Looking:
 
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
         """Raises MzplanError MZ107."""
-        left = sorted(set(flows) - self.held)
-        if not left:
+        unknown = sorted(set(flows) - self.held)
+        if not unknown:
             return
         detail = (
             "The files send it there, and no committed state does: whoever wrote the files could get at it."
@@ -37,13 +37,13 @@ class Looking:
             Diagnostic(
                 severity=self.severity,
                 code="MZ107",
-                summary=f"{subject} was not validated live: {left[0].reference} is not sent from here to "
-                f"{shown_route(left[0].route)}",
+                summary=f"{subject} was not validated live: {unknown[0].reference} is not sent from here to "
+                f"{shown_route(unknown[0].route)}",
                 detail=f"{detail} {self.why}" if self.why else detail,
                 hint="if the files are yours, or you have read them, add --send-secrets; else add --policy "
                 "FILE "
                 "(outside the project) with:\n"
-                f"{lines_for(left)}",
+                f"{lines_for(unknown)}",
             )
         )
 
@@ -51,7 +51,7 @@ class Looking:
         """Permit any server, because `--live` asks for that and no secret is sent."""
 
 
-class AsWritten:
+class AllowingGuard:
     """Sends secrets wherever the files say: the user asked for it, or is about to commit the files."""
 
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:

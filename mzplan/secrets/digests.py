@@ -23,7 +23,7 @@ from pathlib import Path
 from mzplan.model.diagnostics import error
 
 VARIABLE = "MZPLAN_SECRETS_KEY"
-_LEAST = 32  # characters of a key from the environment: a shorter key could be guessed
+_MIN_KEY_LENGTH = 32  # characters of a key from the environment: a shorter key could be guessed
 _KEY_BYTES = 4096  # read from the key file at most
 log = logging.getLogger("mzplan.secrets")
 
@@ -39,11 +39,12 @@ def find_key() -> bytes | None:
     short."""
     given = os.environ.get(VARIABLE, "")
     if given:
-        if len(given) < _LEAST:
+        if len(given) < _MIN_KEY_LENGTH:
             raise error(
                 "MZ112",
                 f"{VARIABLE} is too short",
-                f"It keeps readers of the store from guessing secrets, and needs {_LEAST} characters.",
+                "It keeps readers of the store from guessing secrets, and needs "
+                f"{_MIN_KEY_LENGTH} characters.",
                 "make one with `openssl rand -hex 32`, the same for the runner and for jobs that plan.",
             )
         return given.encode()
@@ -55,7 +56,7 @@ def find_key() -> bytes | None:
         return None
 
 
-def own_key() -> bytes:
+def ensure_key() -> bytes:
     """Return the key, creating the key file if it is missing.
 
     If the file can't be created, the key belongs to this process alone, and no other process can compare
@@ -64,12 +65,12 @@ def own_key() -> bytes:
     key = find_key()
     if key is None:
         with contextlib.suppress(OSError, RuntimeError):
-            _make(key_path())
+            _create_key(key_path())
         key = find_key()
     return key if key is not None else _key_of_this_process()
 
 
-def name_of(key: bytes) -> str:
+def key_name(key: bytes) -> str:
     """Return a short name by which two processes see if they share a key. It doesn't reveal the key."""
     return hashlib.sha256(b"mzplan secrets key\0" + key).hexdigest()[:12]
 
@@ -82,7 +83,7 @@ def _key_of_this_process() -> bytes:
     return secrets.token_bytes(32)
 
 
-def _make(path: Path) -> None:
+def _create_key(path: Path) -> None:
     """Create a key file atomically, readable by its owner only. The first of several processes wins."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
@@ -97,7 +98,7 @@ def _make(path: Path) -> None:
 
 _NAME = "keyed"
 _COST = 15  # log2 of scrypt's n: 32 MiB and about 90 ms of CPU per secret and plan
-_MOST_COST = 20  # highest cost accepted from a status: an edited status must not use gigabytes
+_MAX_COST = 20  # highest cost accepted from a status: an edited status must not use gigabytes
 
 
 def new_salt() -> str:
@@ -107,14 +108,14 @@ def new_salt() -> str:
 
 def digest_secret(reference: str, value: str, salt: str) -> str:
     """Return the digest of the value of a reference. Raises MzplanError MZ112."""
-    key = own_key()
-    return f"{_NAME}:{_COST}:{name_of(key)}:{salt}:{_keyed(key, reference, value, salt, _COST)}"
+    key = ensure_key()
+    return f"{_NAME}:{_COST}:{key_name(key)}:{salt}:{_hmac_digest(key, reference, value, salt, _COST)}"
 
 
 def is_comparable(digest: str) -> bool:
     """Return whether this process has the key of a digest. Raises MzplanError MZ112."""
     key = find_key()
-    return key is not None and _name_of(digest) == name_of(key)
+    return key is not None and _digest_key_name(digest) == key_name(key)
 
 
 def is_same_secret(reference: str, value: str, digest: str) -> bool:
@@ -124,13 +125,13 @@ def is_same_secret(reference: str, value: str, digest: str) -> bool:
     MzplanError MZ112.
     """
     key, salt = find_key(), salt_of(digest)
-    if key is None or salt is None or _name_of(digest) != name_of(key):
+    if key is None or salt is None or _digest_key_name(digest) != key_name(key):
         return True
     _, cost, _, _, expected = digest.split(":")
-    if not cost.isdecimal() or not 1 <= int(cost) <= _MOST_COST or not expected:
+    if not cost.isdecimal() or not 1 <= int(cost) <= _MAX_COST or not expected:
         return True
     try:
-        return hmac.compare_digest(_keyed(key, reference, value, salt, int(cost)), expected)
+        return hmac.compare_digest(_hmac_digest(key, reference, value, salt, int(cost)), expected)
     except (ValueError, TypeError):  # the salt isn't hex, or the digest isn't ASCII
         return True
 
@@ -141,13 +142,13 @@ def salt_of(digest: str) -> str | None:
     return parts[3] if len(parts) == 5 and parts[0] == _NAME else None
 
 
-def _name_of(digest: str) -> str | None:
+def _digest_key_name(digest: str) -> str | None:
     """Return the name of a digest's key, or None for any other text."""
     parts = digest.split(":")
     return parts[2] if len(parts) == 5 and parts[0] == _NAME else None
 
 
-def _keyed(key: bytes, reference: str, value: str, salt: str, cost: int) -> str:
+def _hmac_digest(key: bytes, reference: str, value: str, salt: str, cost: int) -> str:
     return hmac.new(key, _scrypt(reference, value, salt, cost), hashlib.sha256).hexdigest()
 
 

@@ -32,22 +32,22 @@ def read_secret(path: Path, name: str) -> str | None:
     """
     try:
         _require_regular(path.stat().st_mode, name)  # before opening it, which may affect a device
-        with _opened(path) as handle:
-            return secret_in(handle, name)
+        with _open(path) as handle:
+            return read_open_secret(handle, name)
     except (OSError, ValueError):  # ValueError: the name contains a NUL
         return None
 
 
-def secret_in(handle: int, name: str) -> str:
+def read_open_secret(handle: int, name: str) -> str:
     """Read the secret from an open file. Raises MzplanError MZ103 and OSError."""
     _require_regular(os.fstat(handle).st_mode, name)
     data = _read(handle)
     if len(data) > MAX_SECRET:
-        raise unusable(name, f"holds more than {MAX_SECRET >> 20} MiB")
+        raise unusable_error(name, f"holds more than {MAX_SECRET >> 20} MiB")
     try:
         return data.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:
-        raise unusable(name, "is not text in UTF-8") from None
+        raise unusable_error(name, "is not text in UTF-8") from None
 
 
 def read_pem(path: Path) -> bytes:
@@ -58,7 +58,7 @@ def read_pem(path: Path) -> bytes:
     try:
         kind = _kind(path.stat().st_mode)  # before opening it, as in read_secret
         if not kind:
-            with _opened(path) as handle:
+            with _open(path) as handle:
                 kind, data = _kind(os.fstat(handle).st_mode), _read(handle)
     except ValueError:  # the name contains a NUL
         raise OSError(errno.EINVAL, "no name of a file", str(path)) from None
@@ -77,7 +77,7 @@ def read_pem_text(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open(path: Path) -> Iterator[int]:
     # Non-blocking, because the file may have been replaced by a pipe, whose open waits for a writer.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
@@ -96,7 +96,7 @@ def _read(handle: int) -> bytes:
 
 def _require_regular(mode: int, name: str) -> None:
     if kind := _kind(mode):
-        raise unusable(name, f"is {kind}")
+        raise unusable_error(name, f"is {kind}")
 
 
 def _kind(mode: int) -> str:
@@ -104,7 +104,7 @@ def _kind(mode: int) -> str:
     return "" if stat.S_ISREG(mode) else next((kind for is_kind, kind in _KINDS if is_kind(mode)), "no file")
 
 
-def unusable(name: str, what: str) -> MzplanError:
+def unusable_error(name: str, what: str) -> MzplanError:
     """Return MZ103: `${file:NAME}` `what`."""
     return error(
         "MZ103",

@@ -115,24 +115,24 @@ def _is_login(path: Path) -> bool:
             return True
     except (OSError, ValueError):  # not a valid file name, so it can't be read
         return False
-    return any(_is_same(login_file, real) for login_file in _files())
+    return any(_is_same_file(login_file, real) for login_file in _login_files())
 
 
-def _is_same(login: Path, real: str) -> bool:
+def _is_same_file(login: Path, real: str) -> bool:
     try:
         return os.path.samefile(login, real)  # noqa: PTH121 - also finds hard links
     except (OSError, ValueError):
         return False
 
 
-def _files() -> Iterator[Path]:
+def _login_files() -> Iterator[Path]:
     if (home := _home()) is not None:
         yield home / ".vault-token"
         yield home / ".aws/credentials"
-    if given := os.environ.get(SECRET_ID_FILE):
-        yield Path(given)
+    if path := os.environ.get(SECRET_ID_FILE):
+        yield Path(path)
     if os.environ.get(KUBERNETES_ROLE):
         yield kubernetes_token_file()
     for variable in _AWS_FILES:
-        if given := os.environ.get(variable):
-            yield Path(given)
+        if path := os.environ.get(variable):
+            yield Path(path)

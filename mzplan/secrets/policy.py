@@ -63,13 +63,13 @@ class Allowance:
     references: tuple[str, ...]
     hosts: tuple[str, ...]
 
-    def names(self, reference: str) -> bool:
+    def covers_reference(self, reference: str) -> bool:
         plain = _plain(reference)
-        if _climbs(reference):
+        if _has_parent_path(reference):
             return False
-        return any(_like(_plain(pattern), "[^/]*").fullmatch(plain) for pattern in self.references)
+        return any(_pattern(_plain(pattern), "[^/]*").fullmatch(plain) for pattern in self.references)
 
-    def leads_to(self, server: str) -> bool:
+    def covers_server(self, server: str) -> bool:
         """Return whether an entry names this server.
 
         Patterns match only host names. A socket, or anything else that isn't a host name, must be spelled
@@ -78,8 +78,8 @@ class Allowance:
         host = server.rpartition(":")[0]
         if server.startswith(UNKNOWN):
             return "*" in self.hosts
-        written = [pattern.lower() for pattern in self.hosts if _HOST.fullmatch(host) or "*" not in pattern]
-        return any(_like(pattern, ".*").fullmatch(name) for pattern in written for name in (server, host))
+        patterns = [pattern.lower() for pattern in self.hosts if _HOST.fullmatch(host) or "*" not in pattern]
+        return any(_pattern(pattern, ".*").fullmatch(name) for pattern in patterns for name in (server, host))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +95,10 @@ class Policy:
         if not refused:
             return
         reference = refused[0].reference
-        named = any(allowance.names(reference) for allowance in self.allowed)
-        why = "names it, but not with that server" if named else "does not name it"
+        is_named = any(allowance.covers_reference(reference) for allowance in self.allowed)
+        why = "names it, but not with that server" if is_named else "does not name it"
         hint = f"if it may, add to {self.path} (a runner reads it when it starts):\n{lines_for(refused)}"
-        if _climbs(reference):
+        if _has_parent_path(reference):
             why = "allows no path with `..`: behind a link, that leads elsewhere than it says"
             hint = "write the path without `..`; it may be absolute."
         raise error(
@@ -111,7 +111,7 @@ class Policy:
     def connect(self, subject: str, routes: Collection[Route]) -> None:
         """Raises MzplanError MZ106."""
         for route in sorted(routes):
-            if all(any(allowance.leads_to(server) for allowance in self.allowed) for server in route):
+            if all(any(allowance.covers_server(server) for allowance in self.allowed) for server in route):
                 continue
             raise error(
                 "MZ106",
@@ -122,9 +122,9 @@ class Policy:
             )
 
     def _allows(self, flow: Flow) -> bool:
-        naming = [allowance for allowance in self.allowed if allowance.names(flow.reference)]
+        naming = [allowance for allowance in self.allowed if allowance.covers_reference(flow.reference)]
         return bool(naming) and all(
-            any(allowance.leads_to(server) for allowance in naming) for server in flow.route
+            any(allowance.covers_server(server) for allowance in naming) for server in flow.route
         )
 
 
@@ -152,24 +152,26 @@ class Committed:
 
     def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
         """Raise MzplanError MZ107, as a warning if `proposed`: then the runner validates after the commit."""
-        left = set(flows) - self._held - self._granted
-        if left and not proposed:
-            left = self._never_held(left)
-        if left:
-            raise MzplanError(_proposed(subject, left) if proposed else _uncommitted(subject, left))
+        unknown = set(flows) - self._held - self._granted
+        if unknown and not proposed:
+            unknown = self._unknown_flows(unknown)
+        if unknown:
+            raise MzplanError(
+                _not_validated_warning(subject, unknown) if proposed else _uncommitted_error(subject, unknown)
+            )
 
     def connect(self, subject: str, routes: Collection[Route]) -> None:
         """Allow any server. A proposal sends no secret, and a new server must be validated before the
         commit."""
 
-    def _never_held(self, flows: set[Flow]) -> set[Flow]:
-        left = flows - self._refused
-        for earlier in self._past() if left else ():
-            left -= earlier
-            if not left:
+    def _unknown_flows(self, flows: set[Flow]) -> set[Flow]:
+        unknown = flows - self._refused
+        for earlier in self._past() if unknown else ():
+            unknown -= earlier
+            if not unknown:
                 break
-        self._refused |= left
-        return left | (flows & self._refused)
+        self._refused |= unknown
+        return unknown | (flows & self._refused)
 
 
 def read_policy(path: str) -> Policy:
@@ -185,16 +187,16 @@ def read_policy(path: str) -> Policy:
             data = file.read(_MOST_BYTES + 1)
         content = tomllib.loads(data.decode()) if len(data) <= _MOST_BYTES else None
     except OSError as problem:
-        raise _unusable(path, problem.strerror or "it can't be opened") from None
+        raise _unusable_error(path, problem.strerror or "it can't be opened") from None
     except (ValueError, RecursionError) as problem:
-        raise _unusable(path, f"it is not TOML: {str(problem)[:200]}") from None
+        raise _unusable_error(path, f"it is not TOML: {str(problem)[:200]}") from None
     if content is None:
-        raise _unusable(path, "it is larger than 1 MiB")
+        raise _unusable_error(path, "it is larger than 1 MiB")
     entries = content.pop("allow", [])
     if content:
-        raise _unusable(path, f"it has no key {sorted(content)[0][:60]!r}; all it has is {_FORM}")
+        raise _unusable_error(path, f"it has no key {sorted(content)[0][:60]!r}; all it has is {_FORM}")
     if not isinstance(entries, list):
-        raise _unusable(path, f"allow is {_FORM}")
+        raise _unusable_error(path, f"allow is {_FORM}")
     return Policy(path=path, allowed=tuple(_allowance(path, entry) for entry in entries))
 
 
@@ -206,7 +208,7 @@ def lines_for(flows: Iterable[Flow]) -> str:
     """
     servers: dict[str, set[str]] = {}
     for reference, route in flows:
-        if "*" not in "".join((reference, *route)) and not _climbs(reference):
+        if "*" not in "".join((reference, *route)) and not _has_parent_path(reference):
             hosts = servers.setdefault(reference, set())
             hosts.update("*" if server.startswith(UNKNOWN) else server for server in route)
     return "\n".join(
@@ -218,11 +220,11 @@ def lines_for(flows: Iterable[Flow]) -> str:
 
 def _allowance(path: str, entry: Any) -> Allowance:
     if not isinstance(entry, dict) or entry.keys() != {"references", "hosts"}:
-        raise _unusable(path, f"what may go where is {_FORM}")
+        raise _unusable_error(path, f"what may go where is {_FORM}")
     for name, values in entry.items():
         if not isinstance(values, list) or not all(isinstance(text, str) and text for text in values):
-            raise _unusable(path, f"{name} is a list of texts")
-    strange = next(
+            raise _unusable_error(path, f"{name} is a list of texts")
+    invalid = next(
         (
             reference
             for reference in entry["references"]
@@ -230,15 +232,17 @@ def _allowance(path: str, entry: Any) -> Allowance:
         ),
         None,
     )
-    if strange is not None:
-        raise _unusable(path, f"{strange[:60]!r} is no reference, as ${{env:NAME}} or ${{file:PATH}}")
-    climbing = next(filter(_climbs, entry["references"]), None)
-    if climbing is not None:
-        raise _unusable(path, f"{climbing[:60]!r} has `..` in it, and would allow nothing: write it without")
+    if invalid is not None:
+        raise _unusable_error(path, f"{invalid[:60]!r} is no reference, as ${{env:NAME}} or ${{file:PATH}}")
+    with_parent = next(filter(_has_parent_path, entry["references"]), None)
+    if with_parent is not None:
+        raise _unusable_error(
+            path, f"{with_parent[:60]!r} has `..` in it, and would allow nothing: write it without"
+        )
     return Allowance(references=tuple(entry["references"]), hosts=tuple(entry["hosts"]))
 
 
-def _unusable(path: str, why: str) -> MzplanError:
+def _unusable_error(path: str, why: str) -> MzplanError:
     return error(
         "MZ105",
         f"The policy {path} can't be used",
@@ -247,7 +251,7 @@ def _unusable(path: str, why: str) -> MzplanError:
     )
 
 
-def _uncommitted(subject: str, flows: Collection[Flow]) -> Diagnostic:
+def _uncommitted_error(subject: str, flows: Collection[Flow]) -> Diagnostic:
     first = min(flows)
     return Diagnostic(
         code="MZ107",
@@ -259,7 +263,7 @@ def _uncommitted(subject: str, flows: Collection[Flow]) -> Diagnostic:
     )
 
 
-def _proposed(subject: str, flows: Collection[Flow]) -> Diagnostic:
+def _not_validated_warning(subject: str, flows: Collection[Flow]) -> Diagnostic:
     first = min(flows)
     return Diagnostic(
         severity="warning",
@@ -279,14 +283,14 @@ def _plain(reference: str) -> str:
     return f"${{file:{os.path.normpath(name)}}}" if provider == "file" else reference
 
 
-def _climbs(reference: str) -> bool:
+def _has_parent_path(reference: str) -> bool:
     """Return whether a `file` reference has `..` in its path. Behind a link, only the system knows where
     it leads."""
     provider, _, name = reference[2:-1].partition(":")
     return provider == "file" and ".." in name.split("/")
 
 
-def _like(pattern: str, any_text: str) -> re.Pattern[str]:
+def _pattern(pattern: str, any_text: str) -> re.Pattern[str]:
     return re.compile(any_text.join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 

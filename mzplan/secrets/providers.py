@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 GROUP = "mzplan.secrets"
-OURS = {"vault": "mzplan.secrets.vault:provider", "aws-sm": "mzplan.secrets.aws_secrets:provider"}
+OWN_PROVIDERS = {"vault": "mzplan.secrets.vault:provider", "aws-sm": "mzplan.secrets.aws_secrets:provider"}
 """The providers of mzplan, written like entry points. Another package can't take their names."""
 
 Content = str | Mapping[str, Any] | None
@@ -54,7 +54,7 @@ class RemoteProvider(Protocol):
 
 
 @runtime_checkable
-class _Ours(RemoteProvider, Protocol):
+class _OwnProvider(RemoteProvider, Protocol):
     def fault_of(self, name: str) -> str | None:
         """See fault_of_name."""
 
@@ -67,8 +67,8 @@ def find_provider(name: str) -> Provider | None:
     """Return the provider of that name, or None if no package has it. Raises any error of its import."""
     from importlib.metadata import EntryPoint, entry_points
 
-    if name in OURS:
-        loaded: Provider = EntryPoint(name=name, value=OURS[name], group=GROUP).load()
+    if name in OWN_PROVIDERS:
+        loaded: Provider = EntryPoint(name=name, value=OWN_PROVIDERS[name], group=GROUP).load()
         return loaded
     entries = list(entry_points(group=GROUP, name=name))
     if not entries:
@@ -82,7 +82,7 @@ def has_provider(name: str) -> bool:
     """Return whether the provider exists, without importing it."""
     from importlib.metadata import entry_points
 
-    return name in OURS or bool(entry_points(group=GROUP, name=name))
+    return name in OWN_PROVIDERS or bool(entry_points(group=GROUP, name=name))
 
 
 def fault_of_name(provider: str, name: str) -> str | None:
@@ -90,5 +90,5 @@ def fault_of_name(provider: str, name: str) -> str | None:
 
     Only mzplan's own providers check names. The code of other packages doesn't run for this.
     """
-    known = find_provider(provider) if provider in OURS else None
-    return known.fault_of(name) if isinstance(known, _Ours) else None
+    known = find_provider(provider) if provider in OWN_PROVIDERS else None
+    return known.fault_of(name) if isinstance(known, _OwnProvider) else None

@@ -52,20 +52,20 @@ def placed_references(value: Any, place: Place = ()) -> Iterator[tuple[Place, st
             yield from placed_references(inner, (*place, index))
 
 
-def written(place: Place) -> str:
+def format_place(place: Place) -> str:
     """Format a position: `("security", "sasl", "password")` → `security.sasl.password`, `("brokers", 0)` →
     `brokers[0]`."""
     parts = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
     return "".join(parts).removeprefix(".")
 
 
-def misplaced(owner: str, place: Place, reference: str) -> MzplanError:
+def misplaced_error(owner: str, place: Place, reference: str) -> MzplanError:
     """Return MZ102 for a reference in a property of `owner` that can't hold one."""
     return error(
         "MZ102",
-        f"{owner}: a secret reference can't stand in {written(place)}",
+        f"{owner}: a secret reference can't stand in {format_place(place)}",
         f"{reference} was not resolved: this property is not a secret, so its value would be shown.",
-        f"write the value of {written(place)} out, or as ${{var.NAME}}, and apply that.",
+        f"write the value of {format_place(place)} out, or as ${{var.NAME}}, and apply that.",
     )
 
 
@@ -109,7 +109,7 @@ class Secrets:
         MZ103, or MZ264 in a process that doesn't ask them.
         """
         match = REFERENCE.fullmatch(reference)
-        value = self._lookup(match["provider"], match["name"], current) if match else None
+        value = self._find_value(match["provider"], match["name"], current) if match else None
         if value is None:
             raise error(
                 "MZ056",
@@ -140,19 +140,19 @@ class Secrets:
         """
         for place, reference in placed_references(body):
             if not takes(place):
-                raise misplaced(owner, place, reference)
-        return self._filled(body)
+                raise misplaced_error(owner, place, reference)
+        return self._fill(body)
 
-    def _filled(self, value: Any) -> Any:
+    def _fill(self, value: Any) -> Any:
         if isinstance(value, str):
             return REFERENCE.sub(lambda match: self.resolve(match.group(0)), value)
         if isinstance(value, Mapping):
-            return {key: self._filled(inner) for key, inner in value.items()}
+            return {key: self._fill(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
-            return [self._filled(inner) for inner in value]
+            return [self._fill(inner) for inner in value]
         return value
 
-    def _lookup(self, provider: str, name: str, current: bool) -> str | None:
+    def _find_value(self, provider: str, name: str, current: bool) -> str | None:
         require_no_login(provider, name, self.directory)
         if provider == "env":
             return self.environment.get(name)
@@ -164,7 +164,7 @@ class Secrets:
         if isinstance(loaded, RemoteProvider):
             reference = f"${{{provider}:{name}}}"
             if self.remote is None:
-                raise _not_asked(reference)
+                raise _runner_only_error(reference)
             return self.remote.value(reference, provider, loaded, name, current=current)
         try:
             value = loaded(name)
@@ -184,7 +184,7 @@ def _provider(name: str) -> Provider | None:
         return None
 
 
-def _not_asked(reference: str) -> MzplanError:
+def _runner_only_error(reference: str) -> MzplanError:
     return error(
         "MZ264",
         f"Secret {reference} is read by runners alone",

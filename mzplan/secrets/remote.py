@@ -19,14 +19,14 @@ from mzplan.secrets.providers import Content, NotReachableError, ProviderError, 
 
 REFRESH_VARIABLE = "MZPLAN_SECRETS_REFRESH"
 REFRESH = 60.0  # seconds for which an answer is cached
-AGAIN = 10.0  # seconds until the next request after a failure
+RETRY_AFTER = 10.0  # seconds until the next request after a failure
 NOT_READ, REFUSED, UNUSABLE = "MZ260", "MZ261", "MZ103"
 _BROKEN = "look at the package that brings this provider, and at the log of what it asks."
 log = logging.getLogger("mzplan.secrets")
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CachedContent:
     """The last content read from a path, and the error of the last attempt, if it failed.
 
     `read_at`: when the content was requested.
@@ -38,7 +38,7 @@ class _Known:
     failed_at: float = 0.0
 
 
-_UNKNOWN = _Known()
+_NOT_CACHED = _CachedContent()
 
 
 class RemoteSecrets:
@@ -51,9 +51,9 @@ class RemoteSecrets:
         self._refresh = refresh_s() if refresh is None else refresh
         self._clock = clock
         self._lock = threading.Lock()
-        self._asking: dict[str, threading.Lock] = {}  # one request at a time for each provider
-        self._known: dict[tuple[str, str], _Known] = {}
-        self._down: dict[str, tuple[NotReachableError, float]] = {}
+        self._request_locks: dict[str, threading.Lock] = {}  # one request at a time for each provider
+        self._cache: dict[tuple[str, str], _CachedContent] = {}
+        self._unreachable: dict[str, tuple[NotReachableError, float]] = {}
 
     def value(
         self, reference: str, kind: str, provider: RemoteProvider, name: str, *, current: bool = False
@@ -65,54 +65,56 @@ class RemoteSecrets:
         isn't text.
         """
         path, _, key = name.partition("#")
-        known = self._read(kind, provider, path, current)
-        if known.problem is not None:
-            passes = isinstance(known.problem, NotReachableError) and not current
-            if not passes or known.read_at is None:
-                raise _failed(reference, known.problem)
-        return _picked(reference, known.content, key)
+        cached = self._read(kind, provider, path, current)
+        if cached.problem is not None:
+            uses_cache = isinstance(cached.problem, NotReachableError) and not current
+            if not uses_cache or cached.read_at is None:
+                raise _provider_error(reference, cached.problem)
+        return _select_value(reference, cached.content, key)
 
-    def _read(self, kind: str, provider: RemoteProvider, path: str, current: bool) -> _Known:
+    def _read(self, kind: str, provider: RemoteProvider, path: str, current: bool) -> _CachedContent:
         with self._lock:
-            asking = self._asking.setdefault(kind, threading.Lock())
-            known = self._known.get((kind, path), _UNKNOWN)
+            request_lock = self._request_locks.setdefault(kind, threading.Lock())
+            cached = self._cache.get((kind, path), _NOT_CACHED)
         # If a value is cached, starting a query doesn't wait for a slow provider.
-        if not asking.acquire(blocking=current or known.read_at is None):
-            return known
+        if not request_lock.acquire(blocking=current or cached.read_at is None):
+            return cached
         try:
-            known = self._known.get((kind, path), _UNKNOWN)  # another thread may just have asked
-            if not self._is_due(known):
-                return known
-            fresh = self._asked(kind, provider, path, known)
+            cached = self._cache.get((kind, path), _NOT_CACHED)  # another thread may just have asked
+            if not self._is_due(cached):
+                return cached
+            fresh = self._request(kind, provider, path, cached)
             with self._lock:
-                self._known[kind, path] = fresh
+                self._cache[kind, path] = fresh
             return fresh
         finally:
-            asking.release()
+            request_lock.release()
 
-    def _is_due(self, known: _Known) -> bool:
+    def _is_due(self, cached: _CachedContent) -> bool:
         now = self._clock()
-        if known.problem is not None:
-            return now - known.failed_at >= AGAIN
-        return known.read_at is None or now - known.read_at >= self._refresh
+        if cached.problem is not None:
+            return now - cached.failed_at >= RETRY_AFTER
+        return cached.read_at is None or now - cached.read_at >= self._refresh
 
-    def _asked(self, kind: str, provider: RemoteProvider, path: str, known: _Known) -> _Known:
+    def _request(
+        self, kind: str, provider: RemoteProvider, path: str, cached: _CachedContent
+    ) -> _CachedContent:
         now = self._clock()
-        problem, at = self._down.get(kind, (None, 0.0))
-        if problem is not None and now - at < AGAIN:  # if one path can't be reached, none can
-            return replace(known, problem=problem, failed_at=at)
-        self._down.pop(kind, None)
+        problem, at = self._unreachable.get(kind, (None, 0.0))
+        if problem is not None and now - at < RETRY_AFTER:  # if one path can't be reached, none can
+            return replace(cached, problem=problem, failed_at=at)
+        self._unreachable.pop(kind, None)
         try:
-            return _Known(content=provider.read(path), read_at=now)
+            return _CachedContent(content=provider.read(path), read_at=now)
         except NotReachableError as down:
-            self._down[kind] = (down, self._clock())
-            return replace(known, problem=down, failed_at=self._clock())
+            self._unreachable[kind] = (down, self._clock())
+            return replace(cached, problem=down, failed_at=self._clock())
         except ProviderError as refused:
-            return replace(known, problem=refused, failed_at=self._clock())
+            return replace(cached, problem=refused, failed_at=self._clock())
         except Exception as defect:  # its text may contain a secret
             log.warning("the provider of ${%s:…} has failed: %s", kind, type(defect).__name__)
             why = RefusedError(f"The provider {kind} has failed: {type(defect).__name__}.", _BROKEN)
-            return replace(known, problem=why, failed_at=self._clock())
+            return replace(cached, problem=why, failed_at=self._clock())
 
 
 def refresh_s() -> float:
@@ -129,7 +131,7 @@ def refresh_s() -> float:
     return seconds
 
 
-def _failed(reference: str, problem: ProviderError) -> MzplanError:
+def _provider_error(reference: str, problem: ProviderError) -> MzplanError:
     if isinstance(problem, NotReachableError):
         return error(
             NOT_READ,
@@ -140,41 +142,41 @@ def _failed(reference: str, problem: ProviderError) -> MzplanError:
     return error(REFUSED, f"Secret {reference} is refused", problem.why, problem.fix)
 
 
-def _picked(reference: str, content: Content, key: str) -> str | None:
+def _select_value(reference: str, content: Content, key: str) -> str | None:
     if content is None:
         return None
     if isinstance(content, str) and key:
-        content = _parsed(reference, content)
+        content = _parse_object(reference, content)
     if isinstance(content, Mapping):
         if not key:
-            raise _unusable(reference, "names several values", "name one of them: ${…:PATH#KEY}.")
+            raise _unusable_error(reference, "names several values", "name one of them: ${…:PATH#KEY}.")
         content = content.get(key)
         if content is None:
             return None
     if not isinstance(content, str):
-        raise _unusable(reference, "is not text", "store it as a text.")
+        raise _unusable_error(reference, "is not text", "store it as a text.")
     try:
         size = len(content.encode())
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can contain
-        raise _unusable(reference, "is not text in UTF-8", "store it as a text.") from None
+        raise _unusable_error(reference, "is not text in UTF-8", "store it as a text.") from None
     if size > MAX_SECRET:
-        raise _unusable(reference, f"holds more than {MAX_SECRET >> 20} MiB", "store the secret alone.")
+        raise _unusable_error(reference, f"holds more than {MAX_SECRET >> 20} MiB", "store the secret alone.")
     return content
 
 
-def _parsed(reference: str, text: str) -> Mapping[str, object]:
+def _parse_object(reference: str, text: str) -> Mapping[str, object]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
-        raise _unusable(
+        raise _unusable_error(
             reference, "names a key, but the value isn't a JSON object", "leave out # and what follows it."
         )
     return content
 
 
-def _unusable(reference: str, what: str, fix: str) -> MzplanError:
+def _unusable_error(reference: str, what: str, fix: str) -> MzplanError:
     return error(
         UNUSABLE,
         f"{reference} can't be a secret: it {what}",

@@ -21,11 +21,11 @@ from urllib.parse import quote, quote_plus
 from mzplan.model.diagnostics import Diagnostic
 
 BLOT = "***"
-_LEAST = 4  # characters; scrubbing shorter values would make text unreadable
-_ANYWHERE = 8  # characters; shorter values match whole words only, because `applied` contains `app`
-_BEGINNING = 8  # characters; a truncated value is found if at least this many remain, with a digit
-_LONG_BEGINNING = 16  # characters needed without a digit, because a value may begin with `password`
-_MOST = 4096  # remembered values; the limit matters if a provider returns a new value each time
+_MIN_LENGTH = 4  # characters; scrubbing shorter values would make text unreadable
+_MIN_INSIDE_WORD = 8  # characters; shorter values match whole words only, because `applied` contains `app`
+_TRUNCATED = 8  # characters; a truncated value is found if at least this many remain, with a digit
+_TRUNCATED_WORD = 16  # characters needed without a digit, because a value may begin with `password`
+_MAX_VALUES = 4096  # remembered values; the limit matters if a provider returns a new value each time
 
 _values: dict[str, tuple[tuple[str, re.Pattern[str]], ...]] = {}  # newest last
 _lock = threading.Lock()
@@ -36,7 +36,7 @@ def remember(value: str) -> None:
     with _lock:
         known = _values.pop(value, None)
         _values[value] = known if known is not None else tuple(_patterns(value))
-        if len(_values) > _MOST:
+        if len(_values) > _MAX_VALUES:
             del _values[next(iter(_values))]
 
 
@@ -51,28 +51,28 @@ def scrub(text: str) -> str:
         if form in text:
             text = pattern.sub(BLOT, text)
     for form, _ in known:
-        if len(form) > _BEGINNING and form[:_BEGINNING] in text and not form.startswith("-----"):
-            text = _without_beginnings(form, text)
+        if len(form) > _TRUNCATED and form[:_TRUNCATED] in text and not form.startswith("-----"):
+            text = _scrub_truncated(form, text)
     return text
 
 
-def _without_beginnings(form: str, text: str) -> str:
+def _scrub_truncated(form: str, text: str) -> str:
     """Replace truncated values in the text (PostgreSQL shows 63 bytes of a user's name).
 
     A word that continues differently from the value, such as another name, stays.
     """
-    kept, begin = [], 0
-    while (at := text.find(form[:_BEGINNING], begin)) >= 0:
-        alike = zip(form, text[at : at + len(form)], strict=False)
-        end = at + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], alike))
-        alone = not (text[at - 1 : at] + " ")[0].isalnum() and not (text[end : end + 1] + " ")[0].isalnum()
+    parts, begin = [], 0
+    while (at := text.find(form[:_TRUNCATED], begin)) >= 0:
+        pairs = zip(form, text[at : at + len(form)], strict=False)
+        end = at + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        is_word = not (text[at - 1 : at] + " ")[0].isalnum() and not (text[end : end + 1] + " ")[0].isalnum()
         part = text[at:end]
-        if alone and (len(part) >= _LONG_BEGINNING or any(map(str.isdigit, part))):
-            kept += [text[begin:at], BLOT]
+        if is_word and (len(part) >= _TRUNCATED_WORD or any(map(str.isdigit, part))):
+            parts += [text[begin:at], BLOT]
         else:
-            kept.append(text[begin:end])
+            parts.append(text[begin:end])
         begin = end
-    return "".join((*kept, text[begin:]))
+    return "".join((*parts, text[begin:]))
 
 
 def shortened(text: str, most: int) -> str:
@@ -81,16 +81,21 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def scrubbed(found: Diagnostic) -> Diagnostic:
+def scrubbed(diagnostic: Diagnostic) -> Diagnostic:
     """Return the diagnostic with `***` in place of every resolved value."""
-    return replace(found, summary=scrub(found.summary), detail=scrub(found.detail), hint=scrub(found.hint))
+    return replace(
+        diagnostic,
+        summary=scrub(diagnostic.summary),
+        detail=scrub(diagnostic.detail),
+        hint=scrub(diagnostic.hint),
+    )
 
 
 def _patterns(value: str) -> Iterator[tuple[str, re.Pattern[str]]]:
     for form in dict.fromkeys(_forms(value)):
-        if len(form) >= _LEAST:
+        if len(form) >= _MIN_LENGTH:
             literal = re.escape(form)
-            yield form, re.compile(literal if len(form) >= _ANYWHERE else rf"(?<!\w){literal}(?!\w)")
+            yield form, re.compile(literal if len(form) >= _MIN_INSIDE_WORD else rf"(?<!\w){literal}(?!\w)")
 
 
 def _forms(value: str) -> Iterator[str]:
@@ -98,7 +103,7 @@ def _forms(value: str) -> Iterator[str]:
 
     The long lines of a value are forms too, because a multi-line key may be shown in pieces.
     """
-    lines = [line for line in map(str.strip, value.splitlines()) if len(line) >= _ANYWHERE]
+    lines = [line for line in map(str.strip, value.splitlines()) if len(line) >= _MIN_INSIDE_WORD]
     for text in (value, *(line for line in lines if not line.startswith("-----"))):
         yield text
         yield repr(text)[1:-1]

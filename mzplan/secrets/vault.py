@@ -50,7 +50,7 @@ class Vault:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._client: Any = None
-        self._signed_in: tuple[str, ...] = ()  # the means of the sign-in: a changed token signs in again
+        self._login_in_use: tuple[str, ...] = ()  # the means of the sign-in: a changed token signs in again
 
     def fault_of(self, name: str) -> str | None:
         """Return a sentence on what is wrong with a secret's name, or None if nothing is."""
@@ -65,60 +65,60 @@ class Vault:
         """Return the newest version of the secret at `MOUNT/PATH` in a KV engine, version 1 or 2."""
         if fault := self.fault_of(f"{path}#key"):
             raise RefusedError(fault, "write the path as `vault kv get` takes it.")
-        with self._lock, _problems_told(path):
+        with self._lock, _translated_errors(path):
             return self._read(path)
 
     def _read(self, path: str) -> Content:
         from hvac import exceptions
 
-        client = self._signed()
+        client = self._signed_in_client()
         try:
-            return _kept(client, path)
+            return _read_secret(client, path)
         except (exceptions.Forbidden, exceptions.Unauthorized):
             if _is_valid(client):
                 raise
         self._client = None  # the token has expired: sign in again, once
-        client = self._signed()
+        client = self._signed_in_client()
         if not _is_valid(client):
             raise RefusedError("The runner's token for Vault has expired, or was revoked.", _EXPIRED)
-        return _kept(client, path)
+        return _read_secret(client, path)
 
-    def _signed(self) -> Any:
-        means = _means()
-        if self._client is None or means != self._signed_in:
-            self._client, self._signed_in = _sign_in(means), means
+    def _signed_in_client(self) -> Any:
+        login = _login()
+        if self._client is None or login != self._login_in_use:
+            self._client, self._login_in_use = _sign_in(login), login
         return self._client
 
 
 provider = Vault()
 
 
-def _means() -> tuple[str, ...]:
+def _login() -> tuple[str, ...]:
     """Return address, namespace, mount, and the login.
 
     The login is ("token", TOKEN), ("approle", ROLE, SECRET) or ("kubernetes", ROLE, JWT). It is read on
     each use, because the files are renewed.
     """
     get = os.environ.get
-    where = (get("VAULT_ADDR", ""), get("VAULT_NAMESPACE", ""), get(AUTH_MOUNT, ""))
-    if not where[0]:
+    server = (get("VAULT_ADDR", ""), get("VAULT_NAMESPACE", ""), get(AUTH_MOUNT, ""))
+    if not server[0]:
         raise RefusedError(
             "The runner does not know where Vault is: VAULT_ADDR is not set.",
             "set VAULT_ADDR where the runner starts.",
         )
     if role := get(ROLE_ID):
         return (
-            *where,
+            *server,
             "approle",
             role,
             get(SECRET_ID) or _text_of(Path(get(SECRET_ID_FILE) or ""), SECRET_ID),
         )
     if role := get(KUBERNETES_ROLE):
-        return (*where, "kubernetes", role, _text_of(kubernetes_token_file(), KUBERNETES_ROLE))
+        return (*server, "kubernetes", role, _text_of(kubernetes_token_file(), KUBERNETES_ROLE))
     if token := get(VAULT_TOKEN):
-        return (*where, "token", token)
+        return (*server, "token", token)
     if (file := vault_token_file()) is not None and file.is_file():
-        return (*where, "token", _text_of(file, VAULT_TOKEN).strip())
+        return (*server, "token", _text_of(file, VAULT_TOKEN).strip())
     raise RefusedError(
         "The runner has no login for Vault.",
         f"set VAULT_TOKEN, {ROLE_ID} and {SECRET_ID}, or {KUBERNETES_ROLE}, where the runner starts.",
@@ -132,23 +132,23 @@ def _text_of(file: Path, variable: str) -> str:
     return text
 
 
-def _sign_in(means: tuple[str, ...]) -> Any:
+def _sign_in(login: tuple[str, ...]) -> Any:
     import hvac
 
-    address, namespace, mount, way, *given = means
-    remember(given[-1])
+    address, namespace, mount, method, *credentials = login
+    remember(credentials[-1])
     client = hvac.Client(url=address, namespace=namespace or None, timeout=TIMEOUT, token="")
     guard(client.session, address)
-    if way == "token":
-        client.token = given[0]
+    if method == "token":
+        client.token = credentials[0]
         return client
     try:
-        if way == "approle":
-            client.auth.approle.login(*given, mount_point=mount or way)
+        if method == "approle":
+            client.auth.approle.login(*credentials, mount_point=mount or method)
         else:
-            client.auth.kubernetes.login(*given, mount_point=mount or way)
+            client.auth.kubernetes.login(*credentials, mount_point=mount or method)
     except (hvac.exceptions.InvalidRequest, hvac.exceptions.Forbidden, hvac.exceptions.InvalidPath):
-        raise RefusedError(f"Vault does not let the runner in by {way}.", _LOGIN) from None
+        raise RefusedError(f"Vault does not let the runner in by {method}.", _LOGIN) from None
     remember(client.token)
     return client
 
@@ -164,7 +164,7 @@ def _is_valid(client: Any) -> bool:
     return True
 
 
-def _kept(client: Any, path: str) -> Content:
+def _read_secret(client: Any, path: str) -> Content:
     from hvac import exceptions
 
     # Find the engine that serves this path, as `vault kv get` does.
@@ -193,31 +193,31 @@ def _kept(client: Any, path: str) -> Content:
 
 
 @contextmanager
-def _problems_told(path: str) -> Iterator[None]:
+def _translated_errors(path: str) -> Iterator[None]:
     """Translate hvac's exceptions into our own words: their text may contain anything that a server sent."""
     try:
         import hvac
         import requests
     except ModuleNotFoundError as missing:
         raise RefusedError(f"The package {missing.name} is not installed.", _INSTALL) from None
-    wrong = hvac.exceptions
-    address = _shown(os.environ.get("VAULT_ADDR", ""))
+    errors = hvac.exceptions
+    address = _without_login(os.environ.get("VAULT_ADDR", ""))
     look = f"check that {address} answers where the runner is, and VAULT_ADDR."
     try:
         yield
-    except (wrong.Forbidden, wrong.Unauthorized):
+    except (errors.Forbidden, errors.Unauthorized):
         raise RefusedError(f"Vault does not let the runner read {path}.", _DENIED) from None
-    except wrong.VaultDown:
+    except errors.VaultDown:
         raise NotReachableError(
             "Vault is sealed.", f"unseal it: `vault operator unseal`, at {address}."
         ) from None
-    except wrong.VaultNotInitialized:
+    except errors.VaultNotInitialized:
         raise NotReachableError(
             "Vault is not initialized.", "initialize it: `vault operator init`."
         ) from None
-    except wrong.InvalidRequest:
+    except errors.InvalidRequest:
         raise RefusedError(f"Vault does not understand what it is asked of {path}.", _DENIED) from None
-    except wrong.VaultError as problem:
+    except errors.VaultError as problem:
         raise NotReachableError(f"Vault has failed: {type(problem).__name__}.", look) from None
     except requests.exceptions.SSLError:
         raise NotReachableError(
@@ -237,6 +237,6 @@ def _problems_told(path: str) -> Iterator[None]:
         raise NotReachableError("Vault does not answer as a Vault.", look) from None
 
 
-def _shown(address: str) -> str:
+def _without_login(address: str) -> str:
     """Return the address without a login."""
     return re.sub(r"//[^/]*@", "//", address)[:200]

@@ -23,13 +23,13 @@ def guard(session: Session, address: str) -> None:
 
     `address` is Vault's address. An `https:` session never follows a redirect to `http:`.
     """
-    adapter = _Guarded(address.lower().startswith("https:"))
+    adapter = _GuardedAdapter(address.lower().startswith("https:"))
     for scheme in ("https://", "http://"):
         session.mount(scheme, adapter)
     session.headers["Accept-Encoding"] = "identity"  # a few compressed bytes could hold gigabytes
 
 
-class _Guarded(HTTPAdapter):
+class _GuardedAdapter(HTTPAdapter):
     def __init__(self, is_private: bool):
         super().__init__()
         self._is_private = is_private

@@ -10,7 +10,7 @@ from mzplan.config.declared import texts_in
 from mzplan.config.findings import LIKE_A_REFERENCE, Findings, Location, Path, listed, shown
 from mzplan.schema.properties import is_sensitive, takes_secret, walk_properties
 from mzplan.secrets.logins import holds_login
-from mzplan.secrets.references import is_reference, placed_references, written
+from mzplan.secrets.references import format_place, is_reference, placed_references
 
 _FORM = "${file:PATH}"
 _PROSE = (("description",), ("labels",))  # what people write for people
@@ -69,11 +69,11 @@ class SecretCheck:
         if not references or takes_secret(self.schema, path):
             return
         places = [place for place, _ in walk_properties(self.schema)]
-        may = [written(place) for place in places if takes_secret(self.schema, place)]
+        may = [format_place(place) for place in places if takes_secret(self.schema, place)]
         where = f"only {listed(may)} may hold one" if may else "nothing in it may hold one"
         self.findings.add(
             "MZ102",
-            f"A secret reference can't stand in {shown(written(path))}",
+            f"A secret reference can't stand in {shown(format_place(path))}",
             f"{self.owner}: {references[0]} would be resolved there and its value shown; {where}.",
             "write the value out, or as ${var.NAME}, declared under `variables`.",
             location=self.locate(path),

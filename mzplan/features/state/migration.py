@@ -27,7 +27,7 @@ from mzplan.model.state import State
 from mzplan.operations.commits import no_serial, record_of, record_outcome
 from mzplan.operations.project import Project, Reporter, Workbench, committing, locked, read_state
 from mzplan.operations.validation import ensure_validated, reach_changed
-from mzplan.secrets.command_guards import AsWritten
+from mzplan.secrets.command_guards import AllowingGuard
 from mzplan.store.backends.backend import ConflictError
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.epochs import newest_epoch, raise_epoch
@@ -251,7 +251,7 @@ def _validate(work: Workbench, state: State, new: State, live: bool | None) -> N
         ensure_validated(work, plan, new, refuses=live is None)
     if live is False:
         return
-    own = AsWritten()
+    own = AllowingGuard()
     # Don't start a runner for this: on this machine it would have the same network and values.
     from_here = live or (not moves and all(one.type != "cluster" for one in new.instances.values()))
     findings = reach_changed(work, plan, new, here=own if from_here else None, own=own)

@@ -15,7 +15,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.secrets import vault
 from mzplan.secrets.providers import NotReachableError
 from mzplan.secrets.references import Secrets
-from mzplan.secrets.remote import AGAIN, RemoteSecrets
+from mzplan.secrets.remote import RETRY_AFTER, RemoteSecrets
 from mzplan.secrets.resolved import scrub
 from mzplan.secrets.vault_http import guard
 from tests.unit.vault_stand_in import VaultStandIn, vault_stand_in
@@ -125,7 +125,7 @@ def test_a_vault_that_is_sealed_or_down(
     asked = len(there.asked)
     problem(secrets, "${vault:old/pg#password}")  # down for one, so for all: it is not asked again
     assert len(there.asked) == asked
-    clock.now = AGAIN
+    clock.now = RETRY_AFTER
     there.sealed = False
     assert secrets.resolve("${vault:secret/shop/pg#password}") == VALUE
     monkeypatch.setenv("VAULT_ADDR", "http://127.0.0.1:1")
@@ -151,7 +151,7 @@ def test_an_answer_that_never_ends(
     there.parts, there.slow = (b" ",) * 12, 0.05
     found = problem(secrets)
     assert found.code == "MZ260" and "has not answered in 0.2 s" in found.detail
-    there.parts, there.slow, clock.now = (b" " * (1 << 20),) * 17, 0.0, AGAIN
+    there.parts, there.slow, clock.now = (b" " * (1 << 20),) * 17, 0.0, RETRY_AFTER
     monkeypatch.setattr(vault, "TIMEOUT", 30.0)
     monkeypatch.setattr(vault, "provider", vault.Vault())
     found = problem(secrets)

@@ -45,7 +45,7 @@ sinks:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets_used, "EVERY", 0.05)
-    monkeypatch.setattr("mzplan.secrets.remote.AGAIN", 0.05)
+    monkeypatch.setattr("mzplan.secrets.remote.RETRY_AFTER", 0.05)
 
 
 @pytest.fixture

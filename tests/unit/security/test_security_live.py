@@ -19,7 +19,7 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.operations.checks_here import guard_to_look
 from mzplan.operations.project import open_project
 from mzplan.schema.description import describe
-from mzplan.secrets.command_guards import Looking
+from mzplan.secrets.command_guards import CommittedFlowsGuard
 from mzplan.secrets.policy import Allowance, Policy, read_policy
 from tests.unit.cli_runs import Ran, mzplan, write
 from tests.unit.small_projects import at, commit, console, kafka, postgres, project, sink, source
@@ -158,7 +158,7 @@ def test_nor_does_one_of_another_user(shop: Path, monkeypatch: pytest.MonkeyPatc
     committed(shop)
     monkeypatch.setattr(checkout.os, "geteuid", lambda: os.getuid() + 1)
     reason = guard_to_look(*read(shop), None, "error")
-    assert isinstance(reason, Looking) and "another user" in reason.why and not reason.held
+    assert isinstance(reason, CommittedFlowsGuard) and "another user" in reason.why and not reason.held
 
 
 def test_nor_does_one_on_a_server_that_only_the_files_name(shop: Path) -> None:
@@ -167,12 +167,14 @@ def test_nor_does_one_on_a_server_that_only_the_files_name(shop: Path) -> None:
     file = shop / "mzplan.yaml"
     file.write_text(file.read_text() + elsewhere)
     named = guard_to_look(open_project(str(shop)), state, None, "error")
-    assert isinstance(named, Looking) and "--state-config" in named.why and not named.held
+    assert isinstance(named, CommittedFlowsGuard) and "--state-config" in named.why and not named.held
     config = shop.parent / "state.yaml"
     config.write_text(elsewhere)
     outside = open_project(str(shop), state_config=str(config))
     confirmed = guard_to_look(outside, state, None, "error")
-    assert isinstance(confirmed, Looking) and confirmed.held == flows_of_state(state) != frozenset()
+    assert (
+        isinstance(confirmed, CommittedFlowsGuard) and confirmed.held == flows_of_state(state) != frozenset()
+    )
 
 
 def read(folder: Path) -> Any:
@@ -248,10 +250,10 @@ def test_what_is_proposed_reaches_no_server_that_a_policy_does_not_have(tmp_path
 @pytest.mark.parametrize("host", ["/run/db.internal", "@db.internal", "a/db.internal", "x y.db.internal", ""])
 def test_a_socket_is_allowed_only_by_its_own_name(host: str) -> None:
     wide = Allowance(references=(PASSWORD,), hosts=("*", "*.internal", "*db.internal:5432"))
-    assert not wide.leads_to(f"{host}:5432")
-    assert Allowance(references=(PASSWORD,), hosts=(f"{host}:5432",)).leads_to(f"{host}:5432")
+    assert not wide.covers_server(f"{host}:5432")
+    assert Allowance(references=(PASSWORD,), hosts=(f"{host}:5432",)).covers_server(f"{host}:5432")
     for plain in ("db.internal:5432", "10.0.0.1:5432", "::1:5432", "[::1]:5432"):
-        assert Allowance(references=(PASSWORD,), hosts=("*",)).leads_to(plain)
+        assert Allowance(references=(PASSWORD,), hosts=("*",)).covers_server(plain)
 
 
 def test_the_protocol_of_a_broker_is_no_part_of_its_name() -> None:

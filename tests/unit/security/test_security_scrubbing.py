@@ -74,7 +74,7 @@ def test_what_is_cut_holds_no_half_of_one() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolved, "_MOST", 3)
+    monkeypatch.setattr(resolved, "_MAX_VALUES", 3)
     for value in ("first-value", "second-value", "third-value", "first-value", "fourth-value"):
         remember(value)
     assert scrub("first-value second-value fourth-value") == "*** second-value ***"
