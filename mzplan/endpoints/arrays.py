@@ -21,7 +21,7 @@ _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def build(values: Sequence[Any], type_: DataType) -> Array:
+def build_array(values: Sequence[Any], type_: DataType) -> Array:
     """Return the array of the values; None is NULL.
 
     The values have the Python types that mzplan.connectors.local.row_values returns for this type.
@@ -37,11 +37,11 @@ def build(values: Sequence[Any], type_: DataType) -> Array:
         buffers = [present, _offsets(map(len, parts)), pa.py_buffer(b"".join(parts))]
         return pa.Array.from_buffers(type_, count, buffers, nulls)
     if types.is_struct(type_):
-        fields = [build([None if v is None else v[f.name] for v in values], f.type) for f in type_]
+        fields = [build_array([None if v is None else v[f.name] for v in values], f.type) for f in type_]
         return pa.Array.from_buffers(type_, count, [present], nulls, children=fields)
     if types.is_list(type_) or types.is_map(type_):
         items = [item for value in values for item in value or ()]
-        inner = build(items, type_.value_type) if types.is_list(type_) else _entries(items, type_)
+        inner = build_array(items, type_.value_type) if types.is_list(type_) else _entries(items, type_)
         buffers = [present, _offsets(0 if v is None else len(v) for v in values)]
         return pa.Array.from_buffers(type_, count, buffers, nulls, children=[inner])
     return pa.Array.from_buffers(type_, count, [present, _fixed(values, type_)], nulls)
@@ -50,7 +50,10 @@ def build(values: Sequence[Any], type_: DataType) -> Array:
 def _entries(items: list[tuple[Any, Any]], type_: Any) -> Array:
     import pyarrow as pa
 
-    children = [build([k for k, _ in items], type_.key_type), build([v for _, v in items], type_.item_type)]
+    children = [
+        build_array([k for k, _ in items], type_.key_type),
+        build_array([v for _, v in items], type_.item_type),
+    ]
     entry = pa.struct([type_.key_field, type_.item_field])
     return pa.Array.from_buffers(entry, len(items), [None], 0, children=children)
 

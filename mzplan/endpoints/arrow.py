@@ -108,7 +108,7 @@ def fit(batch: RecordBatch, columns: Sequence[Column]) -> RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 
-def exactly(array: Any, wanted: DataType) -> Any:
+def cast_exactly(array: Any, wanted: DataType) -> Any:
     """Return the array cast to a type.
 
     Arrow's own cast corrupts decimals with too many digits, and crashes at some exponents, so this
@@ -138,19 +138,19 @@ def _cast(array: Any, wanted: DataType, column: Column) -> Any:
     if array.type == wanted:
         return array
     try:
-        return exactly(array, wanted)
+        return cast_exactly(array, wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        row = next(_unfit(array, wanted), None)
+        row = next(_first_unfit(array, wanted), None)
         raise FitError(f"{column.name} is not a {column.type} ({array.type})", column.name, row) from None
 
 
-def _unfit(array: Any, wanted: DataType) -> Iterator[int]:
+def _first_unfit(array: Any, wanted: DataType) -> Iterator[int]:
     """Yield the index of the first value that can't be cast, found by bisection."""
     import pyarrow as pa
 
     def fits(part: Any) -> bool:
         try:
-            exactly(part, wanted)
+            cast_exactly(part, wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return False
         return True
@@ -172,7 +172,7 @@ def _check(array: Any, column: Column) -> None:
     if not column.nullable and array.null_count:
         row = pc.index(array.is_null(), True).as_py()
         raise FitError(f"{column.name} is missing (NOT NULL)", column.name, row)
-    limit = _longest(column.type)
+    limit = _max_length(column.type)
     if limit is not None:
         lengths = pc.utf8_length(array)
         if (pc.max(lengths).as_py() or 0) > limit:
@@ -180,7 +180,7 @@ def _check(array: Any, column: Column) -> None:
             raise FitError(f"{column.name} is longer than {column.type}", column.name, row)
 
 
-def _longest(type_: str) -> int | None:
+def _max_length(type_: str) -> int | None:
     if not type_.startswith(("CHAR(", "VARCHAR(")):
         return None
     return int(type_.partition("(")[2].removesuffix(")"))

@@ -34,7 +34,7 @@ LATER = "and the output already has steps up to "
 """Part of each warning about a step that isn't the last one. The newest step's number follows it."""
 
 
-def total(parts: Iterable[Written]) -> Written:
+def combine_parts(parts: Iterable[Written]) -> Written:
     """Combine the records of a step that was written in parts.
 
     The digest is None if any part's digest is unknown.
@@ -43,8 +43,8 @@ def total(parts: Iterable[Written]) -> Written:
     rows = 0
     for part in parts:
         rows += part.rows
-        known = ContentHash.parse(part.rows, part.digest)
-        whole = whole + known if whole is not None and known is not None else None
+        part_hash = ContentHash.parse(part.rows, part.digest)
+        whole = whole + part_hash if whole is not None and part_hash is not None else None
     return Written(rows=rows, digest=str(whole) if whole is not None else None)
 
 
@@ -53,24 +53,24 @@ class DiffersError(Exception):
 
 
 # Warnings by thread id, not a ContextVar: tasks pickle this module, and a ContextVar can't be pickled.
-_collected: dict[int, list[str]] = {}
+_warnings_by_thread: dict[int, list[str]] = {}
 
 
 @contextlib.contextmanager
 def collected_warnings() -> Iterator[list[str]]:
     """Collect the warnings of replays in this thread. The adapter reports them, so that outputs needn't."""
     texts: list[str] = []
-    _collected[threading.get_ident()] = texts
+    _warnings_by_thread[threading.get_ident()] = texts
     try:
         yield texts
     finally:
-        del _collected[threading.get_ident()]
+        del _warnings_by_thread[threading.get_ident()]
 
 
 def report_warning(text: str) -> None:
     """Log a warning, and pass it to collected_warnings."""
     log.warning(text)
-    _collected.get(threading.get_ident(), []).append(text)
+    _warnings_by_thread.get(threading.get_ident(), []).append(text)
 
 
 class StepReplay:
@@ -93,7 +93,7 @@ class StepReplay:
         warn: Callable[[str], None] = report_warning,
     ):
         self.step = checked_step(step)
-        self._before = written
+        self._written = written
         self._length = written.rows if written else 0
         self._is_last = last is None or step >= last
         self._last = last
@@ -104,8 +104,8 @@ class StepReplay:
         self._difference = ""  # how the pushed rows differ from the written rows
         self._hash = ContentHash()
         # The hash of the written rows, or None if it wasn't recorded in a format that we know.
-        self._known = ContentHash.parse(written.rows, written.digest) if written else ContentHash()
-        self._compared = written is None or self._length == 0
+        self._written_hash = ContentHash.parse(written.rows, written.digest) if written else ContentHash()
+        self._is_compared = written is None or self._length == 0
         if written is None and not self._is_last:
             raise StepError(
                 f"step {step} is not known to the output, whose newest is {last}: it was expired, "
@@ -117,37 +117,37 @@ class StepReplay:
     @property
     def repeats(self) -> bool:
         """Return whether the step was written before."""
-        return self._before is not None
+        return self._written is not None
 
     def push(self, batch: RecordBatch) -> RecordBatch:
         """Return the rows of the batch to write: none, its end, or all of them.
 
         Raises DiffersError before it returns anything beyond the written length.
         """
-        missing = max(0, min(batch.num_rows, self._length - self._pushed))
-        again, fresh = batch.slice(0, missing), batch.slice(missing)
+        repeated_count = max(0, min(batch.num_rows, self._length - self._pushed))
+        repeated, fresh = batch.slice(0, repeated_count), batch.slice(repeated_count)
         self._pushed += batch.num_rows
-        self._take(again)
-        if self._pushed >= self._length and not self._compared:
+        self._add_to_hash(repeated)
+        if self._pushed >= self._length and not self._is_compared:
             self._check()
-        if self._stands:
+        if self._keeps_written:
             self._surplus += fresh.num_rows
             return fresh.slice(0, 0)
-        self._take(fresh)
+        self._add_to_hash(fresh)
         return fresh
 
     def finish(self) -> Written:
         """Return the record to store for the step. Raises DiffersError if fewer rows came than were
         written."""
         if self._pushed < self._length:
-            self._differs(f"{self._pushed} rows were pushed where {self._length} are written")
+            self._record_difference(f"{self._pushed} rows were pushed where {self._length} are written")
         self._report()
-        if self._before is not None and (self._pushed <= self._length or self._stands):
-            return self._before
-        return Written(rows=self._pushed, digest=str(self._hash) if self._known is not None else None)
+        if self._written is not None and (self._pushed <= self._length or self._keeps_written):
+            return self._written
+        return Written(rows=self._pushed, digest=str(self._hash) if self._written_hash is not None else None)
 
     @property
-    def _stands(self) -> bool:
+    def _keeps_written(self) -> bool:
         return bool(self._difference) or not self._is_last
 
     def _report(self) -> None:
@@ -158,17 +158,17 @@ class StepReplay:
         elif self._surplus and not self._is_last:
             self._warn(f"step {self.step}: {beyond}, {LATER}{self._last}")
 
-    def _take(self, rows: RecordBatch) -> None:
+    def _add_to_hash(self, rows: RecordBatch) -> None:
         if rows.num_rows:
             self._hash += hash_of(rows)
 
     def _check(self) -> None:
         """Compare the rows, once all written rows have been pushed again."""
-        self._compared = True
-        if self._known is not None and self._known != self._hash:
-            self._differs(f"the first {self._length} rows differ from those that are written")
+        self._is_compared = True
+        if self._written_hash is not None and self._written_hash != self._hash:
+            self._record_difference(f"the first {self._length} rows differ from those that are written")
 
-    def _differs(self, how: str) -> None:
-        self._difference = f"step {self.step} is written again with other rows: {how}"
+    def _record_difference(self, difference: str) -> None:
+        self._difference = f"step {self.step} is written again with other rows: {difference}"
         if self._compare == "fail":
             raise DiffersError(self._difference)

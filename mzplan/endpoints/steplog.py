@@ -71,9 +71,9 @@ class StepLog:
         if step <= steps.start:
             return
         self._folder.write(_START, json.dumps({"start": step}).encode())
-        for old in map(_step_of, self._folder.names()):
-            if old is not None and old < min(step, steps.stop - 1):
-                self._folder.delete(_name(old))
+        for expired in map(_step_of, self._folder.names()):
+            if expired is not None and expired < min(step, steps.stop - 1):
+                self._folder.delete(_name(expired))
 
     def _start(self, names: list[str]) -> Step:
         data = self._read(_START) if _START in names else None

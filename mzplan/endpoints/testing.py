@@ -125,7 +125,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
         def test_a_step_is_read_whole_and_again(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
-            step = _next(subject, endpoint, rows(0, 7))
+            step = _feed_step(subject, endpoint, rows(0, 7))
             assert (step, endpoint.steps()) == (0, range(1))
             for again in (endpoint, endpoint, subject.endpoint()):
                 assert read_step(again, 0) == rows(0, 7)
@@ -133,7 +133,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
         def test_the_step_just_beyond_waits_for_commit(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
-            _next(subject, endpoint, rows(0, 3))
+            _feed_step(subject, endpoint, rows(0, 3))
             recorder = Recorder()
             endpoint.read(1, recorder)
             assert (recorder.rows, recorder.signals) == ([], [])
@@ -149,7 +149,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
             for first in range(0, 12, 4):
-                _next(subject, endpoint, rows(first, first + 4))
+                _feed_step(subject, endpoint, rows(first, first + 4))
             for again in (endpoint, subject.endpoint()):
                 assert [read_step(again, step) for step in (2, 0, 1)] == [rows(8, 12), rows(0, 4), rows(4, 8)]
 
@@ -181,7 +181,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
         def test_committing_again_changes_nothing(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
-            _next(subject, endpoint, rows(0, 3))
+            _feed_step(subject, endpoint, rows(0, 3))
             subject.feed(rows(3, 4))
             before = endpoint.steps()
             for again in (endpoint, subject.endpoint()):
@@ -197,7 +197,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
             endpoint.read(0, recorder)
             endpoint.commit(0)
             assert (recorder.rows, recorder.signals) == ([], DONE)
-            _next(subject, endpoint, rows(0, 2))
+            _feed_step(subject, endpoint, rows(0, 2))
             again = subject.endpoint()
             assert (read_step(again, 0), read_step(again, 1)) == ([], rows(0, 2))
 
@@ -206,7 +206,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
             endpoint = subject.endpoint()
             subject.feed(rows(0, 3))
             before = endpoint.steps()
-            _refused(RuntimeError, lambda: endpoint.read(0, Recorder(fails_after=0)))
+            _assert_raises(RuntimeError, lambda: endpoint.read(0, Recorder(fails_after=0)))
             assert endpoint.steps() == before
             recorder = Recorder()
             endpoint.read(0, recorder)
@@ -216,20 +216,20 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
         def test_a_restart_goes_on(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             for step in range(3):
-                assert _next(subject, subject.endpoint(), rows(step, step + 1)) == step
+                assert _feed_step(subject, subject.endpoint(), rows(step, step + 1)) == step
             assert subject.endpoint().steps() == range(3)
 
         def test_steps_out_of_range_are_refused(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
-            _next(subject, endpoint, rows(0, 3))
+            _feed_step(subject, endpoint, rows(0, 3))
             for step in (2, 3, MAX_STEP, *NO_STEPS):
-                _refused(StepError, partial(endpoint.read, step, Recorder()))
-                _refused(StepError, partial(endpoint.commit, step))
+                _assert_raises(StepError, partial(endpoint.read, step, Recorder()))
+                _assert_raises(StepError, partial(endpoint.commit, step))
             # Step 1 is next, but nothing has read it.
-            _refused(StepError, lambda: subject.endpoint().commit(1))
+            _assert_raises(StepError, lambda: subject.endpoint().commit(1))
             for step in (5, *NO_STEPS):
-                _refused(StepError, partial(endpoint.expire, step))
+                _assert_raises(StepError, partial(endpoint.expire, step))
             assert endpoint.steps() == range(1)
 
         def test_expire(self, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
             endpoint = subject.endpoint()
             endpoint.expire(0)
             for step in range(4):
-                _next(subject, endpoint, rows(step, step + 1))
+                _feed_step(subject, endpoint, rows(step, step + 1))
             for step in (2, 2, 1):
                 endpoint.expire(step)
                 for again in (endpoint, subject.endpoint()):
@@ -245,17 +245,17 @@ def input_contract(make: Callable[[Path], InputSubject]) -> type:
                     assert steps.start <= 2 and steps.stop == 4
                     assert [read_step(again, s) for s in (2, 3)] == [rows(2, 3), rows(3, 4)]
                     if steps.start > 0:
-                        _refused(StepError, partial(again.read, 0, Recorder()))
+                        _assert_raises(StepError, partial(again.read, 0, Recorder()))
 
         def test_the_count_goes_on_when_all_has_expired(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
             endpoint = subject.endpoint()
             for step in range(3):
-                _next(subject, endpoint, rows(step, step + 1))
+                _feed_step(subject, endpoint, rows(step, step + 1))
             endpoint.expire(3)
             again = subject.endpoint()
             assert again.steps().stop == 3
-            assert _next(subject, again, rows(3, 6)) == 3
+            assert _feed_step(subject, again, rows(3, 6)) == 3
             assert read_step(subject.endpoint(), 3) == rows(3, 6)
 
     return InputContract
@@ -316,7 +316,7 @@ def output_contract(make: Callable[[Path], OutputSubject]) -> type:
             assert not caplog.messages
             write_step(subject.endpoint("warn"), 0, other[:4])
             assert any("differ" in message for message in caplog.messages), caplog.messages
-            _refused(Exception, lambda: write_step(subject.endpoint("fail"), 0, other))
+            _assert_raises(Exception, lambda: write_step(subject.endpoint("fail"), 0, other))
             assert subject.contents() == rows(0, 4)
 
         def test_nothing_is_appended_to_other_records(self, tmp_path: Path, caplog: Any) -> None:
@@ -335,7 +335,7 @@ def output_contract(make: Callable[[Path], OutputSubject]) -> type:
             caplog.clear()
             write_step(subject.endpoint("warn"), 0, rows(0, 3))
             assert any("3 rows" in message for message in caplog.messages), caplog.messages
-            _refused(Exception, lambda: write_step(subject.endpoint("fail"), 0, rows(0, 3)))
+            _assert_raises(Exception, lambda: write_step(subject.endpoint("fail"), 0, rows(0, 3)))
             assert subject.contents() == rows(0, 4)
             write_step(subject.endpoint("fail"), 0, rows(0, 4))
             assert subject.contents() == rows(0, 4)
@@ -356,14 +356,14 @@ def output_contract(make: Callable[[Path], OutputSubject]) -> type:
 
         def test_calls_out_of_order_are_refused(self, tmp_path: Path) -> None:
             endpoint = make(tmp_path).endpoint()
-            _refused(StepError, lambda: endpoint.push_buffer(batch_of(rows(0, 1))))
-            _refused(StepError, endpoint.finish_step)
+            _assert_raises(StepError, lambda: endpoint.push_buffer(batch_of(rows(0, 1))))
+            _assert_raises(StepError, endpoint.finish_step)
             for step in NO_STEPS:
-                _refused(StepError, partial(endpoint.start_step, step))
-                _refused(StepError, partial(endpoint.expire_step, step))
+                _assert_raises(StepError, partial(endpoint.start_step, step))
+                _assert_raises(StepError, partial(endpoint.expire_step, step))
             write_step(endpoint, 0, rows(0, 1))
-            _refused(StepError, lambda: endpoint.push_buffer(batch_of(rows(0, 1))))
-            _refused(StepError, endpoint.finish_step)
+            _assert_raises(StepError, lambda: endpoint.push_buffer(batch_of(rows(0, 1))))
+            _assert_raises(StepError, endpoint.finish_step)
 
         def test_expire_forgets_positions_not_records(self, tmp_path: Path) -> None:
             subject = make(tmp_path)
@@ -373,7 +373,7 @@ def output_contract(make: Callable[[Path], OutputSubject]) -> type:
             for step in (2, 2, 1, 0):
                 endpoint.expire_step(step)
             again = subject.endpoint("fail")
-            _refused(StepError, lambda: write_step(again, 0, rows(0, 1)))
+            _assert_raises(StepError, lambda: write_step(again, 0, rows(0, 1)))
             for step in (2, 3):
                 write_step(again, step, rows(step, step + 1))
             write_step(again, 4, rows(4, 5))
@@ -390,7 +390,7 @@ def write_step(endpoint: OutputEndpoint, step: Step, pushed: list[Row], size: in
     endpoint.finish_step()
 
 
-def _next(subject: InputSubject, endpoint: DurableInputEndpoint, fed: list[Row]) -> Step:
+def _feed_step(subject: InputSubject, endpoint: DurableInputEndpoint, fed: list[Row]) -> Step:
     """Feed rows, make them the next step, and return its number."""
     step = endpoint.steps().stop
     subject.feed(fed)
@@ -410,7 +410,7 @@ def _close(endpoint: object) -> None:
         endpoint.close()
 
 
-def _refused(kind: type[Exception], call: Callable[[], object]) -> None:
+def _assert_raises(kind: type[Exception], call: Callable[[], object]) -> None:
     try:
         call()
     except kind:

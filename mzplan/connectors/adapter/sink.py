@@ -28,7 +28,7 @@ from mzplan.endpoints.interface import (
     Step,
     Written,
 )
-from mzplan.endpoints.replay import collected_warnings, total
+from mzplan.endpoints.replay import collected_warnings, combine_parts
 from mzplan.schema.columns import POSITION
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class EndpointRecorded:
 
     def step(self, step: Step) -> Written | None:
         parts = [part for endpoint in self.endpoints if (part := endpoint.written(step)) is not None]
-        return total(parts) if len(parts) == len(self.endpoints) else None
+        return combine_parts(parts) if len(parts) == len(self.endpoints) else None
 
     def close(self) -> None:
         for endpoint in self.endpoints:

@@ -14,7 +14,7 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mzplan.endpoints.arrays import build
+from mzplan.endpoints.arrays import build_array
 from mzplan.warehouse.content_hash import HASH
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def one_row(values: Mapping[str, Any], types: Mapping[str, DataType]) -> RecordB
     """Return a task's report as a batch of one row; a missing value is NULL."""
     import pyarrow as pa
 
-    columns = [build([values.get(name)], type_) for name, type_ in types.items()]
+    columns = [build_array([values.get(name)], type_) for name, type_ in types.items()]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(types.items())))
 
 

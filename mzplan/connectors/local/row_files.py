@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from mzplan.connectors.local.row_values import ValueFormError, converter
-from mzplan.endpoints.arrays import build
+from mzplan.endpoints.arrays import build_array
 from mzplan.endpoints.arrow import FitError, arrow_schema, fit
 from mzplan.model.words import did_you_mean
 from mzplan.schema.columns import Column
@@ -108,7 +108,7 @@ def _batch(rows: list[list[Any]], schema: Any) -> RecordBatch:
     import pyarrow as pa
 
     values = zip(*rows, strict=True)
-    arrays = [build(column, field.type) for column, field in zip(values, schema, strict=True)]
+    arrays = [build_array(column, field.type) for column, field in zip(values, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

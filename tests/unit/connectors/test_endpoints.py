@@ -20,7 +20,7 @@ from mzplan.connectors.local import endpoint as local
 from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps, StaleStepError
 from mzplan.connectors.postgres.source.watch import Idle
 from mzplan.endpoints import StepError
-from mzplan.endpoints.arrays import build
+from mzplan.endpoints.arrays import build_array
 from mzplan.endpoints.arrow import FitError, arrow_schema, fit
 from mzplan.endpoints.interface import Written
 from mzplan.endpoints.replay import Compare, StepReplay, collected_warnings
@@ -74,7 +74,7 @@ def test_arrays_are_built_as_pyarrow_would(rows: list[dict[str, object]]) -> Non
     for name, field in zip(SCHEMA.names, SCHEMA, strict=True):
         values = [row[name] for row in rows]
         values = [list(v.items()) if isinstance(v, dict) and name == "m" else v for v in values]
-        made = build(values, field.type)
+        made = build_array(values, field.type)
         made.validate(full=True)
         assert made.equals(pa.array(values, field.type)), name
         # Structs that are NULL hide what is in them.

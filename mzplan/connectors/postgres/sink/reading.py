@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mzplan.endpoints.arrays import build
+from mzplan.endpoints.arrays import build_array
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -62,7 +62,7 @@ def reading(
 
         counter.add(len(rows))
         columns = list(zip(*rows, strict=True)) if rows else [()] * count
-        arrays = [build(column, pa.string()) for column in columns]
+        arrays = [build_array(column, pa.string()) for column in columns]
         return pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(count)])
 
     return read

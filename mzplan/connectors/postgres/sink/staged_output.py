@@ -16,7 +16,7 @@ from mzplan.connectors.postgres.sink.tasks import Part, Task, staging_task
 from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.endpoints.interface import Step, StepError, Written, checked_step
-from mzplan.endpoints.replay import Compare, StepReplay, total
+from mzplan.endpoints.replay import Compare, StepReplay, combine_parts
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -100,7 +100,7 @@ class StagedOutput:
         listed = list(parts)
         self._part = None
         self._attempts = {attempt: rows for attempt, rows, _ in listed if rows}
-        self._note = total(note for _, _, note in listed)
+        self._note = combine_parts(note for _, _, note in listed)
 
     def finish_step(self) -> None:
         step, part = self._started(), self._part

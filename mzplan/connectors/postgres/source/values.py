@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.postgres.types import TargetColumn, numeric_size
-from mzplan.endpoints.arrow import arrow_type, exactly
+from mzplan.endpoints.arrow import arrow_type, cast_exactly
 
 if TYPE_CHECKING:
     from pyarrow import Array, StringArray
@@ -181,7 +181,7 @@ def _cast(values: Array, wanted: Any, spark_type: str) -> Array:
     import pyarrow as pa
 
     try:
-        return exactly(values, wanted)
+        return cast_exactly(values, wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise _problem(values, _first_unfit(values, wanted), spark_type) from None
 
@@ -194,7 +194,7 @@ def _first_unfit(values: Array, wanted: Any) -> int:
     while count > 1:
         half = count // 2
         try:
-            exactly(values.slice(first, half), wanted)
+            cast_exactly(values.slice(first, half), wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             count = half
         else:
