@@ -137,7 +137,7 @@ def test_rows_that_have_handed_on_what_is_unique(connection: Connection, refers:
         targets=table.columns,
         keys=table.columns[:1],
         position=(("_version", "bigint"), ("_there", "integer")),
-        there="_there",
+        exists_field="_there",
     )
     if refers:  # what refers to them would go with them
         with pytest.raises(psycopg.errors.UniqueViolation), connection.transaction():

@@ -169,7 +169,7 @@ def test_the_latest_of_each_key_is_moved(there: str | None) -> None:
             targets=table.columns,
             keys=table.columns[:1],
             position=(("_version", "bigint"), ("_there", "integer")),
-            there=there,
+            exists_field=there,
         )
         if there is None:  # all of them are rows, then
             connection.execute("DELETE FROM stage WHERE p1 = 0")
@@ -218,7 +218,7 @@ def test_a_generation_whose_step_ends_while_the_next_one_begins_writes_nothing(i
 
     with connect(Sinks.dsn) as newer, connect(Sinks.dsn) as looking:
         with newer.transaction():
-            replace(sinks.writer, generation=2)._begin(newer, sinks.move.table)  # empties the table
+            replace(sinks.writer, generation=2)._insert_row(newer, sinks.move.table)  # empties the table
             finishing = meanwhile(finish, looking)
         finishing.join()
     assert (sinks.contents(), [type(one) for one in raised]) == ([], [FencedError])
@@ -231,7 +231,7 @@ def test_a_sink_that_begins_while_another_one_is_forgotten_keeps_its_row(isolati
     with connect(Sinks.dsn) as beginning, connect(Sinks.dsn) as removing, connect(Sinks.dsn) as looking:
         looking.execute("DELETE FROM mzplan.writers")
         with beginning.transaction():
-            replace(sinks.writer, sink="other")._begin(beginning, None)
+            replace(sinks.writer, sink="other")._insert_row(beginning, None)
             dropping = meanwhile(lambda: _drop_tables(removing, sinks.writer), looking)
         dropping.join()
         assert looking.execute("SELECT sink FROM mzplan.writers").fetchall() == [("other",)]

@@ -18,10 +18,10 @@ from mzplan.connectors.api.queries import ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.sink.connector import PostgresSink, _Batches
 from mzplan.connectors.postgres.sink.definition import key_of
-from mzplan.connectors.postgres.sink.making import find_target
 from mzplan.connectors.postgres.sink.output import PostgresOutput, Target
 from mzplan.connectors.postgres.sink.staged_output import StagedOutput
-from mzplan.connectors.postgres.sink.staging import Move, goes_straight, staging_shape
+from mzplan.connectors.postgres.sink.staging import Move, can_copy_straight, staging_shape
+from mzplan.connectors.postgres.sink.target_table import find_target
 from mzplan.connectors.postgres.sink.writer import writer_of
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.model.address import Address
@@ -129,9 +129,9 @@ def write(query: ResolvedQuery, step: int, epoch: int, rows: int = 1) -> None:
             targets=targets,
             keys=tuple(target for target in targets if target.name in keys),
             position=position,
-            there="change" if query.keys else None,
+            exists_field="change" if query.keys else None,
         )
-        straight = goes_straight(table, outputs, targets, keys)
+        straight = can_copy_straight(table, outputs, targets, keys)
         shape = None if straight else staging_shape(outputs, targets, position)
         emptied = table if query.body.get("on_replace") == "truncate" else None
         writer.register(connection, shape, emptied)
@@ -189,7 +189,7 @@ def test_what_another_role_has_made_since_is_asked_for_by_the_first_message(serv
         write(query, 1, epoch=2)
     outputs = outputs_without_spark(query)
     run: Any = SimpleNamespace(query=query, epoch=2, outputs=outputs, interrupt=lambda hang_up: None)
-    told = _Batches(run).explained(denied.value)
+    told = _Batches(run).explain(denied.value)
     assert isinstance(told, MzplanError) and told.diagnostics == probed(query)
     assert "USAGE, CREATE ON SCHEMA mzplan" in allow(server, query)
     write(query, 1, epoch=2)

@@ -17,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S
 from mzplan.connectors.api.queries import ResolvedConnection, ResolvedQuery
 from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, remote_tunnel, through_tunnel
-from mzplan.connectors.postgres.elsewhere import Elsewhere
+from mzplan.connectors.postgres.remote_options import RemoteOptions
 from mzplan.host.bounded_postgres import BoundedConnection
 from mzplan.host.network import libpq_security
 from mzplan.model.diagnostics import error
@@ -48,7 +48,7 @@ _TUNNEL_TIMEOUT_S = 6
 
 
 @contextlib.contextmanager
-def reached(query: ResolvedQuery, application: str = "mzplan") -> Iterator[str]:
+def open_conninfo(query: ResolvedQuery, application: str = "mzplan") -> Iterator[str]:
     """Yield a libpq connection string for the query's server, valid inside the `with` block.
 
     It contains the password: never show it. The server is reached through the connection's SSH tunnel, if
@@ -112,19 +112,19 @@ def conninfo(
     return str(make_conninfo("", **{key: value for key, value in options.items() if value is not None}))
 
 
-def elsewhere_of(connection: ResolvedConnection, directory: str) -> Elsewhere | None:
+def remote_options_of(connection: ResolvedConnection, directory: str) -> RemoteOptions | None:
     """Return the connection's options that differ on other machines, or None if there are none.
 
     Raises OSError if its certificates can't be read.
     """
     body = connection.body
     ca, mode = body["tls"].get("ca"), body["tls"]["mode"]
-    elsewhere = Elsewhere(
+    options = RemoteOptions(
         tunnel=remote_tunnel(connection, body["host"], body["port"], directory),
         roots=read_pem(Path(directory) / ca) if ca else None,
         checks=mode == "verify-full" and not ca,
     )
-    return elsewhere if elsewhere != Elsewhere() else None
+    return options if options != RemoteOptions() else None
 
 
 def connect(conninfo_: str, statement_timeout_s: float = 0, within_s: float = math.inf) -> BoundedConnection:
@@ -153,7 +153,7 @@ def connect(conninfo_: str, statement_timeout_s: float = 0, within_s: float = ma
     return connection
 
 
-def patience(query: ResolvedQuery) -> float:
+def probe_timeout_s(query: ResolvedQuery) -> float:
     """Return the seconds that a probe of the query's server may take (see `bounded`)."""
     return PROBE_TIMEOUT_S + (_TUNNEL_TIMEOUT_S if ROLE in query.link.connections else 1)
 

@@ -46,7 +46,7 @@ def identify(connection: Connection) -> dict[str, Any] | None:
     Managed services and standbys may hide it. Also returns None for values that no PostgreSQL returns,
     because the identity is stored, compared and shown.
     """
-    match _shown(connection, _IDENTITY):
+    match _fetch_if_allowed(connection, _IDENTITY):
         case (str() as system, int() as timeline, str() as database, int() as oid):
             names = {"system_identifier": system[:_LONGEST], "database": database[:_LONGEST]}
             return {"type": "postgres", **names, "timeline": timeline, "database_oid": oid}
@@ -56,11 +56,11 @@ def identify(connection: Connection) -> dict[str, Any] | None:
 
 def timeline_of(connection: Connection) -> int | None:
     """Return the timeline on which the server writes, or None if the server doesn't reveal it."""
-    row = _shown(connection, _TIMELINE)
+    row = _fetch_if_allowed(connection, _TIMELINE)
     return int(row[0]) if row is not None else None
 
 
-def _shown(connection: Connection, statement: str) -> Any:
+def _fetch_if_allowed(connection: Connection, statement: str) -> Any:
     try:
         return connection.execute(statement.encode()).fetchone()
     except (
@@ -71,7 +71,7 @@ def _shown(connection: Connection, statement: str) -> Any:
         return None
 
 
-def written(connection: Connection, query: ResolvedQuery) -> WrittenSteps | None:
+def written_steps(connection: Connection, query: ResolvedQuery) -> WrittenSteps | None:
     """Return the last step of this sink in the database, or None if the sink isn't recorded there."""
     writers = f"{quoted(query.body['staging_schema'])}.writers"
     if connection.execute("SELECT to_regclass(%s)", (writers,)).fetchone() == (None,):
@@ -83,13 +83,13 @@ def written(connection: Connection, query: ResolvedQuery) -> WrittenSteps | None
     return WrittenSteps(query_id=row[0], step=row[1]) if row is not None else None
 
 
-def take_target(connection: Connection, query: ResolvedQuery) -> bool:
+def check_database(connection: Connection, query: ResolvedQuery) -> bool:
     """Check that the database holds the sink's steps.
 
     Returns True if it doesn't, but the sink accepts it anyway. Raises MzplanError MZ043 or MZ069, and
     OSError.
     """
-    diagnostics = compare_target(query, identify(connection), written(connection, query))
+    diagnostics = compare_target(query, identify(connection), written_steps(connection, query))
     errors = [d for d in diagnostics if d.severity == "error"]
     if errors:
         raise MzplanError(errors)
@@ -106,7 +106,7 @@ def record_target(connection: Connection, checkpoint: Checkpoint) -> None:
 
 
 def compare_target(
-    query: ResolvedQuery, found: Mapping[str, Any] | None, there: WrittenSteps | None
+    query: ResolvedQuery, current: Mapping[str, Any] | None, written: WrittenSteps | None
 ) -> list[Diagnostic]:
     """Return the reasons why the sink's checkpoint can't continue in this database.
 
@@ -121,60 +121,62 @@ def compare_target(
         return []  # no step is written yet, so any database will do
     note = checkpoint.delivery() or {}
     recorded: Mapping[str, Any] = note.get("target") or {}
-    other = _other(recorded, found or {})
-    if other:
-        return [another_target(query, f"{route(query.link)}: {other}")]
-    missing = _missing(there, checkpoint.log.query_id(), done)
-    promoted = _changed(recorded, found or {}, "timeline")
-    if missing:
+    difference = _other_database(recorded, current or {})
+    if difference:
+        return [another_target(query, f"{route(query.link)}: {difference}")]
+    why_missing = _missing_steps(written, checkpoint.log.query_id(), done)
+    promoted = _differs(recorded, current or {}, "timeline")
+    if why_missing:
         since = (
-            f" It was restored from a backup, or promoted: {_timelines(recorded, found)}." if promoted else ""
+            f" It was restored from a backup, or promoted: {_timelines(recorded, current)}."
+            if promoted
+            else ""
         )
-        return [refused_or_accepted(query, _behind(query, missing, done, since))]
+        return [refused_or_accepted(query, _target_behind(query, why_missing, done, since))]
     if promoted:
         summary = f"The server of {query.address} was promoted or restored, and lost nothing"
         why = (
-            f"{_timelines(recorded, found)}, and it holds step {done}, the last one that the checkpoint "
+            f"{_timelines(recorded, current)}, and it holds step {done}, the last one that the checkpoint "
             "knows to be written."
         )
         return [diagnose(query, "MZ043", summary, why, severity="notice")]
     return []
 
 
-def _other(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    if _changed(recorded, found, "system_identifier"):
+def _other_database(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> str:
+    if _differs(recorded, current, "system_identifier"):
         return (
-            f"a server with system identifier {found['system_identifier']} instead of "
+            f"a server with system identifier {current['system_identifier']} instead of "
             f"{recorded['system_identifier']}"
         )
-    if not _changed(recorded, found, "database_oid"):
+    if not _differs(recorded, current, "database_oid"):
         return ""  # a renamed database is still the same
-    if _changed(recorded, found, "database"):
-        return f"database {found['database']} instead of {recorded['database']}"
-    return f"a database {found['database']} that was dropped and made anew"
+    if _differs(recorded, current, "database"):
+        return f"database {current['database']} instead of {recorded['database']}"
+    return f"a database {current['database']} that was dropped and made anew"
 
 
-def _changed(recorded: Mapping[str, Any], found: Mapping[str, Any], name: str) -> bool:
+def _differs(recorded: Mapping[str, Any], current: Mapping[str, Any], name: str) -> bool:
     """Return whether both values are known and differ."""
-    before, now = recorded.get(name), found.get(name)
+    before, now = recorded.get(name), current.get(name)
     return before is not None and now is not None and before != now
 
 
-def _missing(there: WrittenSteps | None, query_id: str | None, done: int) -> str:
-    if there is None:
+def _missing_steps(written: WrittenSteps | None, query_id: str | None, done: int) -> str:
+    if written is None:
         return "it knows nothing of this sink"
-    if there.step >= 0 and query_id is not None and there.query_id != query_id:
-        return f"its steps come from another checkpoint (query {there.query_id})"
-    if there.step < done:
-        return f"its last step is {there.step}" if there.step >= 0 else "no step is written in it"
+    if written.step >= 0 and query_id is not None and written.query_id != query_id:
+        return f"its steps come from another checkpoint (query {written.query_id})"
+    if written.step < done:
+        return f"its last step is {written.step}" if written.step >= 0 else "no step is written in it"
     return ""
 
 
-def _timelines(recorded: Mapping[str, Any], found: Mapping[str, Any] | None) -> str:
-    return f"timeline {(found or {}).get('timeline')} instead of {recorded.get('timeline')}"
+def _timelines(recorded: Mapping[str, Any], current: Mapping[str, Any] | None) -> str:
+    return f"timeline {(current or {}).get('timeline')} instead of {recorded.get('timeline')}"
 
 
-def _behind(query: ResolvedQuery, missing: str, done: int, since: str) -> Diagnostic:
+def _target_behind(query: ResolvedQuery, missing: str, done: int, since: str) -> Diagnostic:
     return diagnose(
         query,
         "MZ069",

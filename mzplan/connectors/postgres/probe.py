@@ -9,7 +9,7 @@ import psycopg
 
 from mzplan.connectors.api.probes import PROBE_TIMEOUT_S, Memo, fingerprint, with_time_limit
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
-from mzplan.connectors.postgres.client import connect, patience, reached
+from mzplan.connectors.postgres.client import connect, open_conninfo, probe_timeout_s
 from mzplan.connectors.postgres.problems import connect_problem, diagnose
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.connectors.postgres.types import shown
@@ -23,15 +23,15 @@ def reach(query: ResolvedQuery) -> Diagnostic | None:
 
     Raises MzplanError if a tunnel can't be opened.
     """
-    with reached(query) as info:
-        problem = _knock(info, query)
+    with open_conninfo(query) as info:
+        problem = _try_connect(info, query)
     return connect_problem(query, problem) if problem is not None else None
 
 
-def _knock(info: str, query: ResolvedQuery) -> Exception | None:
+def _try_connect(info: str, query: ResolvedQuery) -> Exception | None:
     """Connect and disconnect. Returns the error, if any."""
     try:
-        seconds = patience(query)
+        seconds = probe_timeout_s(query)
         with_time_limit(lambda: connect(info, PROBE_TIMEOUT_S, seconds).close(), seconds)
     except (psycopg.Error, TimeoutError, OSError) as problem:
         return problem
@@ -41,33 +41,35 @@ def _knock(info: str, query: ResolvedQuery) -> Exception | None:
 class ServerProbe:
     """Probes queries of one kind. After a failed connection, doesn't connect again for a few seconds."""
 
-    def __init__(self, explained: Callable[[ResolvedQuery, Exception], Diagnostic]) -> None:
-        """`explained` turns an error of the server or driver during the probe into a diagnostic."""
-        self._explained = explained
+    def __init__(self, explain: Callable[[ResolvedQuery, Exception], Diagnostic]) -> None:
+        """`explain` turns an error of the server or driver during the probe into a diagnostic."""
+        self._explain = explain
         self._failures: Memo[Exception | None] = Memo(_KEEP_FAILURE_S)
 
-    def look(self, query: ResolvedQuery, look: Callable[[Connection], Probe]) -> Probe:
-        """Return the probe that `look` makes over a connection, or one with the connection's error.
+    def probe(self, query: ResolvedQuery, check: Callable[[Connection], Probe]) -> Probe:
+        """Return the probe that `check` makes over a connection, or one with the connection's error.
 
         Never raises for errors of the server.
         """
         try:
-            with reached(query) as info:
-                failed = self._failures.get(fingerprint({"conninfo": info}), lambda: _knock(info, query))
+            with open_conninfo(query) as info:
+                failed = self._failures.get(
+                    fingerprint({"conninfo": info}), lambda: _try_connect(info, query)
+                )
                 if failed is not None:
                     return Probe(diagnostics=(connect_problem(query, failed),))
-                seconds = patience(query)
-                return with_time_limit(lambda: _connected(info, look, seconds), seconds)
+                seconds = probe_timeout_s(query)
+                return with_time_limit(lambda: _connected(info, check, seconds), seconds)
         except MzplanError as problem:  # from the tunnel
             return Probe(diagnostics=problem.diagnostics)
         except (psycopg.Error, TimeoutError, OSError) as problem:
-            return Probe(diagnostics=(self._explained(query, problem),))
+            return Probe(diagnostics=(self._explain(query, problem),))
 
 
-def _connected(info: str, look: Callable[[Connection], Probe], seconds: float) -> Probe:
+def _connected(info: str, check: Callable[[Connection], Probe], seconds: float) -> Probe:
     """Probe within `seconds`, after which the caller no longer waits."""
     with connect(info, PROBE_TIMEOUT_S, seconds) as connection:
-        return look(connection)
+        return check(connection)
 
 
 class Check:
@@ -86,7 +88,7 @@ class Check:
     def _rows(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         return self._connection.execute(statement.encode(), values).fetchall()
 
-    def _may(self, statement: str, *values: Any) -> bool:
+    def _is_granted(self, statement: str, *values: Any) -> bool:
         """Return whether the server grants the privilege in a SQL expression."""
         return bool(self._row(f"SELECT {statement}", values)[0])
 

@@ -10,7 +10,7 @@ from mzplan.connectors.network.tunnels import ROLE, tunnel_problem
 from mzplan.connectors.postgres.types import shown
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, ProblemKind, Severity
 
-_ENDS = "57P"  # prefix of SQLSTATEs for a server or session that is shutting down or starting up
+_SHUTDOWN_STATES = "57P"  # prefix of SQLSTATEs for a server or session that is shutting down or starting up
 
 
 def route(connection: ResolvedConnection) -> str:
@@ -111,7 +111,9 @@ def is_lost(problem: BaseException) -> bool:
     import psycopg  # only after a driver's error: planning from files doesn't need it
 
     state = state_of(problem)
-    return isinstance(problem, psycopg.OperationalError) and (state is None or state.startswith(_ENDS))
+    return isinstance(problem, psycopg.OperationalError) and (
+        state is None or state.startswith(_SHUTDOWN_STATES)
+    )
 
 
 def reason(query: ResolvedQuery, problem: BaseException) -> str:

@@ -174,7 +174,7 @@ def fit(spark_type: str, target: TargetColumn) -> Fit:
     return _fit(spark_type, target.type, target.category, target.typmod)
 
 
-def altered(spark_type: str, target: TargetColumn) -> tuple[str, bool]:
+def altered_type(spark_type: str, target: TargetColumn) -> tuple[str, bool]:
     """Return the type with which a column also accepts a Spark type, and whether it only widens.
 
     Widening preserves all existing values.
@@ -201,7 +201,7 @@ def _digits(type_: str, size: tuple[int, int] | None) -> tuple[int, int] | None:
     return (precision - scale, max(scale, 0)) if precision else None
 
 
-def why_not(spark_type: str, target: TargetColumn) -> str:
+def describe_misfit(spark_type: str, target: TargetColumn) -> str:
     """Return why the column doesn't fit, for people."""
     unsized = replace(target, typmod=-1)
     if fit(spark_type, unsized) == "no":

@@ -21,7 +21,7 @@ from mzplan.connectors.api.queries import resolve_connection
 from mzplan.connectors.checks import check_connection, check_description
 from mzplan.connectors.network import ssh, tunnels
 from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError
-from mzplan.connectors.postgres.client import conninfo, elsewhere_of
+from mzplan.connectors.postgres.client import conninfo, remote_options_of
 from mzplan.connectors.postgres.sink.output import Target
 from mzplan.connectors.postgres.sink.tasks import staging_task
 from mzplan.model.address import Address
@@ -339,9 +339,13 @@ def test_a_task_on_another_machine_opens_the_tunnel_itself(
     secrets = Secrets(str(tmp_path), {"KEY": PRIVATE, "PG": postgres.password})
     connection = resolve_connection(behind(bastion(door), postgres, name), secrets)
     info = conninfo(connection, ".", through=1)
-    elsewhere = elsewhere_of(connection, ".")
+    elsewhere = remote_options_of(connection, ".")
     target = Target(
-        conninfo=info, table=("public", "o"), columns=("id",), secret=postgres.password, elsewhere=elsewhere
+        conninfo=info,
+        table=("public", "o"),
+        columns=("id",),
+        secret=postgres.password,
+        remote_options=elsewhere,
     )
     task = staging_task(target, 0, None, None, "warn")
     batch = pa.RecordBatch.from_pydict({"id": [1, 2], HASH: pa.array([5, 6], pa.int64())})

@@ -29,13 +29,13 @@ from mzplan.connectors.postgres.types import (
     TargetColumn,
     copies_straight,
     created_type,
+    describe_misfit,
     fit,
     literal,
     shown,
     split_name,
     staged_as_json,
     staged_type,
-    why_not,
 )
 from mzplan.endpoints.interface import Written
 from mzplan.model.address import Address
@@ -125,7 +125,7 @@ def test_what_fits(spark: str, target: TargetColumn, expected: str) -> None:
     assert fit(spark, target) == expected
     if expected == "no":
         rounds = target.typmod >= 0
-        assert why_not(spark, target) == f"{'would round' if rounds else 'does not take'} {spark}"
+        assert describe_misfit(spark, target) == f"{'would round' if rounds else 'does not take'} {spark}"
 
 
 @pytest.mark.parametrize(
@@ -441,7 +441,7 @@ def test_a_batch_that_is_denied_asks_for_what_is_missing(
     monkeypatch.setattr(sink_connector, "find_target", lambda connection, query: None)
     monkeypatch.setattr(sink_connector.PrivilegeCheck, "problem", lambda check, *given: lacks)
     run: Any = SimpleNamespace(query=query, epoch=1, outputs=(), interrupt=lambda hang_up: None)
-    told = sink_connector._Batches(run).explained(problem)
+    told = sink_connector._Batches(run).explain(problem)
     assert isinstance(told, MzplanError)
     (found,) = told.diagnostics
     assert found == lacks if answers else "permission denied for schema mzplan." in found.detail

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from adbc_driver_manager import AdbcStatusCode, IntegrityError
 
-from mzplan.connectors.postgres.sink import reading, tasks
+from mzplan.connectors.postgres.sink import query_reader, tasks
 
 PRIMARY, DETAIL, CONTEXT = "PG_DIAG_MESSAGE_PRIMARY", "PG_DIAG_MESSAGE_DETAIL", "PG_DIAG_CONTEXT"
 
@@ -50,7 +50,9 @@ def test_large_rows_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
     copy = connection.__enter__().cursor().__enter__().copy().__enter__()
     copy.rows.return_value = iter([("x" * 40, None)] * 5)
     monkeypatch.setattr(psycopg, "connect", lambda conninfo: connection)
-    monkeypatch.setattr(reading, "_BYTES", 100)
-    read = reading.reading("", "", ["SELECT"], 2, SimpleNamespace(add=lambda count: None), None)
+    monkeypatch.setattr(query_reader, "_BYTES", 100)
+    read = query_reader.make_query_reader(
+        "", "", ["SELECT"], 2, SimpleNamespace(add=lambda count: None), None
+    )
     batches = read([pa.RecordBatch.from_arrays([pa.array([0])], names=["id"])])
     assert [batch.num_rows for batch in batches] == [3, 2]

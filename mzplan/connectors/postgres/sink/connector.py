@@ -31,16 +31,15 @@ from mzplan.connectors.frames.changes import EXISTS
 from mzplan.connectors.frames.merges import writing_as
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import in_one_task
-from mzplan.connectors.postgres.client import connect, elsewhere_of, hang_up, reached
-from mzplan.connectors.postgres.elsewhere import Elsewhere
-from mzplan.connectors.postgres.identity import record_target, take_target
+from mzplan.connectors.postgres.client import connect, hang_up, open_conninfo, remote_options_of
+from mzplan.connectors.postgres.identity import check_database, record_target
 from mzplan.connectors.postgres.probe import ServerProbe
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, route, state_of
+from mzplan.connectors.postgres.remote_options import RemoteOptions
 from mzplan.connectors.postgres.sink.content import PostgresContent
 from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.ledger import shape_of
-from mzplan.connectors.postgres.sink.making import find_target, make, mended
-from mzplan.connectors.postgres.sink.nul import is_of_nul, nul_columns
+from mzplan.connectors.postgres.sink.nul import is_nul_error, nul_columns
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
 from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
 from mzplan.connectors.postgres.sink.recorded_steps import PostgresRecorded
@@ -48,13 +47,14 @@ from mzplan.connectors.postgres.sink.removal import forget
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
 from mzplan.connectors.postgres.sink.staging import (
     Move,
-    goes_straight,
+    can_copy_straight,
     position_of,
     staged_columns,
     staging_shape,
 )
-from mzplan.connectors.postgres.sink.target_probe import check_table, failed, look_at
-from mzplan.connectors.postgres.sink.tasks import REPORT, run_here, staging_task, straight_task
+from mzplan.connectors.postgres.sink.target_probe import check_table, explain, probe_target
+from mzplan.connectors.postgres.sink.target_table import create_missing, describe_fix, find_target
+from mzplan.connectors.postgres.sink.tasks import REPORT, run_on_driver, staging_task, straight_task
 from mzplan.connectors.postgres.sink.writer import Writer, writer_of
 from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import quoted
@@ -93,14 +93,14 @@ _NUL = Problem(
     at=", table {table}",
 )
 _TOO_NARROW = replace(_REFUSED, fix="{fix}")
-_NOT_MADE = Problem(
+_NOT_CREATED = Problem(
     "MZ059",
     "{address} could not make what its table lacks",
     "{why}. Nothing was changed.",
     "remove the cause, and the runner tries again; or create it by hand: mzplan ddl {address}.",
     at=", table {table}",
 )
-_KEPT = Problem(
+_NOT_FORGOTTEN = Problem(
     "MZ059",
     "{address} could not be forgotten in PostgreSQL",
     "{why}. Its rows stay in mzplan's own tables, where they disturb nobody.",
@@ -120,19 +120,19 @@ class PostgresSink(SinkConnector):
     needs_cleanup = True
 
     def __init__(self) -> None:
-        self._servers = ServerProbe(failed)
+        self._servers = ServerProbe(explain)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Connect, and check the table, its columns, privileges and (for upsert) its unique index."""
-        return self._servers.look(query, lambda connection: look_at(connection, query, outputs))
+        return self._servers.probe(query, lambda connection: probe_target(connection, query, outputs))
 
     def prepare(self, query: ResolvedQuery, outputs: Sequence[Output]) -> None:
         """Create the table or its missing columns, if the sink sets `create`. Raises MzplanError MZ059."""
         try:
-            with reached(query) as info, connect(info, statement_timeout_s=30) as connection:
-                statements = make(connection, query, outputs)
+            with open_conninfo(query) as info, connect(info, statement_timeout_s=30) as connection:
+                statements = create_missing(connection, query, outputs)
         except psycopg.Error as problem:
-            raise _NOT_MADE.error(query, why=reason(query, problem), table=query.body["table"]) from None
+            raise _NOT_CREATED.error(query, why=reason(query, problem), table=query.body["table"]) from None
         if statements:
             log.info("%s: %s", query.address, " ".join(" ".join(statements).split()))
 
@@ -153,11 +153,11 @@ class PostgresSink(SinkConnector):
         Raises MzplanError.
         """
         try:
-            with reached(query) as info, connect(info, statement_timeout_s=30) as connection:
+            with open_conninfo(query) as info, connect(info, statement_timeout_s=30) as connection:
                 forget(connection, query)
         except psycopg.Error as problem:
             schema, id_ = quoted(query.body["staging_schema"]), query.description.id
-            raise _KEPT.error(query, why=reason(query, problem), schema=schema, id=id_) from None
+            raise _NOT_FORGOTTEN.error(query, why=reason(query, problem), schema=schema, id=id_) from None
 
     def put_again(self, rows: DataFrame, run: SinkRun, name: str) -> None:
         """Write rows again in one transaction, without recording a step. Existing records of steps stay.
@@ -170,7 +170,7 @@ class PostgresSink(SinkConnector):
             with writing_as(rows.sparkSession, run.checkpoint.log.query_id() or ""):
                 batches.write_again(rows)
         except Exception as problem:
-            raise batches.explained(problem) from None
+            raise batches.explain(problem) from None
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         batches = _Batches(run)
@@ -179,7 +179,7 @@ class PostgresSink(SinkConnector):
             try:
                 batches.write(batch, step)
             except BaseException as problem:
-                run.fail(batches.explained(problem))
+                run.fail(batches.explain(problem))
                 raise
 
         if run.query.body["mode"] != "upsert":
@@ -212,7 +212,7 @@ class _Batches:
 
     def write(self, batch: DataFrame, step: int) -> None:
         """Write all of a micro-batch and its step, or nothing."""
-        with reached(self._query, self._writer.application) as info, connect(info) as connection:
+        with open_conninfo(self._query, self._writer.application) as info, connect(info) as connection:
             self._connection, self._conninfo = connection, info
             prepared = self._prepared or self._prepare(connection, batch, step)
             self._prepared = prepared
@@ -222,7 +222,7 @@ class _Batches:
                 prepared = self._prepared = self._prepare(connection, batch, step)
                 writer = prepared.writer
             last = writer.lock(connection, for_update=False)
-            if not writer.expect(last, step) and writer.written(connection, step, last) is None:
+            if not writer.is_due(last, step) and writer.written(connection, step, last) is None:
                 self._run.warn(unknown_step(self._run, step, last))
                 return
             rows = batch.withColumn(HASH, row_hash(batch.drop(POSITION)))
@@ -233,7 +233,7 @@ class _Batches:
                 else:
                     self._write_staged(connection, prepared, rows, step)
             except Exception as problem:
-                if is_of_nul(problem):
+                if is_nul_error(problem):
                     self._refuse_nul(batch, prepared)
                 raise
             failpoint(Failpoint.SINK_WRITTEN)
@@ -243,7 +243,7 @@ class _Batches:
 
     def write_again(self, rows: DataFrame) -> None:
         """Write rows of steps that are already written."""
-        with reached(self._query, self._writer.application) as info, connect(info) as connection:
+        with open_conninfo(self._query, self._writer.application) as info, connect(info) as connection:
             self._connection, self._conninfo = connection, info
             next_ = self._run.checkpoint.log.committed() + 1
             prepared = self._prepare(connection, rows, next_, straight=False)
@@ -260,17 +260,17 @@ class _Batches:
                 if not move.move(connection, attempts):
                     raise _EMPTIED.error(self._query, stage=writer.stage_sql)
 
-    def explained(self, problem: BaseException) -> BaseException:
+    def explain(self, problem: BaseException) -> BaseException:
         """Return the problem as an error for people, if it comes from the server or a task."""
         if isinstance(problem, MzplanError):
             return problem
         if is_lost(problem):
             return MzplanError(connect_problem(self._query, problem))
         if isinstance(problem, psycopg.errors.InsufficientPrivilege):
-            return self._denied(problem)
+            return self._denied_error(problem)
         if isinstance(problem, psycopg.Error):
             is_value = (state_of(problem) or "").startswith(_DATA_EXCEPTION)
-            return self._refused(reason(self._query, problem), is_value=is_value)
+            return self._refused_error(reason(self._query, problem), is_value=is_value)
         _, marked, text = str(problem).partition("mzplan[COPY]: ")
         if not marked:
             return problem
@@ -278,8 +278,8 @@ class _Batches:
         if any(sign in str(why) for sign in ("connect", "terminat", "closed the connection")):
             return MzplanError(connect_problem(self._query, why))
         if "permission denied" in str(why):
-            return self._denied(why)
-        return self._refused(reason(self._query, why), is_value=" (column " in text)
+            return self._denied_error(why)
+        return self._refused_error(reason(self._query, why), is_value=" (column " in text)
 
     def _refuse_nul(self, batch: DataFrame, prepared: _Prepared) -> None:
         """Raise MzplanError MZ059 that names the first row of a batch with U+0000, if there is one."""
@@ -291,7 +291,7 @@ class _Batches:
             table = self._query.body["table"]
             raise _NUL.error(self._query, row=row, columns=", ".join(names), select=select, table=table)
 
-    def _denied(self, problem: Exception) -> MzplanError:
+    def _denied_error(self, problem: Exception) -> MzplanError:
         """Return an error with all missing privileges and the statements that grant them.
 
         The check is repeated, because others may have created objects since the probe. If no privilege is
@@ -300,16 +300,16 @@ class _Batches:
         query = self._query
         with (
             suppress(psycopg.Error, MzplanError, OSError),
-            reached(query) as info,
+            open_conninfo(query) as info,
             connect(info, statement_timeout_s=30) as connection,
         ):
             table = find_target(connection, query)
             check = PrivilegeCheck(connection, query)
-            if (lacks := check.problem(table, self._run.outputs, key_of(query))) is not None:
-                return MzplanError(lacks)
+            if (missing := check.problem(table, self._run.outputs, key_of(query))) is not None:
+                return MzplanError(missing)
         return _DENIED.error(query, why=reason(query, problem), table=query.body["table"])
 
-    def _refused(self, why: str, *, is_value: bool = False) -> MzplanError:
+    def _refused_error(self, why: str, *, is_value: bool = False) -> MzplanError:
         """Return MZ059. With `is_value`, a value doesn't fit; PostgreSQL doesn't always name its column."""
         problem, fix = _REFUSED, ""
         if is_value and self._prepared is not None:
@@ -317,12 +317,12 @@ class _Batches:
             written = list(zip(self._run.outputs, targets, strict=True))
             suspects = [pair for pair in written if pair[1].shown in why or f"(column {pair[1].name})" in why]
             if suspects:
-                told = (
+                mismatches = (
                     f"its column {target.name} is {target.shown}, and the sink writes {output.type}"
                     for output, target in suspects
                 )
-                why = f"{why}; {'; '.join(told)}"
-                problem, fix = _TOO_NARROW, mended(table, [output for output, _ in suspects], {})
+                why = f"{why}; {'; '.join(mismatches)}"
+                problem, fix = _TOO_NARROW, describe_fix(table, [output for output, _ in suspects], {})
         return problem.error(self._query, why=why, fix=fix, table=self._query.body["table"])
 
     def _hang_up(self) -> None:
@@ -343,10 +343,10 @@ class _Batches:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         writer = replace(self._writer, query_id=query_id or "")
         move = self._plan_move(writer, table, batch)
-        straight = straight and goes_straight(table, run.outputs, move.targets, move.keys)
+        straight = straight and can_copy_straight(table, run.outputs, move.targets, move.keys)
         shape = None if straight else staging_shape(run.outputs, move.targets, move.position)
-        goes_on = step if take_target(connection, self._query) else None
-        writer.register(connection, shape, table if empties_target(self._query) else None, goes_on)
+        resume_step = step if check_database(connection, self._query) else None
+        writer.register(connection, shape, table if empties_target(self._query) else None, resume_step)
         record_target(connection, run.checkpoint)
         return _Prepared(writer=writer, move=move, straight=straight, shape=shape_before)
 
@@ -360,7 +360,7 @@ class _Batches:
             targets=tuple(target for target in targets if target is not None),
             keys=tuple(key for key in key_columns if key is not None),
             position=position_of(batch) if keys else (),
-            there=EXISTS if CHANGE in batch.columns else None,
+            exists_field=EXISTS if CHANGE in batch.columns else None,
         )
 
     # ── straight into the table
@@ -390,7 +390,7 @@ class _Batches:
             return
         if report["outcome"] == "fenced":
             prepared.writer.lock(connection, for_update=False)
-            raise self._refused(report["detail"])
+            raise self._refused_error(report["detail"])
         self._report([report])
 
     def _report(self, reports: Sequence[Mapping[str, Any]]) -> None:
@@ -406,7 +406,7 @@ class _Batches:
             table=table,
             columns=tuple(columns),
             secret=self._query.link.body.get("password"),
-            elsewhere=self._elsewhere(rows),
+            remote_options=self._remote_options(rows),
         )
 
     # ── through staging
@@ -427,9 +427,9 @@ class _Batches:
         rows_of = staged.coalesce(1) if output.repeats else staged
         reports = [row.asDict() for row in rows_of.mapInArrow(task, REPORT).collect()]
         if output.repeats and not reports:
-            reports = [run_here(task)]
+            reports = [run_on_driver(task)]
         self._report(reports)
-        output.staged(
+        output.record_parts(
             (
                 report["attempt"],
                 report["staged"],
@@ -442,13 +442,13 @@ class _Batches:
         except EmptiedError:
             raise _EMPTIED.error(self._query, stage=writer.stage_sql) from None
         except FencedError as problem:
-            raise self._refused(str(problem)) from None
+            raise self._refused_error(str(problem)) from None
 
-    def _elsewhere(self, rows: DataFrame) -> Elsewhere | None:
+    def _remote_options(self, rows: DataFrame) -> RemoteOptions | None:
         """Return the options for tasks on other machines. Local tasks use this process's tunnel and files."""
         if str(rows.sparkSession.sparkContext.master).startswith("local"):
             return None
-        return elsewhere_of(self._query.link, self._query.directory)
+        return remote_options_of(self._query.link, self._query.directory)
 
 
 def _shape(connection: Connection, table: Table) -> str:

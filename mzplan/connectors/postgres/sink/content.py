@@ -13,13 +13,13 @@ from mzplan.connectors.api.targets import PLACE, Content, incomparable
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted as spark_quoted
 from mzplan.connectors.postgres import identity
-from mzplan.connectors.postgres.client import connect, reached
+from mzplan.connectors.postgres.client import connect, open_conninfo
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason
-from mzplan.connectors.postgres.sink.comparable import Form, form_of, found, selected, written
+from mzplan.connectors.postgres.sink.comparison import Form, form_of, sink_value, sql_text, table_value
 from mzplan.connectors.postgres.sink.definition import key_of
-from mzplan.connectors.postgres.sink.making import find_target
-from mzplan.connectors.postgres.sink.reading import reading
+from mzplan.connectors.postgres.sink.query_reader import make_query_reader
 from mzplan.connectors.postgres.sink.target_probe import check_table
+from mzplan.connectors.postgres.sink.target_table import find_target
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.connectors.postgres.types import TargetColumn, quoted
 from mzplan.model.diagnostics import MzplanError
@@ -62,18 +62,18 @@ class PostgresContent(Content):
         self._counter: Any = None
         with contextlib.ExitStack() as opened:
             try:
-                self._info = opened.enter_context(reached(query, "mzplan verify"))
+                self._info = opened.enter_context(open_conninfo(query, "mzplan verify"))
                 connection = opened.enter_context(connect(self._info))
                 self._open(connection, outputs)
             except psycopg.Error as problem:
-                raise self._explained(problem) from None
+                raise self._explain(problem) from None
             self._opened = opened.pop_all()
 
     def _open(self, connection: Connection, outputs: Sequence[Output]) -> None:
         query = self._query
         connection.execute("SET idle_in_transaction_session_timeout = 0")
         connection.execute(_BEGIN)
-        self._snapshot = _one(connection, "SELECT pg_export_snapshot()")
+        self._snapshot = _fetch_value(connection, "SELECT pg_export_snapshot()")
         table = find_target(connection, query)
         errors = [
             diagnostic for diagnostic in check_table(query, table, outputs) if diagnostic.severity == "error"
@@ -91,13 +91,15 @@ class PostgresContent(Content):
                 self._columns[output.name] = target, form, output.type or "STRING"
             elif target is not None:
                 unseen.append(f"{target.name} ({target.shown})")
-        if lost := [key for key in self.keys if key.lower() not in {n.lower() for n in self._columns}]:
-            raise incomparable(query, f"Its key {', '.join(lost)} has a type that can't be compared.")
+        if missing_keys := [
+            key for key in self.keys if key.lower() not in {n.lower() for n in self._columns}
+        ]:
+            raise incomparable(query, f"Its key {', '.join(missing_keys)} has a type that can't be compared.")
         self.unseen = [f"columns of these types: {', '.join(unseen)}"] if unseen else []
         self._queries = self._ranges(connection)
 
     def _last_step(self, connection: Connection) -> int:
-        steps = identity.written(connection, self._query)
+        steps = identity.written_steps(connection, self._query)
         if steps is None:
             raise incomparable(
                 self._query,
@@ -109,11 +111,13 @@ class PostgresContent(Content):
     def _ranges(self, connection: Connection) -> list[str]:
         """Return the statements that together read the table."""
         table, columns = self._table, self._columns.values()
-        values = ", ".join(selected(quoted(target.name), target, form) for target, form, _ in columns)
+        values = ", ".join(sql_text(quoted(target.name), target, form) for target, form, _ in columns)
         pages = int(
-            _one(connection, f"SELECT pg_relation_size({table.oid}) / current_setting('block_size')::int")
+            _fetch_value(
+                connection, f"SELECT pg_relation_size({table.oid}) / current_setting('block_size')::int"
+            )
         )
-        kind = _one(connection, f"SELECT relkind::text FROM pg_class WHERE oid = {table.oid}")
+        kind = _fetch_value(connection, f"SELECT relkind::text FROM pg_class WHERE oid = {table.oid}")
         place = "ctid::text" if kind in ("r", "p") else "NULL"
         whole = f"SELECT {values}, {place} FROM {table.sql}"
         if kind != "r" or connection.info.server_version < _RANGES_FROM:
@@ -130,10 +134,10 @@ class PostgresContent(Content):
     def rows(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql import functions as f
 
-        ship(reading.__module__)
+        ship(make_query_reader.__module__)
         count = len(self._columns) + 1
         self._counter = spark.sparkContext.accumulator(0)
-        read = reading(
+        read = make_query_reader(
             self._info,
             _TASK_SESSION.format(snapshot=self._snapshot),
             self._queries,
@@ -144,7 +148,7 @@ class PostgresContent(Content):
         ranges = spark.range(0, len(self._queries), 1, len(self._queries))
         texts = ranges.mapInArrow(read, ", ".join(f"c{i} STRING" for i in range(count)))
         values = [
-            found(f.col(f"c{i}"), form).alias(name)
+            table_value(f.col(f"c{i}"), form).alias(name)
             for i, (name, (_, form, _)) in enumerate(self._columns.items())
         ]
         return texts.select(*values, f.col(f"c{count - 1}").alias(PLACE))
@@ -155,9 +159,11 @@ class PostgresContent(Content):
         names = {name.lower(): name for name in rows.columns}
         values = []
         for name, (target, form, type_) in self._columns.items():
-            own = names.get(name.lower())
-            value = f.col(spark_quoted(own)) if own is not None else f.lit(None).cast("string")
-            values.append(written(value, type_, target, form).alias(name))
+            output_name = names.get(name.lower())
+            value = (
+                f.col(spark_quoted(output_name)) if output_name is not None else f.lit(None).cast("string")
+            )
+            values.append(sink_value(value, type_, target, form).alias(name))
         return rows.select(*values, POSITION)
 
     def rows_read(self) -> int:
@@ -166,7 +172,7 @@ class PostgresContent(Content):
     def close(self) -> None:
         self._opened.close()
 
-    def _explained(self, problem: psycopg.Error) -> MzplanError:
+    def _explain(self, problem: psycopg.Error) -> MzplanError:
         if is_lost(problem):
             return MzplanError(connect_problem(self._query, problem))
         return _UNREADABLE.error(
@@ -174,7 +180,7 @@ class PostgresContent(Content):
         )
 
 
-def _one(connection: Connection, query: str) -> Any:
+def _fetch_value(connection: Connection, query: str) -> Any:
     row = connection.execute(query.encode()).fetchone()
     assert row is not None
     return row[0]

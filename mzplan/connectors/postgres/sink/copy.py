@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.postgres.elsewhere import Elsewhere
+from mzplan.connectors.postgres.remote_options import RemoteOptions
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
@@ -26,14 +26,14 @@ SESSION = (
     "FROM current_setting('synchronous_commit') AS s"
 )
 # Maximum number of batches that wait while another batch is encoded and sent.
-_AHEAD = 4
-_LOOK_S = 0.2
+_MAX_WAITING = 4
+_POLL_S = 0.2
 
 
 class Session:
     """A connection for statements, with transactions unless `autocommit` is set.
 
-    `elsewhere`: options to use if this isn't the machine for which `conninfo` was made.
+    `remote_options`: options to use if this isn't the machine for which `conninfo` was made.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class Session:
         conninfo: str,
         *,
         autocommit: bool,
-        elsewhere: Elsewhere | None = None,
+        remote_options: RemoteOptions | None = None,
     ):
         import adbc_driver_manager as adbc
         import adbc_driver_postgresql
 
         self._adbc = adbc
         with contextlib.ExitStack() as opened:
-            if elsewhere is not None:
+            if remote_options is not None:
                 # If an option is given twice, libpq uses the last value.
-                conninfo = f"{conninfo} {opened.enter_context(elsewhere.options())}"
+                conninfo = f"{conninfo} {opened.enter_context(remote_options.options())}"
             database = opened.enter_context(adbc_driver_postgresql.connect(conninfo))
             self.connection = opened.enter_context(adbc.AdbcConnection(database))
             self.execute(SESSION)  # before the first transaction, so that it has these settings
@@ -90,7 +90,7 @@ class Copy:
         self._session = session
         self._table = table
         self._schema = schema
-        self._waiting: queue.Queue[RecordBatch | BaseException | None] = queue.Queue(_AHEAD)
+        self._waiting: queue.Queue[RecordBatch | BaseException | None] = queue.Queue(_MAX_WAITING)
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="mzplan-copy", daemon=True)
         self._thread.start()
@@ -111,7 +111,7 @@ class Copy:
         """End the COPY, without regard to its rows."""
         while self._thread.is_alive():
             try:
-                self._waiting.put(CancelledError("the step was given up"), timeout=_LOOK_S)
+                self._waiting.put(CancelledError("the step was given up"), timeout=_POLL_S)
             except queue.Full:
                 continue
             self._thread.join()
@@ -120,7 +120,7 @@ class Copy:
         while True:
             self._check()
             try:
-                return self._waiting.put(batch, timeout=_LOOK_S)
+                return self._waiting.put(batch, timeout=_POLL_S)
             except queue.Full:
                 continue
 

@@ -69,12 +69,12 @@ def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
             address=query.address,
         )
     role, staging = role_of(query.link.body), query.body["staging_schema"]
-    given, name = split_name(query.body["table"])
-    schema = given or PUBLIC
-    table, granted = table_sql(schema, name), table_privileges(query)
+    schema_in_name, name = split_name(query.body["table"])
+    schema = schema_in_name or PUBLIC
+    table, privileges = table_sql(schema, name), table_privileges(query)
     # A later `--replace` may empty the table.
     if query.keys or query.body.get("on_replace") == "truncate":
-        granted.append("DELETE")
+        privileges.append("DELETE")
     statements = [] if schema == PUBLIC else [f"CREATE SCHEMA IF NOT EXISTS {shown(schema)};"]
     if query.body["create"]:
         # The role must create the table itself, because only an owner can add columns.
@@ -83,7 +83,7 @@ def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
         statements += [
             f"CREATE TABLE IF NOT EXISTS {table} {columns_sql(query, outputs)};",
             grant_on_schema("USAGE", schema, role),
-            grant(", ".join(granted), table, role),
+            grant(", ".join(privileges), table, role),
         ]
     statements += [
         f"CREATE SCHEMA IF NOT EXISTS {shown(staging)};",

@@ -40,7 +40,7 @@ class Ledger:
 
     def last(self) -> str:
         """Return the query for the last written step. It has no row if another run writes."""
-        return f"SELECT w.step FROM {self.writers} AS w WHERE {self._ours}"
+        return f"SELECT w.step FROM {self.writers} AS w WHERE {self._own_row}"
 
     def written(self, step: Step) -> str:
         """Return the query for a step's row count and content hash. It has no row if the step isn't
@@ -71,7 +71,7 @@ class Ledger:
             length = f" AND EXISTS ({known})"
         return (
             f"UPDATE {self.writers} AS w SET step = {step}, updated_at = now() "
-            f"WHERE {self._ours} AND w.step = {after}{length}"
+            f"WHERE {self._own_row} AND w.step = {after}{length}"
         )
 
     def note(self, step: Step, note: Written, sources: tuple[int, int] | None) -> str:
@@ -90,12 +90,12 @@ class Ledger:
     def expire(self, step: Step) -> str:
         """Return the statement that deletes the records of earlier steps, but never of the last step."""
         return (
-            f"DELETE FROM {self.steps} AS s USING {self.writers} AS w WHERE {self._ours} "
+            f"DELETE FROM {self.steps} AS s USING {self.writers} AS w WHERE {self._own_row} "
             f"AND s.sink = w.sink AND s.generation = w.generation AND s.step < least({step}, w.step)"
         )
 
     @property
-    def _ours(self) -> str:
+    def _own_row(self) -> str:
         return (
             f"w.sink = {literal(self.sink)} AND w.generation = {self.generation} AND w.epoch = {self.epoch} "
             f"AND w.query_id = {literal(self.query_id)} AND NOT EXISTS (SELECT 1 FROM {self.writers} n "

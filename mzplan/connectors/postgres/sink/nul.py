@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SIGNS = ('for encoding "UTF8": 0x00', "unsupported Unicode escape sequence", "\\u0000 cannot be converted")
 
 
-def is_of_nul(problem: BaseException) -> bool:
+def is_nul_error(problem: BaseException) -> bool:
     """Return whether PostgreSQL refused rows because of U+0000."""
     return any(sign in str(problem) for sign in _SIGNS)
 
@@ -30,21 +30,27 @@ def nul_columns(batch: DataFrame, written: Sequence[tuple[Output, TargetColumn]]
 
     The origin is "" if the batch doesn't record it.
     """
-    has = {}
+    conditions = {}
     for output, target in written:
         if "STRING" not in (output.type or "") and "CHAR" not in (output.type or ""):
             continue
         column = f.col(quoted(output.name))
         is_nested = "<" in (output.type or "")
-        bad = f.contains(f.to_json(f.struct(column)), f.lit("\\u0000"))
+        contains_nul = f.contains(f.to_json(f.struct(column)), f.lit("\\u0000"))
         if not is_nested:
-            bad = f.contains(column, f.lit("\0"))
+            contains_nul = f.contains(column, f.lit("\0"))
             if target.type in ("json", "jsonb"):
-                bad = bad | f.contains(column, f.lit("\\u0000"))
-        has[output.name] = f.coalesce(bad, f.lit(False))
-    if not has:
+                contains_nul = contains_nul | f.contains(column, f.lit("\\u0000"))
+        conditions[output.name] = f.coalesce(contains_nul, f.lit(False))
+    if not conditions:
         return [], ""
     place = f.to_json(POSITION) if POSITION in batch.columns else f.lit("")
-    names = f.array_compact(f.array(*(f.when(bad, f.lit(name)) for name, bad in has.items())))
-    row = batch.where(reduce(or_, has.values())).select(names.alias("names"), place.alias("place")).first()
+    names = f.array_compact(
+        f.array(*(f.when(contains_nul, f.lit(name)) for name, contains_nul in conditions.items()))
+    )
+    row = (
+        batch.where(reduce(or_, conditions.values()))
+        .select(names.alias("names"), place.alias("place"))
+        .first()
+    )
     return (list(row["names"]), str(row["place"])) if row is not None else ([], "")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.postgres.elsewhere import Elsewhere
+from mzplan.connectors.postgres.remote_options import RemoteOptions
 from mzplan.connectors.postgres.sink.copy import Copy, Session
 from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.endpoints.interface import Step, StepError, Written, checked_step
@@ -34,7 +34,7 @@ class Target:
     `conninfo`: contains the password; never show it.
     `table`: schema and name.
     `columns`: the table's columns, in the order of a batch, which has HASH as an additional last column.
-    `elsewhere`: see Session.
+    `remote_options`: see Session.
     `shape`: a query and its expected result after the COPY, whose lock keeps the table from being altered.
     """
 
@@ -42,11 +42,11 @@ class Target:
     table: tuple[str, str]
     columns: tuple[str, ...]
     secret: str | None = None
-    elsewhere: Elsewhere | None = None
+    remote_options: RemoteOptions | None = None
     shape: tuple[str, str] | None = None
 
     def session(self, *, autocommit: bool) -> Session:
-        return Session(self.conninfo, autocommit=autocommit, elsewhere=self.elsewhere)
+        return Session(self.conninfo, autocommit=autocommit, remote_options=self.remote_options)
 
     def __repr__(self) -> str:
         return f"Target({self.table!r})"
@@ -62,7 +62,7 @@ def copy_into(
     return Copy(session, target.table, pa.schema([*before, *named]))
 
 
-def recorded(row: Sequence[Any] | None, step: Step, last: Step) -> Written | None:
+def step_record(row: Sequence[Any] | None, step: Step, last: Step) -> Written | None:
     """Return the ledger's record of a step, or None if there is none.
 
     Raises StepError if the last step's record is missing.
@@ -98,7 +98,7 @@ class PostgresOutput:
         self._replay: StepReplay | None = None
         self._copy: Copy | None = None
         self._last = -1
-        self._before: Written | None = None
+        self._written: Written | None = None
         self.note = Written(rows=0)
 
     def start_step(self, step: Step) -> None:
@@ -109,10 +109,10 @@ class PostgresOutput:
             if self._last is None:
                 raise FencedError("another run of the sink writes")
             known = session.fetch(self._ledger.written(step))
-            self._before = recorded(known[0] if known else None, step, self._last)
+            self._written = step_record(known[0] if known else None, step, self._last)
             self._replay = StepReplay(
                 step,
-                written=self._before,
+                written=self._written,
                 last=self._last if self._last >= 0 else None,
                 compare=self._compare,
                 warn=self.warn,
@@ -123,7 +123,7 @@ class PostgresOutput:
             raise
 
     def push_buffer(self, batch: RecordBatch) -> None:
-        replay, session = self._started()
+        replay, session = self._current_step()
         try:
             fresh = replay.push(batch)
             if fresh.num_rows:
@@ -134,7 +134,7 @@ class PostgresOutput:
             raise
 
     def finish_step(self) -> None:
-        replay, session = self._started()
+        replay, session = self._current_step()
         try:
             if self._copy is not None:
                 self._copy.finish()
@@ -142,10 +142,10 @@ class PostgresOutput:
                 self._check_shape(session)
             failpoint(Failpoint.TASK_SENT)
             note = replay.finish()
-            if note != self._before:
+            if note != self._written:
                 step = replay.step
                 session.fetch(self._ledger.lock())
-                if session.execute(self._ledger.claim(step, self._last, self._before)) != 1:
+                if session.execute(self._ledger.claim(step, self._last, self._written)) != 1:
                     raise FencedError(f"step {step} could not be claimed")
                 session.execute(self._ledger.note(step, note, self.sources))
             failpoint(Failpoint.TASK_NOTED)
@@ -190,7 +190,7 @@ class PostgresOutput:
             self._session.connection.rollback()
         return self._session
 
-    def _started(self) -> tuple[StepReplay, Session]:
+    def _current_step(self) -> tuple[StepReplay, Session]:
         if self._replay is None or self._session is None:
             raise StepError("no step is started")
         return self._replay, self._session

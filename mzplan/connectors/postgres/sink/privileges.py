@@ -12,10 +12,10 @@ from typing import Any
 import psycopg
 
 from mzplan.connectors.api.queries import Output, ResolvedQuery, empties_target
-from mzplan.connectors.postgres.identity import written
+from mzplan.connectors.postgres.identity import written_steps
 from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.sink.definition import table_privileges
-from mzplan.connectors.postgres.sink.staging import goes_straight, staging_shape
+from mzplan.connectors.postgres.sink.staging import can_copy_straight, staging_shape
 from mzplan.connectors.postgres.sink.writer import writer_of
 from mzplan.connectors.postgres.statements import grant, grant_on_database, grant_on_schema, table_sql
 from mzplan.connectors.postgres.tables import Connection, Table
@@ -23,8 +23,11 @@ from mzplan.connectors.postgres.types import TargetColumn, shown, split_name
 from mzplan.model.diagnostics import Diagnostic
 
 # Privileges on mzplan's own tables. Ledger.note updates rows in `steps`.
-_OWN = {"writers": ("SELECT", "INSERT", "UPDATE"), "steps": ("SELECT", "INSERT", "UPDATE", "DELETE")}
-_STAGED = ("SELECT", "INSERT", "DELETE", "TRUNCATE")
+_LEDGER_PRIVILEGES = {
+    "writers": ("SELECT", "INSERT", "UPDATE"),
+    "steps": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+}
+_STAGING_PRIVILEGES = ("SELECT", "INSERT", "DELETE", "TRUNCATE")
 
 _SCHEMA = """
 SELECT current_database(), has_database_privilege(current_database(), 'CREATE'), n.oid IS NOT NULL,
@@ -60,7 +63,7 @@ class PrivilegeCheck(Check):
     def __init__(self, connection: Connection, query: ResolvedQuery):
         super().__init__(connection, query)
         self._staging: str = query.body["staging_schema"]
-        self._lacks: list[str] = []
+        self._missing: list[str] = []
         self._script: list[str] = []
 
     def problem(
@@ -68,103 +71,105 @@ class PrivilegeCheck(Check):
         table: Table | None,
         outputs: Sequence[Output],
         keys: Sequence[str],
-        made: Sequence[str] = (),
+        statements: Sequence[str] = (),
         schema: str | None = None,
     ) -> Diagnostic | None:
         """Return MZ054 with everything that is missing, or None.
 
         `table`: the sink's table, if it exists.
-        `made`: the statements with which the sink creates missing objects.
+        `statements`: the statements with which the sink creates missing objects.
         `schema`: where it creates the table, if the table's name has no schema.
         """
-        if made:
-            self._making(table, made, schema)
+        if statements:
+            self._check_creation(table, statements, schema)
         if table is not None:
-            self._target(table, [c for output in outputs if (c := table.column(output.name))], keys)
-        if self._own_schema():
-            for name, wanted in _OWN.items():
-                self._ledger(name, wanted)
+            self._check_target(table, [c for output in outputs if (c := table.column(output.name))], keys)
+        if self._check_staging_schema():
+            for name, wanted in _LEDGER_PRIVILEGES.items():
+                self._check_ledger_table(name, wanted)
             if table is not None:
-                self._stage(table, outputs, keys)
-        if not self._lacks:
+                self._check_staging_table(table, outputs, keys)
+        if not self._missing:
             return None
         return self._problem(
             "MZ054",
             f"{self._query.address} lacks a privilege in PostgreSQL",
-            f"for user {self._query.link.body['user']}, {'; '.join(self._lacks)}.",
+            f"for user {self._query.link.body['user']}, {'; '.join(self._missing)}.",
             "as its owner or a superuser run:\n" + "\n".join(self._script),
         )
 
-    def _lack(self, what: str, *script: str) -> None:
-        self._lacks.append(what)
+    def _add_missing(self, what: str, *script: str) -> None:
+        self._missing.append(what)
         self._script += script
 
-    def _target(self, table: Table, columns: Sequence[TargetColumn], keys: Sequence[str]) -> None:
+    def _check_target(self, table: Table, columns: Sequence[TargetColumn], keys: Sequence[str]) -> None:
         for schema in dict.fromkeys([table.schema, *(column.type_schema for column in columns)]):
-            if not self._may("has_schema_privilege(%s, 'USAGE')", schema):
-                self._lack(f"USAGE of schema {schema}", grant_on_schema("USAGE", schema, self._role))
+            if not self._is_granted("has_schema_privilege(%s, 'USAGE')", schema):
+                self._add_missing(f"USAGE of schema {schema}", grant_on_schema("USAGE", schema, self._role))
         names = [column.name for column in columns]
         granted = "coalesce(bool_and(has_column_privilege(%s, c, %s)), true) FROM unnest(%s::text[]) AS c"
         wanted = table_privileges(self._query)
-        missing = [privilege for privilege in wanted if not self._may(granted, table.oid, privilege, names)]
+        missing = [
+            privilege for privilege in wanted if not self._is_granted(granted, table.oid, privilege, names)
+        ]
         # Rows that leave the collection are deleted from the table.
-        deletes = bool(self._query.keys) or (empties_target(self._query) and not self._has_begun())
-        if deletes and not self._may("has_table_privilege(%s, 'DELETE')", table.oid):
+        needs_delete = bool(self._query.keys) or (empties_target(self._query) and not self._is_registered())
+        if needs_delete and not self._is_granted("has_table_privilege(%s, 'DELETE')", table.oid):
             missing.append("DELETE")
         if missing:
             privileges, name = ", ".join(missing), table_sql(table.schema, table.name)
-            self._lack(f"{privileges} of table {table.name}", grant(privileges, name, self._role))
+            self._add_missing(f"{privileges} of table {table.name}", grant(privileges, name, self._role))
         for schema, name in self._rows(_SEQUENCES, (table.oid, names)):
             granted = grant("USAGE", f"SEQUENCE {table_sql(schema, name)}", self._role)
-            self._lack(f"USAGE of sequence {name}, a default", granted)
+            self._add_missing(f"USAGE of sequence {name}, a default", granted)
 
-    def _making(self, table: Table | None, made: Sequence[str], schema: str | None) -> None:
+    def _check_creation(self, table: Table | None, statements: Sequence[str], schema: str | None) -> None:
         """Check the privileges for CREATE TABLE (on the schema) or for adding columns (ownership)."""
         if table is not None:
             if not self._row(_OWNS, (table.oid,))[0]:
                 sql = table_sql(table.schema, table.name)
                 owner = f"-- or: ALTER TABLE {sql} OWNER TO {self._role};"
-                self._lack(f"ownership of table {table.name}, to add columns", *made, owner)
+                self._add_missing(f"ownership of table {table.name}, to add columns", *statements, owner)
             return
         name = split_name(self._query.body["table"])[0] or schema or ""
         _, _, exists, may_use = self._row(_SCHEMA, {"schema": name})
         granted = grant_on_schema("USAGE, CREATE", name, self._role)
         if not exists:
-            self._lack(f"schema {name}, which is missing", f"CREATE SCHEMA {shown(name)};", granted)
+            self._add_missing(f"schema {name}, which is missing", f"CREATE SCHEMA {shown(name)};", granted)
         elif not may_use:
-            self._lack(f"USAGE or CREATE of schema {name}", granted)
+            self._add_missing(f"USAGE or CREATE of schema {name}", granted)
 
-    def _has_begun(self) -> bool:
+    def _is_registered(self) -> bool:
         try:
-            return written(self._connection, self._query) is not None
+            return written_steps(self._connection, self._query) is not None
         except psycopg.errors.InsufficientPrivilege:
             return False
 
-    def _own_schema(self) -> bool:
+    def _check_staging_schema(self) -> bool:
         """Check the staging schema's privileges, and return whether the schema exists."""
         schema, role = shown(self._staging), self._role
         database, may_create, exists, may_use = self._row(_SCHEMA, {"schema": self._staging})
         if not exists and not may_create:
-            self._lack(
+            self._add_missing(
                 f"CREATE of the database, for staging schema {self._staging}, which is missing",
                 grant_on_database("CREATE", database, role),
                 f"-- or: CREATE SCHEMA {schema} AUTHORIZATION {role};",
             )
         if exists and not may_use:
             granted = grant_on_schema("USAGE, CREATE", self._staging, role)
-            self._lack(f"USAGE or CREATE of staging schema {self._staging}", granted)
+            self._add_missing(f"USAGE or CREATE of staging schema {self._staging}", granted)
         return bool(exists)
 
-    def _ledger(self, name: str, wanted: Sequence[str]) -> None:
-        row = self._table(name, wanted)
+    def _check_ledger_table(self, name: str, wanted: Sequence[str]) -> None:
+        row = self._find_table(name, wanted)
         if row is None:
             return  # the role will create and own it
         _, _, missing, _ = row
         if missing:
             sql, privileges = self._sql(name), ", ".join(missing)
-            self._lack(f"{privileges} of {sql}", grant(privileges, sql, self._role))
+            self._add_missing(f"{privileges} of {sql}", grant(privileges, sql, self._role))
 
-    def _stage(self, table: Table, outputs: Sequence[Output], keys: Sequence[str]) -> None:
+    def _check_staging_table(self, table: Table, outputs: Sequence[Output], keys: Sequence[str]) -> None:
         """Check an existing staging table, which may belong to the connection's previous user.
 
         Only an owner can recreate it, which is necessary if its columns change.
@@ -172,24 +177,24 @@ class PrivilegeCheck(Check):
         name = writer_of(self._query).stage
         targets = [table.column(output.name) for output in outputs]
         known_targets = [target for target in targets if target is not None]
-        if len(known_targets) < len(outputs) or goes_straight(table, outputs, known_targets, keys):
+        if len(known_targets) < len(outputs) or can_copy_straight(table, outputs, known_targets, keys):
             return
-        row = self._table(name, _STAGED)
+        row = self._find_table(name, _STAGING_PRIVILEGES)
         if row is None:
             return
         is_owner, owner, missing, columns = row
         staged = [(column, type_) for column, type_ in columns if column.startswith("c")]
-        fits = _fits(outputs, staging_shape(outputs, known_targets, ()), staged)
-        if is_owner or (fits and not missing):
+        shape_fits = _shape_fits(outputs, staging_shape(outputs, known_targets, ()), staged)
+        if is_owner or (shape_fits and not missing):
             return
         sql = self._sql(name)
-        self._lack(
+        self._add_missing(
             f"ownership of {sql}, which is {owner}'s",
             f"ALTER TABLE {sql} OWNER TO {self._role};",
-            grant(", ".join(_STAGED), sql, shown(owner)) + "  -- it may still write until then",
+            grant(", ".join(_STAGING_PRIVILEGES), sql, shown(owner)) + "  -- it may still write until then",
         )
 
-    def _table(self, name: str, wanted: Sequence[str]) -> Any:
+    def _find_table(self, name: str, wanted: Sequence[str]) -> Any:
         rows = self._rows(_TABLE, {"schema": self._staging, "name": name, "wanted": list(wanted)})
         return rows[0] if rows else None
 
@@ -197,11 +202,11 @@ class PrivilegeCheck(Check):
         return f"{shown(self._staging)}.{shown(name)}"
 
 
-def _fits(
-    outputs: Sequence[Output], wanted: Sequence[tuple[str, str]], there: Sequence[tuple[str, str]]
+def _shape_fits(
+    outputs: Sequence[Output], wanted: Sequence[tuple[str, str]], existing: Sequence[tuple[str, str]]
 ) -> bool:
     """Return whether the staging table can stay, as far as types are known without Spark."""
-    if len(wanted) != len(there):
+    if len(wanted) != len(existing):
         return False
-    pairs = zip(outputs, wanted, there, strict=True)
+    pairs = zip(outputs, wanted, existing, strict=True)
     return all(output.type is None or expected == actual for output, expected, actual in pairs)

@@ -8,7 +8,7 @@ import psycopg
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.targets import Recorded
-from mzplan.connectors.postgres.client import connect, reached
+from mzplan.connectors.postgres.client import connect, open_conninfo
 from mzplan.connectors.postgres.problems import Problem, connect_problem, reason
 from mzplan.connectors.postgres.sink.writer import writer_of
 from mzplan.endpoints.interface import Step, Written
@@ -32,7 +32,7 @@ class PostgresRecorded(Recorded):
         self._ledger = writer_of(query).ledger
         with contextlib.ExitStack() as opened:
             try:
-                info = opened.enter_context(reached(query))
+                info = opened.enter_context(open_conninfo(query))
                 self._connection = opened.enter_context(connect(info, _SILENCE_S))
             except psycopg.Error as problem:
                 raise MzplanError(connect_problem(query, problem)) from None

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.postgres.sink.output import FencedError, Target, recorded
+from mzplan.connectors.postgres.sink.output import FencedError, Target, step_record
 from mzplan.connectors.postgres.sink.staging import Move
 from mzplan.connectors.postgres.sink.tasks import Part, Task, staging_task
 from mzplan.connectors.postgres.sink.writer import Writer
@@ -31,8 +31,9 @@ class EmptiedError(Exception):
 class StagedOutput:
     """An OutputEndpoint on the driver that moves staged rows.
 
-    Instead of `push_buffer`, a batch's tasks can stage its rows in parallel: each runs `task`, and `staged`
-    takes their reports. A step that was written before has one task, because its rows must come in order.
+    Instead of `push_buffer`, a batch's tasks can stage its rows in parallel: each runs `task`, and
+    `record_parts` takes their reports. A step that was written before has one task, because its rows must
+    come in order.
 
     Raises psycopg.Error and the driver's errors for errors of the server, FencedError, EmptiedError, and
     MzplanError if the ledger says that another run writes.
@@ -55,7 +56,7 @@ class StagedOutput:
         self.sources = sources
         self._step: Step | None = None
         self._last = -1
-        self._before: Written | None = None
+        self._written: Written | None = None
         self._part: Part | None = None
         self._attempts: dict[int, int] = {}
         self._note = Written(rows=0)
@@ -65,20 +66,20 @@ class StagedOutput:
         self.close()
         self._last = self._writer.lock(self._connection, for_update=False)
         row = self._connection.execute(self._writer.ledger.written(step).encode()).fetchone()
-        self._before = recorded(row, step, self._last)
+        self._written = step_record(row, step, self._last)
         # Created here, so that a step that can't be written is refused before its rows come.
         last = self._last if self._last >= 0 else None
-        replay = StepReplay(step, written=self._before, last=last, compare=self._compare, warn=self._warn)
+        replay = StepReplay(step, written=self._written, last=last, compare=self._compare, warn=self._warn)
         self._part = Part(self._target, replay)
         self._step = step
 
     @property
     def repeats(self) -> bool:
         """Return whether the step was written before."""
-        return self._before is not None
+        return self._written is not None
 
     def push_buffer(self, batch: RecordBatch) -> None:
-        self._started()
+        self._current_step()
         assert self._part is not None
         try:
             self._part.push(batch)
@@ -89,9 +90,9 @@ class StagedOutput:
     def task(self) -> Task:
         """Return a function for mapInArrow that stages a partition of the step."""
         last = self._last if self._last >= 0 else None
-        return staging_task(self._target, self._started(), self._before, last, self._compare)
+        return staging_task(self._target, self._current_step(), self._written, last, self._compare)
 
-    def staged(self, parts: Iterable[tuple[int, int, Written]]) -> None:
+    def record_parts(self, parts: Iterable[tuple[int, int, Written]]) -> None:
         """Record the rows that the tasks staged. Call `finish_step` afterwards.
 
         `parts` are tuples of the attempt, its number of staged rows, and the count and hash of its part of
@@ -103,13 +104,13 @@ class StagedOutput:
         self._note = combine_parts(note for _, _, note in listed)
 
     def finish_step(self) -> None:
-        step, part = self._started(), self._part
+        step, part = self._current_step(), self._part
         try:
             if part is not None:
                 note = part.finish()
-                self.staged([(part.attempt, part.staged, note)])
+                self.record_parts([(part.attempt, part.staged, note)])
                 part.close()
-            if self._note != self._before:
+            if self._note != self._written:
                 self._move_rows(step)
             self._step = None
         finally:
@@ -133,14 +134,14 @@ class StagedOutput:
         ledger, connection = self._writer.ledger, self._connection
         with connection.transaction():
             self._writer.lock(connection)
-            claimed = connection.execute(ledger.claim(step, self._last, self._before).encode()).rowcount
-            if claimed != 1:
+            claimed_rows = connection.execute(ledger.claim(step, self._last, self._written).encode()).rowcount
+            if claimed_rows != 1:
                 raise FencedError(f"step {step} could not be claimed")
             if self._attempts and not self._move.move(connection, self._attempts):
                 raise EmptiedError
             connection.execute(ledger.note(step, self._note, self.sources).encode())
 
-    def _started(self) -> Step:
+    def _current_step(self) -> Step:
         if self._step is None:
             raise StepError("no step is started")
         return self._step

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 _TRUNCATE_FROM = 5_000
 # To sort a batch by key, for upsert.
 _WORK_MEM = "64MB"
-_OURS = "_attempt = ANY(%(attempts)s)"
+_ATTEMPTS = "_attempt = ANY(%(attempts)s)"
 # The table's unique indexes, also partial indexes, except indexes on exactly the key.
-_OTHERS = """
+_OTHER_UNIQUE = """
 WITH found AS (
   SELECT i.indpred IS NULL AND i.indexprs IS NULL AS plain, ARRAY(
     SELECT a.attname::text FROM unnest(i.indkey[0:i.indnkeyatts - 1]) AS k(attnum)
@@ -40,7 +40,7 @@ SELECT count(*) FROM found
 WHERE NOT (plain AND names @> %(keys)s::text[] AND names <@ %(keys)s::text[])
 """
 # Objects that would notice if a row is deleted and inserted instead of updated.
-_NOTICED = """
+_DEPENDENTS = """
 SELECT 'another table refers to it (' || conname || ')' FROM pg_constraint
   WHERE confrelid = %(table)s AND contype = 'f'
 UNION ALL SELECT 'it has a trigger (' || tgname || ')' FROM pg_trigger
@@ -65,7 +65,7 @@ class Move:
 
     `targets`: the table's columns in the order of the outputs, staged as `c0, c1, …`.
     `keys`: key columns; empty for append. With keys, the position is staged as `p0, p1, …`.
-    `there`: the position's field that says whether the row exists (1) or is deleted (0).
+    `exists_field`: the position's field that says whether the row exists (1) or is deleted (0).
     """
 
     stage: str
@@ -73,7 +73,7 @@ class Move:
     targets: tuple[TargetColumn, ...]
     keys: tuple[TargetColumn, ...]
     position: Position
-    there: str | None = None
+    exists_field: str | None = None
 
     def move(self, connection: Connection, attempts: Mapping[int, int]) -> bool:
         """Move the rows that these attempts staged, and empty the staging table.
@@ -82,47 +82,49 @@ class Move:
         transaction.
         """
         expected = sum(attempts.values())
-        ours = {"attempts": list(attempts)}
+        parameters = {"attempts": list(attempts)}
         if self.keys:
             connection.execute(f"SET LOCAL work_mem = '{_WORK_MEM}'")
-            counted = connection.execute(f"SELECT count(*) FROM {self.stage} WHERE {_OURS}", ours).fetchone()
+            counted = connection.execute(
+                f"SELECT count(*) FROM {self.stage} WHERE {_ATTEMPTS}", parameters
+            ).fetchone()
             moved = int(counted[0]) if counted else 0
-            if self.there is not None:
+            if self.exists_field is not None:
                 # Delete first: another unique value may come back with another row.
-                connection.execute(self._delete(), ours)
-            self._put(connection, ours)
+                connection.execute(self._delete(), parameters)
+            self._put(connection, parameters)
         else:
-            moved = connection.execute(self._append(), ours).rowcount
+            moved = connection.execute(self._append(), parameters).rowcount
         if moved != expected:
             return False
         _empty(connection, self.stage, expected)
         return True
 
-    def _put(self, connection: Connection, ours: Mapping[str, object]) -> None:
+    def _put(self, connection: Connection, parameters: Mapping[str, object]) -> None:
         """Upsert the rows.
 
         In a keyed collection, two rows may have swapped a value of another unique index. Then no order of
         updates works, so all of the batch's keys are deleted first, and their rows are inserted again.
         """
-        if self.there is None:
-            connection.execute(self._upsert(), ours)
+        if self.exists_field is None:
+            connection.execute(self._upsert(), parameters)
             return
         try:
             with connection.transaction():  # a savepoint
-                connection.execute(self._upsert(), ours)
+                connection.execute(self._upsert(), parameters)
         except psycopg.errors.UniqueViolation:
-            if not has_other_unique(connection, self.table, self.keys) or kept_whole(
+            if not has_other_unique(connection, self.table, self.keys) or why_not_replaceable(
                 connection, self.table, self.targets
             ):
                 raise
-            connection.execute(self._delete(all_of_them=True), ours)
-            connection.execute(self._upsert(), ours)
+            connection.execute(self._delete(all_keys=True), parameters)
+            connection.execute(self._upsert(), parameters)
 
     def _append(self) -> str:
         columns = ", ".join(quoted(target.name) for target in self.targets)
         return (
             f"INSERT INTO {self.table.sql} ({columns}) "
-            f"SELECT {', '.join(_casts(self.targets))} FROM {self.stage} WHERE {_OURS}"
+            f"SELECT {', '.join(_casts(self.targets))} FROM {self.stage} WHERE {_ATTEMPTS}"
         )
 
     def _upsert(self) -> str:
@@ -135,18 +137,18 @@ class Move:
             if target not in self.keys
         )
         rows = self._latest()
-        if self.there is not None:
-            rows = f"SELECT {listed} FROM ({rows}) AS l WHERE {self._there} = 1"
+        if self.exists_field is not None:
+            rows = f"SELECT {listed} FROM ({rows}) AS l WHERE {self._exists_column} = 1"
         return (
             f"INSERT INTO {self.table.sql} ({listed}) {rows} "
             f"ON CONFLICT ({keys}) DO {'UPDATE SET ' + updates if updates else 'NOTHING'}"
         )
 
-    def _delete(self, *, all_of_them: bool = False) -> str:
+    def _delete(self, *, all_keys: bool = False) -> str:
         """Return the statement that deletes the keys whose latest row is deleted, or all staged keys."""
-        same = " AND ".join(f"t.{quoted(key.name)} = l.{quoted(key.name)}" for key in self.keys)
-        gone = "" if all_of_them else f"l.{self._there} = 0 AND "
-        return f"DELETE FROM {self.table.sql} AS t USING ({self._latest()}) AS l WHERE {gone}{same}"
+        same_key = " AND ".join(f"t.{quoted(key.name)} = l.{quoted(key.name)}" for key in self.keys)
+        is_deleted = "" if all_keys else f"l.{self._exists_column} = 0 AND "
+        return f"DELETE FROM {self.table.sql} AS t USING ({self._latest()}) AS l WHERE {is_deleted}{same_key}"
 
     def _latest(self) -> str:
         """Return the query for the latest row of each key, by position.
@@ -156,21 +158,22 @@ class Move:
         """
         keys = ", ".join(quoted(key.name) for key in self.keys)
         columns = [quoted(target.name) for target in self.targets]
-        listed = ", ".join([*columns, self._there] if self.there is not None else columns)
+        listed = ", ".join([*columns, self._exists_column] if self.exists_field is not None else columns)
         named = ", ".join(f"{cast} AS {c}" for cast, c in zip(_casts(self.targets), columns, strict=True))
         positions = "".join(f", p{i} AS {_position(i)}" for i in range(len(self.position)))
         order = ", ".join(_descending(i, type_) for i, (_, type_) in enumerate(self.position))
         return (
             f"SELECT DISTINCT ON ({keys}) {listed} "
-            f"FROM (SELECT {named}{positions} FROM {self.stage} WHERE {_OURS}) AS s ORDER BY {keys}, {order}"
+            f"FROM (SELECT {named}{positions} FROM {self.stage} WHERE {_ATTEMPTS}) AS s "
+            f"ORDER BY {keys}, {order}"
         )
 
     @property
-    def _there(self) -> str:
-        return _position([name for name, _ in self.position].index(self.there or ""))
+    def _exists_column(self) -> str:
+        return _position([name for name, _ in self.position].index(self.exists_field or ""))
 
 
-def goes_straight(
+def can_copy_straight(
     table: Table, outputs: Sequence[Output], targets: Sequence[TargetColumn], keys: Sequence[object]
 ) -> bool:
     """Return whether rows can be copied into the table itself, without staging."""
@@ -181,16 +184,16 @@ def goes_straight(
 def has_other_unique(connection: Connection, table: Table, keys: Sequence[TargetColumn]) -> bool:
     """Return whether the table has a unique index on other columns than the key."""
     names = [key.name for key in keys]
-    row = connection.execute(_OTHERS, {"table": table.oid, "keys": names}).fetchone()
+    row = connection.execute(_OTHER_UNIQUE, {"table": table.oid, "keys": names}).fetchone()
     return bool(row and row[0])
 
 
-def kept_whole(connection: Connection, table: Table, written: Sequence[TargetColumn]) -> str:
+def why_not_replaceable(connection: Connection, table: Table, written: Sequence[TargetColumn]) -> str:
     """Return why a row can't be deleted and inserted again instead of updated; "" if it can."""
     names = {column.name for column in written}
     if other := next((column.name for column in table.columns if column.name not in names), None):
         return f"its column {other} is not written by the sink, and would be lost"
-    row = connection.execute(_NOTICED, {"table": table.oid}).fetchone()
+    row = connection.execute(_DEPENDENTS, {"table": table.oid}).fetchone()
     return str(row[0]) if row else ""
 
 

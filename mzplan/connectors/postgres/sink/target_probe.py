@@ -11,19 +11,19 @@ import psycopg
 from mzplan.connectors.api.outputs import never_null_outputs
 from mzplan.connectors.api.queries import Output, Probe, ResolvedQuery
 from mzplan.connectors.api.targets import unreadable
-from mzplan.connectors.postgres.identity import compare_target, identify, written
+from mzplan.connectors.postgres.identity import compare_target, identify, written_steps
 from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.problems import connect_problem, diagnose, is_lost, reason
 from mzplan.connectors.postgres.sink.definition import create_table, key_of, shown_table
-from mzplan.connectors.postgres.sink.making import (
+from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
+from mzplan.connectors.postgres.sink.staging import has_other_unique, why_not_replaceable
+from mzplan.connectors.postgres.sink.target_table import (
     compare_columns,
+    creation_statements,
+    describe_fix,
     find_target,
-    lacking,
-    mended,
     missing_schema,
 )
-from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
-from mzplan.connectors.postgres.sink.staging import has_other_unique, kept_whole
 from mzplan.connectors.postgres.tables import Connection, Table, unique_indexes
 from mzplan.connectors.postgres.types import TargetColumn, shown
 from mzplan.model.diagnostics import Diagnostic
@@ -35,13 +35,16 @@ WHERE a.attrelid = %s AND a.attname = ANY(%s) AND NOT a.attnotnull AND NOT t.typ
 """
 
 
-def look_at(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
+def probe_target(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
     """Return the problems of this sink, without changing anything. Raises psycopg.Error."""
     target = identify(connection)
     check = _TargetCheck(connection, query)
-    diagnostics = [*check.problems(outputs), *_compare(connection, query, target)]
+    diagnostics = [*check.problems(outputs), *_check_database(connection, query, target)]
     return Probe(
-        diagnostics=tuple(diagnostics), upstream=target, makes=bool(check.made), lacks=tuple(check.lacks)
+        diagnostics=tuple(diagnostics),
+        upstream=target,
+        makes=bool(check.statements),
+        lacks=tuple(check.missing_parts),
     )
 
 
@@ -54,17 +57,17 @@ def check_table(
     outputs: Sequence[Output],
     schema: str | None = None,
     *,
-    made: Sequence[str] = (),
+    statements: Sequence[str] = (),
 ) -> list[Diagnostic]:
     """Return MZ052 if the table is missing, or MZ053 if it doesn't accept the sink's columns.
 
     `schema`: where to create the table, if its name has no schema.
-    `made`: the statements with which the sink is about to make missing parts (see `making.lacking`). Such
-      parts aren't errors.
+    `statements`: creates missing parts before the sink starts (see `creation_statements`). Such parts
+      aren't errors.
     """
     name = query.body["table"]
     if table is None:
-        if made:
+        if statements:
             return []
         own = "mzplan does not create target tables" if not query.body["create"] else "it is to be made first"
         why = f"it has no table {name}; {own}."
@@ -74,12 +77,12 @@ def check_table(
         fix = f"create it{unknown}:\n{create_table(query, outputs, schema)}"
         return [diagnose(query, "MZ052", f"Table {name} does not exist", why, fix)]
     columns = compare_columns(query, table, outputs)
-    lacking = [] if made else [*columns.missing.values(), *columns.narrow.values()]
-    wrong = [*lacking, *columns.wrong.values(), *columns.others]
+    missing = [] if statements else [*columns.missing.values(), *columns.narrow.values()]
+    wrong = [*missing, *columns.wrong.values(), *columns.others]
     diagnostics = []
     if wrong:
         summary = f"Table {name} does not take the columns of {query.address}"
-        fix = mended(table, [*columns.missing, *columns.narrow, *columns.wrong], columns.others)
+        fix = describe_fix(table, [*columns.missing, *columns.narrow, *columns.wrong], columns.others)
         diagnostics.append(
             diagnose(query, "MZ053", summary, f"{'; '.join(wrong)}.", fix, kind="target-behind")
         )
@@ -92,28 +95,30 @@ def check_table(
 class _TargetCheck(Check):
     """Finds problems of writing to the table, and to mzplan's own tables.
 
-    `made`: the statements with which the sink would make missing parts.
-    `lacks`: these missing parts, as errors.
+    `statements`: the statements with which the sink would make missing parts.
+    `missing_parts`: these missing parts, as errors.
     """
 
-    made: Sequence[str] = ()
-    lacks: Sequence[Diagnostic] = ()
+    statements: Sequence[str] = ()
+    missing_parts: Sequence[Diagnostic] = ()
 
     def problems(self, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
         yield from self._read_only()
         table, keys = find_target(self._connection, self._query), key_of(self._query)
         schema = missing_schema(self._connection, self._query) if table is None else None
-        statements = self.made = lacking(self._query, table, outputs, schema)
-        yield from check_table(self._query, table, outputs, schema, made=statements)
+        statements = self.statements = creation_statements(self._query, table, outputs, schema)
+        yield from check_table(self._query, table, outputs, schema, statements=statements)
         if statements:
             planned = f"\nOr have it made by a change that plans it: mzplan restart {self._query.address}"
             diagnostics = check_table(self._query, table, outputs, schema)
-            self.lacks = [replace(d, hint=d.hint + planned) for d in diagnostics if d.severity == "error"]
-        lacks = PrivilegeCheck(self._connection, self._query).problem(
+            self.missing_parts = [
+                replace(d, hint=d.hint + planned) for d in diagnostics if d.severity == "error"
+            ]
+        missing_privileges = PrivilegeCheck(self._connection, self._query).problem(
             table, outputs, keys, statements, schema
         )
-        if lacks is not None:
-            yield lacks
+        if missing_privileges is not None:
+            yield missing_privileges
         elif statements:
             yield self._problem(
                 "MZ045",
@@ -123,10 +128,10 @@ class _TargetCheck(Check):
                 severity="notice",
             )
         if table is not None:
-            yield from self._captured(table)
+            yield from self._in_staging_schema(table)
             yield from _KeyCheck(self._connection, self._query).problems(table, outputs)
 
-    def _captured(self, table: Table) -> Iterator[Diagnostic]:
+    def _in_staging_schema(self, table: Table) -> Iterator[Diagnostic]:
         """Warn about a table in mzplan's own schema.
 
         `"$user"` in the search path is the schema with the role's name. If mzplan's schema has that name,
@@ -167,36 +172,36 @@ class _KeyCheck(Check):
         columns = [column for key in keys if (column := table.column(key)) is not None]
         if not keys or len(columns) < len(keys):
             return
-        wanted = sorted(column.name for column in columns)
+        key_names = sorted(column.name for column in columns)
         never_null = {name.lower() for name in never_null_outputs(self._query)}
-        nullable = [name for (name,) in self._rows(_NULLABLE, (table.oid, wanted))]
+        nullable = [name for (name,) in self._rows(_NULLABLE, (table.oid, key_names))]
         nullable = [name for name in nullable if name.lower() not in never_null]
         sql = shown_table(self._query)
-        mended = [f"ALTER TABLE {sql} ALTER COLUMN {shown(name)} SET NOT NULL;" for name in nullable]
+        fixes = [f"ALTER TABLE {sql} ALTER COLUMN {shown(name)} SET NOT NULL;" for name in nullable]
         indexes = unique_indexes(self._connection, table.oid)
-        if not any(sorted(names) == wanted for names, _, _ in indexes):
+        if not any(sorted(names) == key_names for names, _, _ in indexes):
             listed = ", ".join(shown(column.name) for column in columns)
             yield self._problem(
                 "MZ055",
                 f"Table {self._query.body['table']} has no unique index on the key",
                 f"upsert by ({', '.join(keys)}) needs a unique index on exactly these columns.",
-                "\n".join([f"CREATE UNIQUE INDEX ON {sql} ({listed});", *mended]),
+                "\n".join([f"CREATE UNIQUE INDEX ON {sql} ({listed});", *fixes]),
             )
             return
         if nullable:
-            yield self._null_key(nullable, mended)
+            yield self._null_key(nullable, fixes)
         yield from self._other_unique(table, columns, outputs)
 
-    def _null_key(self, nullable: Sequence[str], mended: Sequence[str]) -> Diagnostic:
+    def _null_key(self, nullable: Sequence[str], fixes: Sequence[str]) -> Diagnostic:
         """Return MZ055 for a key with NULL: in SQL no NULL equals another, in an index or a DELETE."""
         deleted = ", and a delete would do nothing." if self._query.keys else "."
-        left_out = " AND ".join(f"{name} IS NOT NULL" for name in nullable)
+        condition = " AND ".join(f"{name} IS NOT NULL" for name in nullable)
         return self._problem(
             "MZ055",
             f"Table {self._query.body['table']} allows NULL in the key",
             f"{', '.join(nullable)} may be NULL there and in {self._query.address}. NULL equals no key: an "
             f"update would add another row{deleted}",
-            "\n".join([*mended, f"-- and let `where` leave such rows out: {left_out}"]),
+            "\n".join([*fixes, f"-- and let `where` leave such rows out: {condition}"]),
             severity="error" if self._query.keys else "warning",
         )
 
@@ -207,7 +212,7 @@ class _KeyCheck(Check):
         if not self._query.keys or not has_other_unique(self._connection, table, keys):
             return
         written = [column for output in outputs if (column := table.column(output.name))]
-        why = kept_whole(self._connection, table, written)
+        why = why_not_replaceable(self._connection, table, written)
         if why:
             yield self._problem(
                 "MZ055",
@@ -220,19 +225,19 @@ class _KeyCheck(Check):
             )
 
 
-def _compare(
+def _check_database(
     connection: Connection, query: ResolvedQuery, target: Mapping[str, Any] | None
 ) -> list[Diagnostic]:
     """Return the problems if the checkpoint's steps aren't in this database."""
     try:
-        return compare_target(query, target, written(connection, query))
+        return compare_target(query, target, written_steps(connection, query))
     except psycopg.errors.InsufficientPrivilege:
         return []  # the privilege check reports it
     except OSError as problem:
         return [unreadable(query, problem)]
 
 
-def failed(query: ResolvedQuery, problem: Exception) -> Diagnostic:
+def explain(query: ResolvedQuery, problem: Exception) -> Diagnostic:
     """Return the diagnostic for an error of a server or a driver."""
     if is_lost(problem):
         return connect_problem(query, problem)

@@ -128,14 +128,14 @@ def staging_task(
     return _task(push, target.secret)
 
 
-def run_here(task: Task) -> dict[str, Any]:
+def run_on_driver(task: Task) -> dict[str, Any]:
     """Run the task on the driver without rows, for a batch that has no partitions."""
     (batch,) = task(())
     (report,) = batch.to_pylist()
     return dict(report)
 
 
-def _forget_zips() -> None:
+def _drop_zip_importers() -> None:
     """Drop the import system's cached readers of zip files.
 
     Before each task, Spark's worker calls importlib.invalidate_caches(), and then each reader reads its
@@ -150,20 +150,20 @@ def _forget_zips() -> None:
             del sys.path_importer_cache[path]
 
 
-def _told(problem: Exception) -> str:
+def _primary_message(problem: Exception) -> str:
     """Return the server's primary message and the column. Its details contain the row's values."""
-    told = {
+    fields = {
         bytes(name).decode(): bytes(text).decode() for name, text in getattr(problem, "details", None) or ()
     }
-    if "PG_DIAG_MESSAGE_PRIMARY" not in told:
+    if "PG_DIAG_MESSAGE_PRIMARY" not in fields:
         return str(problem)
-    _, named, column = told.get("PG_DIAG_CONTEXT", "").partition(", column ")
-    return told["PG_DIAG_MESSAGE_PRIMARY"] + (f" (column {column})" if named else "")
+    _, has_column, column = fields.get("PG_DIAG_CONTEXT", "").partition(", column ")
+    return fields["PG_DIAG_MESSAGE_PRIMARY"] + (f" (column {column})" if has_column else "")
 
 
 def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], secret: str | None) -> Task:
     ship(
-        "mzplan.connectors.postgres.elsewhere",
+        "mzplan.connectors.postgres.remote_options",
         "mzplan.connectors.postgres.sink.copy",
         "mzplan.connectors.postgres.sink.ledger",
         "mzplan.connectors.postgres.sink.output",
@@ -187,11 +187,11 @@ def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], se
             outcome = "differs" if isinstance(problem, DiffersError) else "fenced"
             report = {"outcome": outcome, "detail": str(problem)}
         except Exception as problem:
-            text = _told(problem)
+            text = _primary_message(problem)
             text = text.replace(secret, "***") if secret else text
             failure = f"mzplan[COPY]: {' '.join(text.split())}"
         finally:
-            _forget_zips()
+            _drop_zip_importers()
         if failure:
             raise RuntimeError(failure)
         types = {

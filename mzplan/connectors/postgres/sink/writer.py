@@ -85,28 +85,28 @@ class Writer:
         self,
         connection: Connection,
         shape: Sequence[tuple[str, str]] | None,
-        emptied: Table | None = None,
-        goes_on: int | None = None,
+        table_to_empty: Table | None = None,
+        resume_step: int | None = None,
     ) -> None:
         """Create missing tables, and take over from earlier runs and generations. Called once per run.
 
         `shape`: lay out the staging table with these columns; None if it isn't used.
-        `emptied`: a table that a generation's first run empties, once.
-        `goes_on`: treat the steps before this one as written by this query, whatever the ledger says.
+        `table_to_empty`: a table that a generation's first run empties, once.
+        `resume_step`: treat the steps before this one as written by this query, whatever the ledger says.
 
         Raises MzplanError MZ068 if a newer runner has taken over, MZ069 if another checkpoint wrote.
         """
         # Any user of the database could hold this lock, so take it only if something must be created.
-        if self._lacking(connection):
+        if self._missing_statements(connection):
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", (SETUP_LOCK,))
-                for statement in self._lacking(connection):
+                for statement in self._missing_statements(connection):
                     connection.execute(statement.encode())
         self._end_earlier_runs(connection)
         with connection.transaction():
-            self._begin(connection, emptied)
-            if goes_on is not None:
-                self._go_on(connection, goes_on - 1)
+            self._insert_row(connection, table_to_empty)
+            if resume_step is not None:
+                self._resume(connection, resume_step - 1)
             self.lock(connection)
             connection.execute(
                 f"UPDATE {self._writers} SET epoch = %s, address = %s, updated_at = now() "
@@ -129,21 +129,21 @@ class Writer:
             (self.application, self.sink, self.generation, self.epoch),
         )
 
-    def _begin(self, connection: Connection, emptied: Table | None) -> None:
+    def _insert_row(self, connection: Connection, table_to_empty: Table | None) -> None:
         # Lock these rows, so that an earlier generation's transaction has ended, or sees our new row.
         connection.execute(
             f"SELECT 1 FROM {self._writers} WHERE sink = %s AND generation < %s FOR UPDATE",
             (self.sink, self.generation),
         )
-        begun = connection.execute(
+        inserted = connection.execute(
             f"INSERT INTO {self._writers} (sink, generation, address, epoch, query_id, step) "
             "VALUES (%s, %s, %s, %s, %s, -1) ON CONFLICT DO NOTHING",
             (self.sink, self.generation, self.address, self.epoch, self.query_id),
         )
-        if begun.rowcount and emptied is not None:
-            connection.execute(f"DELETE FROM {emptied.sql}")
+        if inserted.rowcount and table_to_empty is not None:
+            connection.execute(f"DELETE FROM {table_to_empty.sql}")
 
-    def _go_on(self, connection: Connection, last: int) -> None:
+    def _resume(self, connection: Connection, last: int) -> None:
         connection.execute(
             f"UPDATE {self._writers} SET query_id = %s, target = NULL, step = %s "
             "WHERE sink = %s AND generation = %s AND epoch <= %s AND (query_id <> %s OR step < %s)",
@@ -164,7 +164,7 @@ class Writer:
             (self.sink, self.generation),
         ).fetchone()
         if row is None:
-            raise self._lost("its row in writers is gone")
+            raise self._mismatch_error("its row in writers is gone")
         epoch, query_id, step = row
         newer = connection.execute(
             f"SELECT max(generation) FROM {self._writers} WHERE sink = %s", (self.sink,)
@@ -184,16 +184,18 @@ class Writer:
                 "nothing to do: this runner was cut off or frozen, and the other one continues.",
             )
         if query_id != self.query_id:
-            raise self._lost(f"steps up to {step} come from another checkpoint (query {query_id})")
+            raise self._mismatch_error(f"steps up to {step} come from another checkpoint (query {query_id})")
         return int(step)
 
-    def expect(self, last: int, step: int) -> bool:
+    def is_due(self, last: int, step: int) -> bool:
         """Return whether `step` must be written now; False if it was already. Raises MzplanError MZ069 for
         a gap."""
         if step <= last:
             return False
         if step > last + 1:
-            raise self._lost(f"the last step written here is {last}, and the checkpoint goes on with {step}")
+            raise self._mismatch_error(
+                f"the last step written here is {last}, and the checkpoint goes on with {step}"
+            )
         return True
 
     def written(self, connection: Connection, step: int, last: int) -> Written | None:
@@ -203,7 +205,7 @@ class Writer:
         """
         row = connection.execute(self.ledger.written(step).encode()).fetchone()
         if row is None and step == last:
-            raise self._lost(f"step {step} is written, and its row in steps is gone")
+            raise self._mismatch_error(f"step {step} is written, and its row in steps is gone")
         return Written(rows=row[0], digest=row[1]) if row is not None else None
 
     def expire(self, connection: Connection, step: int) -> None:
@@ -224,15 +226,15 @@ class Writer:
             (table.oid, self.sink, self.generation),
         ).fetchone()
         if row is None:
-            raise self._gone(f"table {table.sql} was dropped")
+            raise self._rows_gone_error(f"table {table.sql} was dropped")
         now, before, step = row
         if before == now:
             return
         if before is not None and step >= 0:
             if before.split("/")[0] != now.split("/")[0]:
-                raise self._gone(f"table {table.sql} was dropped and made anew")
+                raise self._rows_gone_error(f"table {table.sql} was dropped and made anew")
             if self._is_empty(connection, table):
-                raise self._gone(f"table {table.sql} was truncated")
+                raise self._rows_gone_error(f"table {table.sql} was truncated")
         connection.execute(
             f"UPDATE {self._writers} SET target = %s WHERE sink = %s AND generation = %s AND epoch = %s",
             (now, self.sink, self.generation, self.epoch),
@@ -248,7 +250,7 @@ class Writer:
         size = connection.execute("SELECT pg_relation_size(%s::oid::regclass)", (table.oid,)).fetchone()
         return bool(written) and size == (0,)
 
-    def _gone(self, what: str) -> MzplanError:
+    def _rows_gone_error(self, what: str) -> MzplanError:
         return error(
             "MZ069",
             f"The rows that {self.address} has written are gone",
@@ -266,7 +268,7 @@ class Writer:
     def _writers(self) -> str:
         return self.ledger.writers
 
-    def _lacking(self, connection: Connection) -> list[str]:
+    def _missing_statements(self, connection: Connection) -> list[str]:
         """Return the statements that create the missing parts of mzplan's own tables."""
         # Look first: CREATE … IF NOT EXISTS needs the privilege to create even if nothing is missing.
         schema = quoted(self.schema)
@@ -278,15 +280,15 @@ class Writer:
             "epoch bigint NOT NULL, written_at timestamptz NOT NULL DEFAULT now(), content_hash text, "
             "source_first bigint, source_last bigint, PRIMARY KEY (sink, generation, step)",
         }
-        lacking = []
+        missing = []
         if connection.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone() == (None,):
-            lacking.append(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            missing.append(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         for name, columns in tables.items():
             if connection.execute("SELECT to_regclass(%s)", (f"{schema}.{name}",)).fetchone() == (None,):
-                lacking.append(f"CREATE TABLE IF NOT EXISTS {schema}.{name} ({columns})")
-        return lacking
+                missing.append(f"CREATE TABLE IF NOT EXISTS {schema}.{name} ({columns})")
+        return missing
 
-    def _lost(self, what: str) -> MzplanError:
+    def _mismatch_error(self, what: str) -> MzplanError:
         return error(
             "MZ069",
             f"{self.address} and its target disagree about what was written",

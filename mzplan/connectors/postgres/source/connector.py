@@ -11,7 +11,7 @@ from mzplan.connectors.adapter.source import EndpointSource, copy_steps
 from mzplan.connectors.api.connector import SourceConnector
 from mzplan.connectors.api.queries import Probe, ResolvedQuery
 from mzplan.connectors.api.upstreams import another_upstream
-from mzplan.connectors.postgres.client import patience
+from mzplan.connectors.postgres.client import probe_timeout_s
 from mzplan.connectors.postgres.probe import ServerProbe
 from mzplan.connectors.postgres.problems import route
 from mzplan.connectors.postgres.source.endpoint import PostgresInputFactory
@@ -51,7 +51,7 @@ class PostgresSource(SourceConnector):
         return route(query.link)
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        return self._servers.look(query, lambda connection: look_at(connection, query))
+        return self._servers.probe(query, lambda connection: look_at(connection, query))
 
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
@@ -98,7 +98,7 @@ class PostgresSource(SourceConnector):
         None if the server doesn't answer, or has no slot.
         """
         try:
-            with session(query, patience(query)) as (_, connection):
+            with session(query, probe_timeout_s(query)) as (_, connection):
                 slot = find_slot(connection, Names.of(query).slot)
         except (psycopg.Error, MzplanError, OSError):
             return None

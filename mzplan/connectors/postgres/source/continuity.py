@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.postgres.client import reached
+from mzplan.connectors.postgres.client import open_conninfo
 from mzplan.connectors.postgres.problems import state_of
 from mzplan.connectors.postgres.source.replication import Lsn, ReplicationLink, lsn_of, lsn_text
 from mzplan.connectors.postgres.source.slots import (
@@ -91,7 +91,7 @@ def _moved(query: ResolvedQuery, names: Names, why: str, needed: Lsn) -> MzplanE
 def streaming(query: ResolvedQuery, names: Names, after: Lsn) -> Iterator[ReplicationLink]:
     """Yield the slot's stream of the changes after an LSN. Raises MzplanError MZ223, psycopg.Error."""
     with (
-        reached(query, f"mzplan {query.address}") as info,
+        open_conninfo(query, f"mzplan {query.address}") as info,
         contextlib.closing(ReplicationLink(info)) as link,
     ):
         link.stream(names.slot, names.publication)

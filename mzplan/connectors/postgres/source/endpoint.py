@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.adapter.source import step_of
 from mzplan.connectors.api.probes import with_time_limit
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.postgres.client import patience
+from mzplan.connectors.postgres.client import probe_timeout_s
 from mzplan.connectors.postgres.identity import timeline_of
 from mzplan.connectors.postgres.source.backlog import Backlog
 from mzplan.connectors.postgres.source.continuity import (
@@ -156,7 +156,7 @@ class PostgresInput:
         Raises MzplanError MZ223, MZ043.
         """
         with contextlib.suppress(TimeoutError), explaining(self._query):  # the probe reports a silent server
-            seconds = patience(self._query)
+            seconds = probe_timeout_s(self._query)
             with_time_limit(lambda: self._check_slot(seconds), seconds)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from mzplan.connectors.api.queries import ResolvedQuery
-from mzplan.connectors.postgres.client import reached
+from mzplan.connectors.postgres.client import open_conninfo
 from mzplan.connectors.postgres.source.columns import Relation, TableChanges
 from mzplan.connectors.postgres.source.continuity import streaming
 from mzplan.connectors.postgres.source.decoder import Decoder, IdentityError, TruncateError
@@ -155,7 +155,7 @@ class Reading:
             f"WHERE ctid >= '({first},0)' AND ctid < '({end},0)'"
         )
         with (
-            reached(self._query, f"mzplan {self._query.address}") as info,
+            open_conninfo(self._query, f"mzplan {self._query.address}") as info,
             dbapi.connect(info, autocommit=True) as connection_,
             connection_.cursor() as cursor,
         ):

@@ -18,7 +18,7 @@ import psycopg
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.api.upstreams import origin_of
-from mzplan.connectors.postgres.client import connect, reached
+from mzplan.connectors.postgres.client import connect, open_conninfo
 from mzplan.connectors.postgres.problems import Problem
 from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
@@ -286,5 +286,5 @@ def session(query: ResolvedQuery, within_s: float = math.inf) -> Iterator[tuple[
     Raises MzplanError for the tunnel, psycopg.Error.
     """
     application = f"mzplan {query.address}"
-    with reached(query, application) as info, connect(info, within_s=within_s) as connection:
+    with open_conninfo(query, application) as info, connect(info, within_s=within_s) as connection:
         yield info, connection

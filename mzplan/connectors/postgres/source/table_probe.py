@@ -99,7 +99,7 @@ class TableCheck(Check):
         grants = []
         if not usable:
             grants.append(grant_on_schema("USAGE", table.schema, self._role))
-        if not self._may("has_table_privilege(%s, 'SELECT')", table.oid):
+        if not self._is_granted("has_table_privilege(%s, 'SELECT')", table.oid):
             grants.append(grant("SELECT", table_sql(table.schema, table.name), self._role))
         for schema in sorted({leaf.schema for leaf in leaves if not leaf.usable} - {quoted(table.schema)}):
             grants.append(grant("USAGE", f"SCHEMA {schema}", self._role))

@@ -154,7 +154,7 @@ class _PublicationCheck(Check):
         lacking = [t for t in tables if (t.schema, t.name) not in limits]
         yield from self._filtered(name, [t for t in tables if t not in lacking], limits)
         if names.own_publication:
-            foreign = [t for t in lacking if not self._may(_OWNED, t.oid)]
+            foreign = [t for t in lacking if not self._is_granted(_OWNED, t.oid)]
             if foreign or (publication is None and not creates):
                 why = [f"{t.schema}.{t.name} is owned by another role" for t in foreign]
                 why += ["it lacks CREATE on the database"] if publication is None and not creates else []

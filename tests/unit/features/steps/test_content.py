@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from mzplan.connectors.api.targets import Compared
 from mzplan.connectors.delta.table import last_step
-from mzplan.connectors.postgres.sink.comparable import canonical_json, form_of, selected
+from mzplan.connectors.postgres.sink.comparison import canonical_json, form_of, sql_text
 from mzplan.connectors.postgres.types import TargetColumn
 from mzplan.features.steps.content import compared_to_json, render_compared
 from mzplan.model.address import Address
@@ -146,8 +146,8 @@ def test_how_columns_are_compared() -> None:
     }
     assert form_of(column("mood", type_schema="public", category="E")) == "text"
     assert form_of(column("text", type_schema="mine", category="U")) is None
-    assert selected('"at"', column("timestamp"), "time") == "(\"at\" AT TIME ZONE 'UTC')::text"
-    assert selected('"raw"', column("bytea"), "bytes") == "encode(\"raw\", 'hex')"
+    assert sql_text('"at"', column("timestamp"), "time") == "(\"at\" AT TIME ZONE 'UTC')::text"
+    assert sql_text('"raw"', column("bytea"), "bytes") == "encode(\"raw\", 'hex')"
 
 
 def test_a_delta_table_knows_the_last_step_longer_than_its_log(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _ROWS, _BYTES = 10_000, 32 << 20  # per batch; the last row may exceed the bytes
 
-Read = Callable[[Iterable["RecordBatch"]], Iterator["RecordBatch"]]
+QueryReader = Callable[[Iterable["RecordBatch"]], Iterator["RecordBatch"]]
 
 
-def reading(
+def make_query_reader(
     conninfo: str, session: str, queries: list[str], count: int, counter: Any, secret: str | None
-) -> Read:
+) -> QueryReader:
     """Return a function for mapInArrow that runs queries and returns their results.
 
     Its input is indexes of `queries`. Its output is `count` text columns named `c0`, `c1`, ….

@@ -50,7 +50,7 @@ def form_of(target: TargetColumn) -> Form | None:
     return "array" if target.type in _ARRAYS else _FORMS.get(target.type)
 
 
-def selected(column: str, target: TargetColumn, form: Form) -> str:
+def sql_text(column: str, target: TargetColumn, form: Form) -> str:
     """Return the SQL for a column's value as text, in a session with time zone UTC. `column` is quoted."""
     match form:
         case "time" if target.type == "timestamp":
@@ -62,8 +62,8 @@ def selected(column: str, target: TargetColumn, form: Form) -> str:
     return f"{column}::text"
 
 
-def found(value: Expression, form: Form) -> Expression:
-    """Convert a value that `selected` returned into the form in which it is compared."""
+def table_value(value: Expression, form: Form) -> Expression:
+    """Convert a value that `sql_text` returned into the form in which it is compared."""
     match form:
         case "time":
             return value.try_cast("timestamp")
@@ -72,7 +72,7 @@ def found(value: Expression, form: Form) -> Expression:
     return _text(value, form)
 
 
-def written(value: Expression, spark_type: str, target: TargetColumn, form: Form) -> Expression:
+def sink_value(value: Expression, spark_type: str, target: TargetColumn, form: Form) -> Expression:
     """Convert the sink's value into the same form."""
     from pyspark.sql import functions as f
 

@@ -14,7 +14,7 @@ from mzplan.host.network import system_roots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elsewhere:
+class RemoteOptions:
     """The options of a connection string that differ on another machine.
 
     `tunnel`: opens the SSH tunnel there, and yields its local port.

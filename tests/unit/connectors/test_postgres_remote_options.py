@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from mzplan.connectors.api.queries import ResolvedConnection
-from mzplan.connectors.postgres.client import conninfo, elsewhere_of
-from mzplan.connectors.postgres.elsewhere import Elsewhere
+from mzplan.connectors.postgres.client import conninfo, remote_options_of
+from mzplan.connectors.postgres.remote_options import RemoteOptions
 from mzplan.connectors.postgres.sink.output import Target
 from mzplan.connectors.postgres.sink.tasks import staging_task
 from mzplan.model.address import Address
@@ -70,7 +70,7 @@ def test_certificates_go_along(port: int, tmp_path: Path) -> None:
         conninfo=conninfo(link, str(tmp_path)),
         table=("public", "o"),
         columns=("id",),
-        elsewhere=elsewhere_of(link, str(tmp_path)),
+        remote_options=remote_options_of(link, str(tmp_path)),
     )
     (tmp_path / "ca.pem").unlink()  # the task is where it never was
     task = staging_task(target, 0, None, None, "warn")
@@ -79,10 +79,10 @@ def test_certificates_go_along(port: int, tmp_path: Path) -> None:
 
 
 def test_what_the_machine_trusts_is_that_of_the_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = elsewhere_of(connection(1, mode="verify-full"), str(tmp_path))
-    assert found == Elsewhere(checks=True)
-    monkeypatch.setattr("mzplan.connectors.postgres.elsewhere.system_roots", lambda: "/it's/here")
+    found = remote_options_of(connection(1, mode="verify-full"), str(tmp_path))
+    assert found == RemoteOptions(checks=True)
+    monkeypatch.setattr("mzplan.connectors.postgres.remote_options.system_roots", lambda: "/it's/here")
     with found.options() as options:
         assert options.strip() == r"sslrootcert='/it\'s/here'"
-    assert elsewhere_of(connection(1, mode="prefer"), str(tmp_path)) is None
-    assert "BEGIN" not in repr(Elsewhere(roots=b"-----BEGIN CERTIFICATE-----"))
+    assert remote_options_of(connection(1, mode="prefer"), str(tmp_path)) is None
+    assert "BEGIN" not in repr(RemoteOptions(roots=b"-----BEGIN CERTIFICATE-----"))

@@ -12,15 +12,15 @@ from mzplan.connectors.postgres.statements import table_sql
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import (
     TargetColumn,
-    altered,
+    altered_type,
+    describe_misfit,
     fit,
     shown,
     split_name,
-    why_not,
 )
 
 # The first schema of the search path, in which mzplan's own schema comes last.
-_FIRST = """
+_FIRST_SCHEMA = """
 SELECT s FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (s, n) ORDER BY s = %(own)s, n LIMIT 1
 """
 
@@ -38,12 +38,12 @@ def missing_schema(connection: Connection, query: ResolvedQuery) -> str | None:
     """Return the schema in which to create a table without one; None if its name has a schema."""
     if split_name(query.body["table"])[0]:
         return None
-    row = connection.execute(_FIRST, {"own": query.body["staging_schema"]}).fetchone()
+    row = connection.execute(_FIRST_SCHEMA, {"own": query.body["staging_schema"]}).fetchone()
     return str(row[0]) if row else PUBLIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class ColumnDifferences:
     """The differences between a table's columns and a sink's outputs, each with a description.
 
     `missing`: outputs without a column.
@@ -59,7 +59,7 @@ class Columns:
     others: Mapping[str, str] = field(default_factory=dict)
 
 
-def compare_columns(query: ResolvedQuery, table: Table, outputs: Sequence[Output]) -> Columns:
+def compare_columns(query: ResolvedQuery, table: Table, outputs: Sequence[Output]) -> ColumnDifferences:
     missing: dict[Output, str] = {}
     wrong: dict[Output, str] = {}
     narrow: dict[Output, str] = {}
@@ -76,7 +76,7 @@ def compare_columns(query: ResolvedQuery, table: Table, outputs: Sequence[Output
         if not target.writable:
             others[f"its column {target.name} is generated and can't be written"] = ""
         elif output.type is not None:
-            _weigh(output, output.type, target, wrong, narrow)
+            _check_type(output, output.type, target, wrong, narrow)
     for column in table.columns:
         if column.required and column.writable and column.name not in written:
             wrong_of = (
@@ -87,20 +87,20 @@ def compare_columns(query: ResolvedQuery, table: Table, outputs: Sequence[Output
     for key in key_of(query):
         if key.lower() not in names:
             others[f"key column {key} is not among the sink's columns"] = ""
-    return Columns(missing=missing, wrong=wrong, narrow=narrow, others=others)
+    return ColumnDifferences(missing=missing, wrong=wrong, narrow=narrow, others=others)
 
 
-def _weigh(
+def _check_type(
     output: Output, type_: str, target: TargetColumn, wrong: dict[Output, str], narrow: dict[Output, str]
 ) -> None:
     fits = fit(type_, target)
     if fits == "no":
-        wrong[output] = f"its column {target.name} is {target.shown}, which {why_not(type_, target)}"
+        wrong[output] = f"its column {target.name} is {target.shown}, which {describe_misfit(type_, target)}"
     elif fits == "narrow":
         narrow[output] = f"its column {target.name} is {target.shown}, and the sink writes {type_}"
 
 
-def mended(table: Table, outputs: Sequence[Output], others: Mapping[str, str]) -> str:
+def describe_fix(table: Table, outputs: Sequence[Output], others: Mapping[str, str]) -> str:
     """Return how to fix differing columns (see Columns) of an existing table.
 
     The fix is an ALTER TABLE, as far as that is possible, and changes to the sink.
@@ -117,22 +117,26 @@ def mended(table: Table, outputs: Sequence[Output], others: Mapping[str, str]) -
         )
     if not actions:
         return f"alter {select}."
-    converts = "" if all(kept for _, kept in alterations) else ", whose values are converted"
+    conversion = (
+        "" if all(keeps_values for _, keeps_values in alterations) else ", whose values are converted"
+    )
     joined = "and" if unknown or not all(others.values()) else "or"
     name, listed = table_sql(table.schema, table.name), ",\n".join(f"  {line}" for line in actions)
-    return f"alter {select}, {joined} the table{converts}:\nALTER TABLE {name}\n{listed};"
+    return f"alter {select}, {joined} the table{conversion}:\nALTER TABLE {name}\n{listed};"
 
 
 def _alter(name: str, type_: str, target: TargetColumn | None) -> tuple[str, bool]:
     """Return the ALTER TABLE action for an output, and whether existing values stay unchanged."""
     if target is None:
         return f"ADD COLUMN {column_sql(Output(name=name, type=type_))}", True
-    new, kept = altered(type_, target)
+    new, keeps_values = altered_type(type_, target)
     column = shown(target.name)
-    return f"ALTER COLUMN {column} TYPE {new}" + ("" if kept else f" USING {column}::text::{new}"), kept
+    return f"ALTER COLUMN {column} TYPE {new}" + (
+        "" if keeps_values else f" USING {column}::text::{new}"
+    ), keeps_values
 
 
-def lacking(
+def creation_statements(
     query: ResolvedQuery, table: Table | None, outputs: Sequence[Output], schema: str | None
 ) -> tuple[str, ...]:
     """Return the statements that a sink with `create: true` runs before it starts.
@@ -142,9 +146,9 @@ def lacking(
     """
     if not query.body["create"]:
         return ()
-    given, name = split_name(query.body["table"])
+    schema_in_name, name = split_name(query.body["table"])
     if table is None:
-        sql = table_sql(given or schema, name)
+        sql = table_sql(schema_in_name or schema, name)
         return (f"CREATE TABLE IF NOT EXISTS {sql} {columns_sql(query, outputs)};",)
     columns, sql = compare_columns(query, table, outputs), table_sql(table.schema, table.name)
     if columns.wrong or columns.others:
@@ -158,7 +162,9 @@ def lacking(
     return tuple(f"ALTER TABLE {sql} {action};" for action in (*added, *widened))
 
 
-def make(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[str, ...]:
+def create_missing(
+    connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]
+) -> tuple[str, ...]:
     """Run these statements, and return them.
 
     They run in one transaction, under a lock of the database that serializes such changes. Does nothing if
@@ -170,7 +176,7 @@ def make(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (SETUP_LOCK,))
         table = find_target(connection, query)
         schema = missing_schema(connection, query) if table is None else None
-        statements = lacking(query, table, outputs, schema)
+        statements = creation_statements(query, table, outputs, schema)
         for statement in statements:
             connection.execute(statement.encode())
     return statements
