@@ -334,8 +334,8 @@ def test_a_check_has_its_time_for_the_timeline_too(monkeypatch: pytest.MonkeyPat
         _log=log,
         _query=None,
         _names=None,
-        _idle=SimpleNamespace(reached=lambda: (0, None)),
-        _reached=lambda newest: (1, 1),
+        _idle=SimpleNamespace(read=lambda: (0, None)),
+        _read_position=lambda newest: (1, 1),
         _check_tables=lambda *given: None,
         steps=lambda: range(0),
     )

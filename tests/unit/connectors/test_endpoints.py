@@ -18,7 +18,7 @@ from mzplan.connectors.adapter.source import step_of
 from mzplan.connectors.kafka.positions import _read
 from mzplan.connectors.local import endpoint as local
 from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps, StaleStepError
-from mzplan.connectors.postgres.source.watch import Idle
+from mzplan.connectors.postgres.source.watch import IdlePosition
 from mzplan.endpoints import StepError
 from mzplan.endpoints.arrays import build_array
 from mzplan.endpoints.arrow import FitError, arrow_schema, fit
@@ -371,7 +371,7 @@ def test_what_is_noted_of_steps_is_read_as_it_should_be_or_damaged(tmp_path: Pat
         log.steps()
     (tmp_path / "idle.json").write_text(text.replace("start", "to"))
     with pytest.raises(OSError, match=r"idle\.json is damaged"):
-        Idle(str(tmp_path)).reached()
+        IdlePosition(str(tmp_path)).read()
     assert step_of(text.replace("start", "step")) is None
     with pytest.raises(ValueError, match="an offset is damaged"):
         _read(text.replace("start", "orders"), "orders")

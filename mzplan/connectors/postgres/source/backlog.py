@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from mzplan.connectors.api.queries import ResolvedQuery
 from mzplan.connectors.postgres.identity import timeline_of
-from mzplan.connectors.postgres.source.continuity import NO_SLOT, Leaves, Shapes
+from mzplan.connectors.postgres.source.continuity import NO_SLOT, LeafPartitions, Shapes
 from mzplan.connectors.postgres.source.replication import LOCK_NOT_AVAILABLE, Lsn, SlotError, lsn_of, lsn_text
 from mzplan.connectors.postgres.source.slots import (
     Names,
@@ -24,11 +24,11 @@ from mzplan.connectors.postgres.source.snapshot import (
     DatabaseSnapshot,
     Note,
     ReadTask,
+    adapt_chunks,
     after_chunk,
-    carried_on,
-    in_files,
+    continue_progress,
     next_chunk,
-    unread,
+    unread_progress,
 )
 from mzplan.connectors.postgres.source.upstream_problems import SLOT_GONE, SLOT_WAITS
 
@@ -40,7 +40,12 @@ class Backlog:
     """
 
     def __init__(
-        self, query: ResolvedQuery, names: Names, leaves: Leaves, shapes: Shapes, check: Callable[[], None]
+        self,
+        query: ResolvedQuery,
+        names: Names,
+        leaves: LeafPartitions,
+        shapes: Shapes,
+        check: Callable[[], None],
     ):
         self._query = query
         self._names = names
@@ -49,7 +54,7 @@ class Backlog:
         self._check = check
         self._snapshot: DatabaseSnapshot | None = None
 
-    def is_left(self, newest: Note) -> bool:
+    def has_unread(self, newest: Note) -> bool:
         """Return whether rows of a snapshot are still unread after this step."""
         tables = newest["tables"]
         missing = any(name not in tables for name in self._query.body["tables"])
@@ -57,20 +62,22 @@ class Backlog:
 
     def next(self, newest: Note | None) -> Note:
         """Return the step after the newest one. It has no chunks if everything is read."""
-        snapshot = self._opened(newest)
+        snapshot = self._open_snapshot(newest)
         tables = dict(newest["tables"]) if newest is not None else {}
-        begins = newest["to"] if newest is not None else lsn_text(self._begins(snapshot))
+        start = newest["to"] if newest is not None else lsn_text(self._start_lsn(snapshot))
         with session(self._query) as (_, connection):
             current = tables_of(connection, self._query)
             timeline = timeline_of(connection)
         recorded = newest["oids"] if newest is not None else {}
         oids = {**{name: table.oid for name, table in current.items()}, **recorded}
-        attached = self._leaves.take()
+        attached = self._leaves.take_attached()
         for name, table in current.items():
-            unread_files = unread(snapshot.files(table))
-            came = attached.get(name, set())
-            before = [entry for entry in tables.get(name, ()) if tuple(entry["relation"]) not in came]
-            tables[name] = carried_on(before, unread_files) if name in tables else unread_files
+            unread_files = unread_progress(snapshot.files(table))
+            attached_leaves = attached.get(name, set())
+            before = [
+                entry for entry in tables.get(name, ()) if tuple(entry["relation"]) not in attached_leaves
+            ]
+            tables[name] = continue_progress(before, unread_files) if name in tables else unread_files
         chunks = []
         for _ in range(self._query.body["snapshot"]["parallelism"]):
             chunk = next_chunk(tables)
@@ -85,8 +92,8 @@ class Backlog:
         return {
             "kind": "snapshot",
             "chunks": chunks,
-            "after": begins,
-            "to": begins,
+            "after": start,
+            "to": start,
             "tables": tables,
             "oids": oids,
             "leaves": self._leaves.known,
@@ -96,7 +103,7 @@ class Backlog:
 
     def parts(self, note: Note) -> list[ReadTask]:
         """Return the tasks that read a step, in another snapshot if the step's own has ended."""
-        snapshot = self._opened(note)
+        snapshot = self._open_snapshot(note)
         with session(self._query) as (_, connection):
             tables = tables_of(connection, self._query)
         files = {name: snapshot.files(table) for name, table in tables.items()}
@@ -110,7 +117,7 @@ class Backlog:
                 end=chunk["end"],
                 snapshot=snapshot.name,
             )
-            for chunk in in_files(note["chunks"], files)
+            for chunk in adapt_chunks(note["chunks"], files)
         ]
 
     def close(self) -> None:
@@ -119,7 +126,7 @@ class Backlog:
         if snapshot is not None:
             snapshot.close()
 
-    def _opened(self, newest: Note | None) -> DatabaseSnapshot:
+    def _open_snapshot(self, newest: Note | None) -> DatabaseSnapshot:
         if self._snapshot is not None and self._snapshot.is_alive():
             return self._snapshot
         with session(self._query) as (info, connection):
@@ -130,7 +137,9 @@ class Backlog:
             publish(connection, self._names, opened)
             # Look before the snapshot begins, so that partitions attached later aren't treated as known.
             recorded = newest["leaves"] if newest is not None else {}
-            self._leaves.look(connection, {name: table.oid for name, table in tables.items()}, recorded)
+            self._leaves.find_attached(
+                connection, {name: table.oid for name, table in tables.items()}, recorded
+            )
             try:
                 self._snapshot = DatabaseSnapshot(info, self._names, opened)
             except SlotError as problem:
@@ -141,7 +150,7 @@ class Backlog:
                 raise SLOT_WAITS.error(self._query, what=problem, oldest=oldest) from None
         return self._snapshot
 
-    def _begins(self, snapshot: DatabaseSnapshot) -> Lsn:
+    def _start_lsn(self, snapshot: DatabaseSnapshot) -> Lsn:
         """Return the LSN from which changes are needed, if no step is recorded yet."""
         if snapshot.created:
             return snapshot.lsn

@@ -70,7 +70,7 @@ class Values:
             np.where(same, old.length, self.length),
         )
 
-    def lacks(self) -> bool:
+    def has_unsent(self) -> bool:
         """Return whether any value wasn't sent."""
         return bool((self.kind == _UNCHANGED).any())
 
@@ -109,46 +109,49 @@ class MessageBlock:
     def rows(self, kind: int) -> Iterator[TableChanges]:
         if kind == INSERT:
             columns, _ = self._tuples(self.at + 1)
-            yield self.made(columns, deleted=False)
+            yield self._to_changes(columns, deleted=False)
         elif kind == DELETE:
             columns, _ = self._tuples(self.at + 1)
-            yield self.made(columns, deleted=True)
+            yield self._to_changes(columns, deleted=True)
         else:
-            new = self.buffer[self.at] == _NEW
-            if new.any():
-                yield from self._picked(new)._updates(old=False)
-            if not new.all():
-                yield from self._picked(~new)._updates(old=True)
+            has_only_new = self.buffer[self.at] == _NEW
+            if has_only_new.any():
+                yield from self._select(has_only_new)._updates(old=False)
+            if not has_only_new.all():
+                yield from self._select(~has_only_new)._updates(old=True)
 
     def _updates(self, *, old: bool) -> Iterator[TableChanges]:
         if not old:
             columns, _ = self._tuples(self.at + 1)
-            yield self.made(columns, deleted=False)
+            yield self._to_changes(columns, deleted=False)
             return
         before, after_old = self._tuples(self.at + 1)
         now, _ = self._tuples(after_old + 1)
         if self.relation.full:
-            now = [new.unchanged_from(was) for new, was in zip(now, before, strict=True)]
-        moved = self._key_changed(before, now)
-        if moved.any():
+            now = [
+                new_values.unchanged_from(old_values)
+                for new_values, old_values in zip(now, before, strict=True)
+            ]
+        key_changed = self._key_changed(before, now)
+        if key_changed.any():
             # The delete precedes the upsert with the new key, which may be the same key in another notation.
-            gone = self._picked(moved)
-            gone.sequence = gone.sequence - 1
-            yield gone.made([values.at(moved) for values in before], deleted=True)
-        yield self.made(now, deleted=False)
+            deleted_rows = self._select(key_changed)
+            deleted_rows.sequence = deleted_rows.sequence - 1
+            yield deleted_rows._to_changes([values.at(key_changed) for values in before], deleted=True)
+        yield self._to_changes(now, deleted=False)
 
     def _key_changed(self, before: list[Values], now: list[Values]) -> Any:
         """Return the mask of the rows whose key has changed."""
         from pyarrow import compute as pc
 
         changed = np.zeros(len(self.at), bool)
-        for name, was, new in zip(self.relation.columns, before, now, strict=True):
-            if name in self.key and not new.lacks():
-                same = pc.equal(_strings(self.data, was), _strings(self.data, new))
+        for name, old, new in zip(self.relation.columns, before, now, strict=True):
+            if name in self.key and not new.has_unsent():
+                same = pc.equal(_strings(self.data, old), _strings(self.data, new))
                 changed |= ~same.fill_null(False).to_numpy(zero_copy_only=False)
         return changed
 
-    def _picked(self, rows: Any) -> MessageBlock:
+    def _select(self, rows: Any) -> MessageBlock:
         return MessageBlock(
             self.relation,
             self.key,
@@ -159,7 +162,7 @@ class MessageBlock:
             self.sequence[rows],
         )
 
-    def made(self, columns: list[Values], *, deleted: bool) -> TableChanges:
+    def _to_changes(self, columns: list[Values], *, deleted: bool) -> TableChanges:
         named = zip(self.relation.columns, columns, strict=True)
         by_name = {name: values for name, values in named if not deleted or name in self.key}
         return TableChanges(self.relation, deleted, self.data, self.lsn, self.sequence, by_name)
@@ -207,8 +210,8 @@ def _strings(data: bytes, values: Values) -> StringArray:
     offsets[2 * count] = end[-1] if count else 0
     every = pa.Array.from_buffers(pa.string(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
     pick = pa.py_buffer(np.arange(0, 2 * count, 2, dtype=np.int64))
-    taken = every.take(pa.Array.from_buffers(pa.int64(), count, [None, pick]))
+    slices = every.take(pa.Array.from_buffers(pa.int64(), count, [None, pick]))
     if present.all():
-        return taken
+        return slices
     bits = pa.py_buffer(np.packbits(present, bitorder="little"))
-    return pa.Array.from_buffers(pa.string(), count, [bits, *taken.buffers()[1:]], int((~present).sum()))
+    return pa.Array.from_buffers(pa.string(), count, [bits, *slices.buffers()[1:]], int((~present).sum()))

@@ -16,8 +16,8 @@ from mzplan.connectors.postgres.probe import ServerProbe
 from mzplan.connectors.postgres.problems import route
 from mzplan.connectors.postgres.source.endpoint import PostgresInputFactory
 from mzplan.connectors.postgres.source.slots import Names, find_slot, session, unpublish
-from mzplan.connectors.postgres.source.upstream_probe import look_at
-from mzplan.connectors.postgres.source.upstream_problems import explained, explaining
+from mzplan.connectors.postgres.source.upstream_probe import probe_source
+from mzplan.connectors.postgres.source.upstream_problems import explain, explaining
 from mzplan.endpoints.steplog import StepLog
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.losses import Loss
@@ -45,13 +45,13 @@ class PostgresSource(SourceConnector):
     needs_cleanup = True
 
     def __init__(self) -> None:
-        self._servers = ServerProbe(explained)
+        self._servers = ServerProbe(explain)
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query.link)
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        return self._servers.probe(query, lambda connection: look_at(connection, query))
+        return self._servers.probe(query, lambda connection: probe_source(connection, query))
 
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]

@@ -78,12 +78,12 @@ def check_slot(query: ResolvedQuery, names: Names, connection: Connection, neede
         raise SLOT_GONE.error(query, slot=names.slot, why=why)
     end, _ = insert_lsn(connection)
     if end < needed:
-        raise _moved(query, names, f"the server's log ends at {lsn_text(end)}", needed)
+        raise _slot_moved_error(query, names, f"the server's log ends at {lsn_text(end)}", needed)
     if slot.confirmed > needed:
-        raise _moved(query, names, f"it begins at {lsn_text(slot.confirmed)}", needed)
+        raise _slot_moved_error(query, names, f"it begins at {lsn_text(slot.confirmed)}", needed)
 
 
-def _moved(query: ResolvedQuery, names: Names, why: str, needed: Lsn) -> MzplanError:
+def _slot_moved_error(query: ResolvedQuery, names: Names, why: str, needed: Lsn) -> MzplanError:
     return SLOT_MOVED.error(query, slot=names.slot, why=why, needed=lsn_text(needed))
 
 
@@ -107,7 +107,7 @@ def check_timeline(
     info: str,
     now: int | None,
     recorded: int | None,
-    reached: Lsn,
+    last_read: Lsn,
     within_s: float = math.inf,
 ) -> None:
     """Check that the server's history contains everything read up to an LSN of one timeline.
@@ -117,18 +117,18 @@ def check_timeline(
     """
     if recorded is None or now is None or recorded == now:
         return
-    left = _left(info, now, recorded, within_s)
-    if left is not None and reached <= left:
+    branch = _branch_lsn(info, now, recorded, within_s)
+    if branch is not None and last_read <= branch:
         return
     why = (
-        f"it left timeline {recorded}, of which the last step is, at {lsn_text(left)}"
-        if left is not None
+        f"it left timeline {recorded}, of which the last step is, at {lsn_text(branch)}"
+        if branch is not None
         else f"its history does not say where it left timeline {recorded}, of which the last step is"
     )
-    raise _moved(query, names, f"the server is on timeline {now}, and {why}", reached)
+    raise _slot_moved_error(query, names, f"the server is on timeline {now}, and {why}", last_read)
 
 
-def _left(info: str, now: int, recorded: int, within_s: float) -> Lsn | None:
+def _branch_lsn(info: str, now: int, recorded: int, within_s: float) -> Lsn | None:
     """Return the LSN at which a timeline's history leaves another timeline, or None if unknown."""
     with contextlib.closing(ReplicationLink(info, within_s)) as link:
         try:
@@ -203,19 +203,19 @@ class Shapes:
                 labels = dict(current.labels)
                 now = [current.type, current.typmod, current.shown, current.number, labels]
                 known[column.name] = now
-                was = before.get(column.name, now)
-                self._ensure_same(name, column.name, was, now)
-                if not keeps_values(was, now, as_text=is_text(column.type)):
+                old = before.get(column.name, now)
+                self._ensure_same(name, column.name, old, now)
+                if not keeps_values(old, now, as_text=is_text(column.type)):
                     raise RETYPED.error(
-                        self._query, table=name, column=column.name, was=was[2], now=current.shown
+                        self._query, table=name, column=column.name, was=old[2], now=current.shown
                     )
             self.known[name] = known
 
-    def _ensure_same(self, table: str, column: str, was: Sequence[Any], now: Sequence[Any]) -> None:
+    def _ensure_same(self, table: str, column: str, old: Sequence[Any], now: Sequence[Any]) -> None:
         """Raise MzplanError MZ230 for a schema change that changes values but sends no rows."""
-        if was[3] != now[3]:
-            raise ANOTHER_COLUMN.error(self._query, table=table, column=column, was=was[3], now=now[3])
-        renamed = [label for oid, label in was[4].items() if now[4].get(oid) != label]
+        if old[3] != now[3]:
+            raise ANOTHER_COLUMN.error(self._query, table=table, column=column, was=old[3], now=now[3])
+        renamed = [label for oid, label in old[4].items() if now[4].get(oid) != label]
         if renamed:
             raise RELABELLED.error(self._query, table=table, column=column, labels=", ".join(renamed))
 
@@ -228,12 +228,15 @@ class Shapes:
         return {name: columns for name, columns in added.items() if columns}
 
 
-def keeps_values(was: Sequence[Any], now: Sequence[Any], *, as_text: bool) -> bool:
+def keeps_values(old_column: Sequence[Any], new_column: Sequence[Any], *, as_text: bool) -> bool:
     """Return whether a column's values stay the same with its new type.
 
     With `as_text`, they must also stay the same as text, because the source reads text.
     """
-    (old, new), (old_typmod, new_typmod) = (str(was[0]), str(now[0])), (int(was[1]), int(now[1]))
+    (old, new), (old_typmod, new_typmod) = (
+        (str(old_column[0]), str(new_column[0])),
+        (int(old_column[1]), int(new_column[1])),
+    )
     if (old, old_typmod) == (new, new_typmod):
         return True
     if old[:1] == "_" == new[:1]:  # arrays
@@ -259,7 +262,7 @@ def _keeps_digits(was: tuple[int, int] | None, now: tuple[int, int] | None, *, a
 # ── their partitions
 
 
-class Leaves:
+class LeafPartitions:
     """Tracks partitions (leaf tables).
 
     `known`: by the source's table name, oids of partitions whose rows are read or arrive as changes.
@@ -270,7 +273,7 @@ class Leaves:
         self.known: dict[str, list[int]] = {}
         self.attached: dict[str, dict[int, tuple[str, str]]] = {}
 
-    def look(
+    def find_attached(
         self, connection: Connection, tables: Mapping[str, int], recorded: Mapping[str, list[int]]
     ) -> None:
         """Find partitions that were added to tables (given by oid) since the step with `recorded`.
@@ -282,28 +285,28 @@ class Leaves:
             before = self.known.get(name, recorded.get(name))
             new = {
                 oid: (schema, leaf)
-                for oid, schema, leaf, filled, *how in rows
-                if before is not None and oid not in before and filled
-                if _came_with_rows(connection, schema, leaf, *how)
+                for oid, schema, leaf, has_rows, *attachment in rows
+                if before is not None and oid not in before and has_rows
+                if _may_have_brought_rows(connection, schema, leaf, *attachment)
             }
             self.known[name] = [oid for oid, *_ in rows if oid not in new]
             self.attached.pop(name, None)
             if new:
                 self.attached[name] = new
 
-    def take(self) -> dict[str, set[tuple[str, str]]]:
+    def take_attached(self) -> dict[str, set[tuple[str, str]]]:
         """Return the attached partitions by table, which count as known from now on.
 
         The caller must read them in a snapshot that begins later.
         """
-        taken, self.attached = self.attached, {}
-        for name, leaves in taken.items():
+        attached, self.attached = self.attached, {}
+        for name, leaves in attached.items():
             self.known[name] = sorted([*self.known[name], *leaves])
-        return {name: set(leaves.values()) for name, leaves in taken.items()}
+        return {name: set(leaves.values()) for name, leaves in attached.items()}
 
 
-def _came_with_rows(
-    connection: Connection, schema: str, leaf: str, later: bool, maker: str, command: int | None
+def _may_have_brought_rows(
+    connection: Connection, schema: str, leaf: str, later: bool, creator: str, command: int | None
 ) -> bool:
     """Return whether a partition with rows may have had some before it was attached.
 
@@ -314,7 +317,7 @@ def _came_with_rows(
     # Created and attached in one transaction. Rows that were inserted in between are the table's first rows.
     statement = f"SELECT EXISTS (SELECT 1 FROM ONLY {quoted(schema)}.{quoted(leaf)} {_BEFORE})"
     try:
-        row = connection.execute(statement.encode(), (maker, command)).fetchone()
+        row = connection.execute(statement.encode(), (creator, command)).fetchone()
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable):
         return False
     return row is not None and bool(row[0])

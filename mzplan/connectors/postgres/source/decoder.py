@@ -101,7 +101,7 @@ class Decoder:
                 pending.size += len(data)
                 count += 1
                 if len(pending.messages) >= _FLUSH_ROWS or pending.size >= _FLUSH_BYTES:
-                    yield from self._decoded(pending)
+                    yield from self._decode(pending)
                     pending = _Pending(transactions=[(0, lsn, count)])
             elif kind == _BEGIN:
                 (lsn,) = struct.unpack_from(">Q", data, HEADER + 1)
@@ -115,14 +115,14 @@ class Decoder:
                     break
             elif kind == _RELATION:
                 # The table may have other columns from here on.
-                yield from self._decoded(pending)
+                yield from self._decode(pending)
                 pending = _Pending(transactions=[(0, lsn, count)])
-                self._learn(data)
+                self._add_relation(data)
             elif kind == _TRUNCATE and not skip:
                 self._refuse_truncate(data)
-        yield from self._decoded(pending)
+        yield from self._decode(pending)
 
-    def _learn(self, data: memoryview | bytes) -> None:
+    def _add_relation(self, data: memoryview | bytes) -> None:
         (table,) = struct.unpack_from(">I", data, HEADER + 1)
         if table in self._tables:
             self._relations[table] = _relation(data)
@@ -142,7 +142,7 @@ class Decoder:
         if truncated:
             raise TruncateError([f"{relation.schema}.{relation.name}" for relation in truncated])
 
-    def _decoded(self, pending: _Pending) -> Iterator[TableChanges]:
+    def _decode(self, pending: _Pending) -> Iterator[TableChanges]:
         if not pending.messages:
             return
         lengths = np.fromiter(map(len, pending.messages), np.int64, len(pending.messages))

@@ -25,18 +25,18 @@ from mzplan.connectors.postgres.client import probe_timeout_s
 from mzplan.connectors.postgres.identity import timeline_of
 from mzplan.connectors.postgres.source.backlog import Backlog
 from mzplan.connectors.postgres.source.continuity import (
-    Leaves,
+    LeafPartitions,
     Shapes,
     check_slot,
     check_tables,
     check_timeline,
 )
-from mzplan.connectors.postgres.source.reader import Reading
+from mzplan.connectors.postgres.source.reader import PartReader
 from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
 from mzplan.connectors.postgres.source.slots import LogEnd, Names, advance, session, tables_of
 from mzplan.connectors.postgres.source.snapshot import Note, ReadTask
 from mzplan.connectors.postgres.source.upstream_problems import explaining
-from mzplan.connectors.postgres.source.watch import Idle, Watch
+from mzplan.connectors.postgres.source.watch import IdlePosition, Watch
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
 from mzplan.endpoints.steplog import StepLog
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _IDLE_EVERY_S = 10.0
 _TABLES_EVERY_S = 10.0
-_MARKS = ("tables", "oids", "leaves", "types", "timeline")  # parts of a note that the next note inherits
+_INHERITED = ("tables", "oids", "leaves", "types", "timeline")  # parts of a note that the next note inherits
 
 
 class PostgresInput:
@@ -57,8 +57,8 @@ class PostgresInput:
         self._query = query
         self._names = Names.of(query)
         self._log = StepLog(storage)
-        self._idle = Idle(storage)
-        self._reading = Reading(query, self._names)
+        self._idle = IdlePosition(storage)
+        self._reader = PartReader(query, self._names)
         self._watch = Watch(query, self._names)
         self._planned: tuple[Step, Note] | None = None
         self._pending: tuple[Step, InputConsumer] | None = None
@@ -69,7 +69,7 @@ class PostgresInput:
         self._tables_seen_at = 0.0
         self._timeline: int | None = None
         self._oids: dict[str, int] = {}
-        self._leaves = Leaves()
+        self._leaves = LeafPartitions()
         self._shapes = Shapes(query)
         self._backlog = Backlog(query, self._names, self._leaves, self._shapes, self._check_slot)
         self._state: Note = {}
@@ -103,7 +103,7 @@ class PostgresInput:
         pending, self._pending = self._pending, None
         if step != steps.stop or self._offered != step:
             raise StepError(f"step {step} can't be committed: it is not the one that was read last")
-        note = planned[1] if planned is not None and planned[0] == step else self._nothing()
+        note = planned[1] if planned is not None and planned[0] == step else self._empty_note()
         self._log.append(step, note)
         if pending is not None and pending[0] == step:
             pending[1].eoi()
@@ -116,12 +116,12 @@ class PostgresInput:
         if step <= steps.start:
             return
         # The end of the last step that expires.
-        done = lsn_of(self._log.note(step - 1)["to"])
+        end = lsn_of(self._log.note(step - 1)["to"])
         # Log first: a slot that is behind the steps is harmless, but one that is ahead is refused.
         self._log.expire(step)
         self._watch.close()
         with explaining(self._query), session(self._query) as (_, connection):
-            advance(connection, self._names.slot, done)
+            advance(connection, self._names.slot, end)
 
     # ── for large steps: parts, with one batch at a time in memory
 
@@ -142,11 +142,11 @@ class PostgresInput:
         """Yield the rows of a part: the source's columns, `_position` and `_change`."""
         with explaining(self._query):
             if part.table is None and part.after < part.to:
-                yield from self._reading.changes(
-                    part.after, part.to, dict(part.oids), self._idle.reached()[0], dict(part.added)
+                yield from self._reader.changes(
+                    part.after, part.to, dict(part.oids), self._idle.read()[0], dict(part.added)
                 )
             elif part.table is not None:
-                yield from self._reading.chunk(
+                yield from self._reader.chunk(
                     part.table, part.relation, part.first, part.end, part.snapshot, part.to
                 )
 
@@ -168,9 +168,9 @@ class PostgresInput:
     def _parts(self, note: Note) -> list[ReadTask]:
         if note["kind"] == "changes":
             self._watch.close()
-            oids = tuple(self._ours(note["oids"]).items())
+            oids = tuple(self._configured_oids(note["oids"]).items())
             after, to = lsn_of(note["after"]), lsn_of(note["to"])
-            return [ReadTask(after=after, to=to, oids=oids, added=self._added(note))]
+            return [ReadTask(after=after, to=to, oids=oids, added=self._added_columns(note))]
         with explaining(self._query):
             return self._backlog.parts(note)
 
@@ -186,24 +186,24 @@ class PostgresInput:
             if newest is not None and not self._checked:
                 self._check_slot()
             self._checked = True
-            if newest is None or self._backlog.is_left(newest):
+            if newest is None or self._backlog.has_unread(newest):
                 self._watch.close()
                 note = self._backlog.next(newest)
-                self._state = {name: note[name] for name in ("to", *_MARKS)}
+                self._state = {name: note[name] for name in ("to", *_INHERITED)}
                 if note["chunks"]:
                     return note
                 newest = {**(newest or {}), **self._state}
             self._backlog.close()
             return self._next_changes(newest)
 
-    def _nothing(self) -> Note:
+    def _empty_note(self) -> Note:
         """Return the note of a step without rows."""
         newest = self._log.newest() or self._state
         at = newest["to"]
-        marks: Note = {name: newest[name] for name in _MARKS}
-        return {"kind": "changes", "after": at, "to": at, **marks}
+        inherited: Note = {name: newest[name] for name in _INHERITED}
+        return {"kind": "changes", "after": at, "to": at, **inherited}
 
-    def _added(self, note: Note) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    def _added_columns(self, note: Note) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Return, by table, the columns that rows of a step may lack.
 
         They were declared in that step, or since it was recorded.
@@ -215,7 +215,7 @@ class PostgresInput:
     # ── the changes
 
     def _next_changes(self, newest: Note) -> Note | None:
-        after, recorded = self._reached(newest)
+        after, recorded = self._read_position(newest)
         with session(self._query) as (info, connection):
             timeline = timeline_of(connection)
             if timeline != self._timeline:  # promoted in the meantime
@@ -223,14 +223,14 @@ class PostgresInput:
                 self._timeline = timeline
             oids = self._oids_of(connection, newest)
             to = self._end.read(connection)
-            found = to > after and self._watch.finds(after, to, self._ours(oids))
+            has_changes = to > after and self._watch.has_changes(after, to, self._configured_oids(oids))
             # Check before each step of changes, because they may follow an ALTER TABLE. Also check once in a
             # while when only other tables change: a recreated table sends no changes.
-            if found or time.monotonic() - self._tables_seen_at >= _TABLES_EVERY_S:
+            if has_changes or time.monotonic() - self._tables_seen_at >= _TABLES_EVERY_S:
                 self._check_tables(connection, newest)
         if to <= after:
             return None
-        if found:
+        if has_changes:
             types = newest["types"]
             return {
                 "kind": "changes",
@@ -254,7 +254,7 @@ class PostgresInput:
             recorded = self._oids = {**{name: table.oid for name, table in tables.items()}, **recorded}
         return recorded
 
-    def _ours(self, oids: Mapping[str, int]) -> dict[str, int]:
+    def _configured_oids(self, oids: Mapping[str, int]) -> dict[str, int]:
         return {name: oid for name, oid in oids.items() if name in self._query.body["tables"]}
 
     def _check_tables(self, connection: Connection, newest: Note) -> None:
@@ -262,12 +262,12 @@ class PostgresInput:
         tables = check_tables(connection, self._query, self._names, read, newest["oids"])
         self._shapes.look(tables, newest["types"])
         oids = self._oids_of(connection, newest)
-        self._leaves.look(connection, {name: oids[name] for name in read}, newest["leaves"])
+        self._leaves.find_attached(connection, {name: oids[name] for name in read}, newest["leaves"])
         self._tables_seen_at = time.monotonic()
 
-    def _reached(self, newest: Note) -> tuple[Lsn, int | None]:
+    def _read_position(self, newest: Note) -> tuple[Lsn, int | None]:
         """Return the LSN up to which everything is read, and its timeline."""
-        idle, to = self._idle.reached(), lsn_of(newest["to"])
+        idle, to = self._idle.read(), lsn_of(newest["to"])
         return idle if idle[0] > to else (to, newest["timeline"])
 
     def _pass_idle(self, to: Lsn, timeline: int | None) -> None:
@@ -279,13 +279,13 @@ class PostgresInput:
             return
         self._looked_at = time.monotonic()
         steps = self.steps()
-        if self._done() < steps.stop:
+        if self._committed_step() < steps.stop:
             return
         # Record it first, so that the slot is never ahead of the record.
         self._idle.record(to, timeline)
         self._watch.confirm(to)
 
-    def _done(self) -> Step:
+    def _committed_step(self) -> Step:
         """Return the step before which all steps are committed downstream.
 
         The checkpoint's log has it at once; Spark's source learns of it only at the next micro-batch.
@@ -305,13 +305,13 @@ class PostgresInput:
             return
         steps = self.steps()
         needed = lsn_of(self._log.note(steps.start)["after"] if steps else newest["to"])
-        needed = max(needed, self._idle.reached()[0])
-        reached, recorded = self._reached(newest)
+        needed = max(needed, self._idle.read()[0])
+        last_read, recorded = self._read_position(newest)
         with session(self._query, within_s) as (info, connection):
             check_slot(self._query, self._names, connection, needed)
             timeline = timeline_of(connection)
-            left = until - time.monotonic()
-            check_timeline(self._query, self._names, info, timeline, recorded, reached, left)
+            remaining_s = until - time.monotonic()
+            check_timeline(self._query, self._names, info, timeline, recorded, last_read, remaining_s)
             self._timeline = timeline
             self._check_tables(connection, newest)
 

@@ -48,7 +48,7 @@ _DOMAINS_OF_REALS = (
 )
 
 
-class Reading:
+class PartReader:
     """Reads changes and snapshot chunks.
 
     Raises MzplanError for rows that the source can't take, psycopg.Error, and ADBC's errors.
@@ -68,14 +68,14 @@ class Reading:
         after: Lsn,
         to: Lsn,
         oids: Mapping[str, int],
-        passed: Lsn = 0,
+        idle_until: Lsn = 0,
         added: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> Iterator[RecordBatch]:
         """Yield all transactions that commit in (after, to], for the tables with these oids.
 
         The tables may have other names now. Without oids, the tables are found by name. The slot may begin
         after
-        `after`, but not after `passed`: there are no changes up to there. Columns in `added` (by table)
+        `after`, but not after `idle_until`: there are no changes up to there. Columns in `added` (by table)
           are NULL in rows from before they existed.
         """
         if not oids:
@@ -86,11 +86,11 @@ class Reading:
 
         def key_of(relation: Relation) -> Sequence[str]:
             self._check_columns(relation, added.get(names[relation.id], ()))
-            self._singles[relation.id] = self._of_reals(relation)
-            wanted = (_there(relation.columns, name) for name in self._key)
+            self._singles[relation.id] = self._real_columns(relation)
+            wanted = (_find_column(relation.columns, name) for name in self._key)
             return [name for name in wanted if name is not None]
 
-        with streaming(self._query, self._names, max(after, passed)) as link:
+        with streaming(self._query, self._names, max(after, idle_until)) as link:
             try:
                 for rows in Decoder(key_of, names).changes(link.messages(), after, to):
                     yield self._batch(rows, names[rows.relation.id])
@@ -103,12 +103,12 @@ class Reading:
     def _check_columns(self, relation: Relation, added: Sequence[str]) -> None:
         """Raise MzplanError MZ230 for a column that was dropped or renamed."""
         table = f"{relation.schema}.{relation.name}"
-        lacking = [c.name for c in self._own_columns if _there(relation.columns, c.name) is None]
-        gone = [name for name in lacking if name not in added]
-        if gone:
-            raise COLUMN_GONE.error(self._query, table=table, columns=", ".join(gone))
+        missing = [c.name for c in self._own_columns if _find_column(relation.columns, c.name) is None]
+        dropped = [name for name in missing if name not in added]
+        if dropped:
+            raise COLUMN_GONE.error(self._query, table=table, columns=", ".join(dropped))
 
-    def _of_reals(self, relation: Relation) -> set[str]:
+    def _real_columns(self, relation: Relation) -> set[str]:
         """Return the columns of type real, arrays of real, and domains over these."""
         types = dict(zip(relation.columns, relation.types, strict=True))
         reals = {_REAL, _REALS}
@@ -122,19 +122,19 @@ class Reading:
         where = f"{rows.relation.schema}.{rows.relation.name}"
         arrays: list[Array] = []
         for column in self._query.columns:
-            name = _there(rows.relation.columns, column.name)
+            name = _find_column(rows.relation.columns, column.name)
             if column.name == self._table_column:
-                arrays.append(_same(table, len(rows.lsn)))
+                arrays.append(_repeat(table, len(rows.lsn)))
                 continue
             # Added later (see `_check_columns`), or the row is deleted and has only its key.
             if name is None or name not in rows.columns:
                 arrays.append(_nulls(arrow_type(column.type), len(rows.lsn)))
                 continue
-            if rows.columns[name].lacks():
+            if rows.columns[name].has_unsent():
                 raise NOT_SENT.error(self._query, table=where, column=column.name)
             single = name in self._singles[rows.relation.id]
-            arrays.append(self._converted(column, rows.text(name), where, single=single))
-        return self._placed(arrays, rows.lsn, rows.sequence, where, deleted=rows.deleted)
+            arrays.append(self._convert(column, rows.text(name), where, single=single))
+        return self._with_position(arrays, rows.lsn, rows.sequence, where, deleted=rows.deleted)
 
     # ── the snapshot
 
@@ -164,17 +164,17 @@ class Reading:
                 cursor.execute(command)
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(8 << 20)})
             cursor.execute(statement)
-            for batch in _fetched(cursor.fetch_record_batch()):
+            for batch in _translate_errors(cursor.fetch_record_batch()):
                 count = batch.num_rows
                 arrays = iter(batch.columns)
                 columns = [
-                    _same(table, count)
+                    _repeat(table, count)
                     if column.name == self._table_column
-                    else self._converted(column, next(arrays), where, single=column.name in singles)
+                    else self._convert(column, next(arrays), where, single=column.name in singles)
                     for column in self._query.columns
                 ]
                 zeros = np.zeros(count, np.int64)
-                yield self._placed(columns, zeros + lsn, zeros, where, deleted=False)
+                yield self._with_position(columns, zeros + lsn, zeros, where, deleted=False)
 
     def _selected(self, table: Table) -> str:
         items = []
@@ -188,7 +188,7 @@ class Reading:
 
     # ── both
 
-    def _converted(self, column: Column, values: Array, where: str, *, single: bool) -> Array:
+    def _convert(self, column: Column, values: Array, where: str, *, single: bool) -> Array:
         try:
             return convert(column.type, values, single=single)
         except UnfitValueError as problem:
@@ -197,7 +197,7 @@ class Reading:
     def _unfit(self, where: str, column: Column, why: object) -> MzplanError:
         return UNFIT.error(self._query, table=where, column=column.name, type=column.type, why=why)
 
-    def _placed(
+    def _with_position(
         self, arrays: list[Array], lsn: Any, sequence: Any, where: str, *, deleted: bool
     ) -> RecordBatch:
         """Return a batch of the columns, `_position` and `_change`."""
@@ -220,10 +220,10 @@ class Reading:
         ]
         position = pa.StructArray.from_arrays(numbers, list(_POSITION))
         batch = batch.append_column(POSITION, position)
-        return batch.append_column(CHANGE, _same("delete" if deleted else "upsert", len(lsn)))
+        return batch.append_column(CHANGE, _repeat("delete" if deleted else "upsert", len(lsn)))
 
 
-def _fetched(batches: RecordBatchReader) -> Iterator[RecordBatch]:
+def _translate_errors(batches: RecordBatchReader) -> Iterator[RecordBatch]:
     """Yield batches, and translate Arrow's errors, by which ADBC reports errors amid the rows.
 
     Raises psycopg.Error.
@@ -239,7 +239,7 @@ def _fetched(batches: RecordBatchReader) -> Iterator[RecordBatch]:
         raise psycopg.OperationalError(str(problem).rpartition("FATAL:")[2].strip()) from None
 
 
-def _there(columns: Sequence[str], name: str) -> str | None:
+def _find_column(columns: Sequence[str], name: str) -> str | None:
     """Return the column of that name, or the only column whose name differs just in case."""
     if name in columns:
         return name
@@ -247,7 +247,7 @@ def _there(columns: Sequence[str], name: str) -> str | None:
     return alike[0] if len(alike) == 1 else None
 
 
-def _same(text: str, count: int) -> Array:
+def _repeat(text: str, count: int) -> Array:
     import pyarrow as pa
 
     return pa.repeat(pa.scalar(text, pa.string()), count)

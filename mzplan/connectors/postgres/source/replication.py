@@ -88,7 +88,7 @@ class ReplicationLink:
         self._owner.most_s = most_s
         result = self._run(text)
         if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
-            raise self._refused(result)
+            raise self._refused_error(result)
         return [
             [_value(result.get_value(row, column)) for column in range(result.nfields)]
             for row in range(result.ntuples)
@@ -103,7 +103,7 @@ class ReplicationLink:
             result = self._run(command)
             if result.status == pq.ExecStatus.COPY_BOTH:
                 return
-            problem = self._refused(result)
+            problem = self._refused_error(result)
             # "is active for PID": 55006
             if problem.state != "55006" or time.monotonic() > deadline:
                 raise problem
@@ -115,7 +115,7 @@ class ReplicationLink:
         A message is (None, data) with `HEADER` bytes before it. Progress is (lsn, b""): the server has
         read its log up to that LSN without finding more. Only `confirm` confirms anything.
         """
-        connection, heard = self._connection, time.monotonic()
+        connection, heard_at = self._connection, time.monotonic()
         waits = 0
         while True:
             length, data = connection.get_copy_data(1)
@@ -126,18 +126,18 @@ class ReplicationLink:
                 elif data[0] == _KEEPALIVE:
                     (end, _, reply) = struct.unpack_from(">QQB", data, 1)
                     if reply:
-                        self._answer(ask=False)
+                        self._send_status(ask=False)
                     yield end, b""
                 continue
             if length < 0:
-                raise self._ended()
+                raise self._end_error()
             if self._wait():
-                heard = time.monotonic()
+                heard_at = time.monotonic()
                 continue
             waits += 1
             if waits == 1:
-                self._answer(ask=True)
-            if time.monotonic() - heard > _SILENCE_S:
+                self._send_status(ask=True)
+            if time.monotonic() - heard_at > _SILENCE_S:
                 raise psycopg.OperationalError(f"the server was silent for {_SILENCE_S:.0f} s")
 
     def confirm(self, lsn: Lsn) -> None:
@@ -165,20 +165,20 @@ class ReplicationLink:
             self._connection.consume_input()
         return bool(ready)
 
-    def _answer(self, *, ask: bool) -> None:
+    def _send_status(self, *, ask: bool) -> None:
         """Send a standby status update that confirms nothing."""
         self._connection.put_copy_data(struct.pack(">cQQQQB", b"r", 0, 0, 0, 0, ask))
         self._connection.flush()
 
-    def _ended(self) -> psycopg.Error:
+    def _end_error(self) -> psycopg.Error:
         result = self._connection.get_result()
         if result is None:
             return psycopg.OperationalError(
                 _text(self._connection.error_message) or "the server ended the stream"
             )
-        return self._refused(result)
+        return self._refused_error(result)
 
-    def _refused(self, result: pq.abc.PGresult) -> SlotError:
+    def _refused_error(self, result: pq.abc.PGresult) -> SlotError:
         text = _text(result.error_message) or _text(self._connection.error_message)
         state = result.error_field(pq.DiagnosticField.SQLSTATE)
         return SlotError(text, state.decode() if state else None)
@@ -191,8 +191,8 @@ def create_slot(link: ReplicationLink, slot: str, *, temporary: bool = False) ->
     until the link is closed or runs another command.
     """
     kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
-    making = f"CREATE_REPLICATION_SLOT {quoted(slot)} {kind} pgoutput EXPORT_SNAPSHOT"
-    rows = link.command(making.encode(), math.inf)  # it waits for all open transactions
+    command = f"CREATE_REPLICATION_SLOT {quoted(slot)} {kind} pgoutput EXPORT_SNAPSHOT"
+    rows = link.command(command.encode(), math.inf)  # it waits for all open transactions
     _, point, snapshot, _ = rows[0]
     assert point is not None
     return lsn_of(point), snapshot or ""

@@ -118,7 +118,7 @@ class ReadTask:
     added: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-def unread(files: Sequence[File]) -> list[Note]:
+def unread_progress(files: Sequence[File]) -> list[Note]:
     """Return the progress of a table of which nothing is read yet."""
     return [
         {"relation": [schema, name], "file": file, "blocks": blocks, "next": 0}
@@ -150,38 +150,38 @@ def after_chunk(tables: Mapping[str, Any], chunk: Note) -> dict[str, Any]:
     }
 
 
-def carried_on(before: list[Note], there: list[Note]) -> list[Note]:
+def continue_progress(before: list[Note], current: list[Note]) -> list[Note]:
     """Return a table's progress in a later snapshot.
 
     A rewritten file (VACUUM FULL) has its rows in other blocks, so it is read from its start. Blocks that
     were added contain only rows that also arrive as changes.
     """
     known = {tuple(file["relation"]): file for file in before}
-    carried = []
-    for file in there:
-        was = known.get(tuple(file["relation"]))
-        if was is None:
-            carried.append(file)  # an attached partition; its rows may not arrive as changes
-        elif was["file"] != file["file"] and was["next"] < was["blocks"]:
-            carried.append(file)
+    progress = []
+    for file in current:
+        earlier = known.get(tuple(file["relation"]))
+        if earlier is None:
+            progress.append(file)  # an attached partition; its rows may not arrive as changes
+        elif earlier["file"] != file["file"] and earlier["next"] < earlier["blocks"]:
+            progress.append(file)
         else:
-            blocks = min(was["blocks"], max(file["blocks"], was["next"]))
-            carried.append({**was, "file": file["file"], "blocks": blocks})
-    return carried
+            blocks = min(earlier["blocks"], max(file["blocks"], earlier["next"]))
+            progress.append({**earlier, "file": file["file"], "blocks": blocks})
+    return progress
 
 
-def in_files(chunks: list[Note], there: Mapping[str, Sequence[File]]) -> list[Note]:
+def adapt_chunks(chunks: list[Note], current: Mapping[str, Sequence[File]]) -> list[Note]:
     """Adapt chunks that may have been planned in another snapshot. A rewritten file is read as a whole."""
-    planned: list[Note] = []
+    adapted: list[Note] = []
     for chunk in chunks:
         schema, name = chunk["relation"]
-        now = [(file, blocks) for s, n, file, blocks in there[chunk["table"]] if (s, n) == (schema, name)]
+        now = [(file, blocks) for s, n, file, blocks in current[chunk["table"]] if (s, n) == (schema, name)]
         if not now:
             continue  # dropped together with its rows
         file, blocks = now[0]
         whole = {**chunk, "file": file, "first": 0, "end": blocks}
         if file == chunk["file"]:
-            planned.append(chunk)
-        elif whole not in planned:
-            planned.append(whole)
-    return planned
+            adapted.append(chunk)
+        elif whole not in adapted:
+            adapted.append(whole)
+    return adapted

@@ -103,11 +103,11 @@ class TableCheck(Check):
             grants.append(grant("SELECT", table_sql(table.schema, table.name), self._role))
         for schema in sorted({leaf.schema for leaf in leaves if not leaf.usable} - {quoted(table.schema)}):
             grants.append(grant("USAGE", f"SCHEMA {schema}", self._role))
-        closed = [leaf.sql for leaf in leaves if not leaf.readable]
-        if closed:
-            grants.append(grant("SELECT", ", ".join(closed), self._role))
+        unreadable = [leaf.sql for leaf in leaves if not leaf.readable]
+        if unreadable:
+            grants.append(grant("SELECT", ", ".join(unreadable), self._role))
         if grants:
-            parts = f" (of its partitions {', '.join(closed)})" if closed else ""
+            parts = f" (of its partitions {', '.join(unreadable)})" if unreadable else ""
             yield self._problem(
                 "MZ054",
                 f"Table {name} may not be read",
@@ -153,20 +153,22 @@ class TableCheck(Check):
                 f"correct key; or ALTER TABLE {sql} ADD PRIMARY KEY ({', '.join(map(shown, sorted(key)))});",
             )
             return
-        lacking = [] if _sends(identity, indexes, key) else [sql]
-        lacking += [leaf.sql for leaf in leaves if not self._leaf_sends(leaf, key)]
-        if lacking:
-            which = f" ({', '.join(lacking)})" if lacking != [sql] else ""
+        incomplete = [] if _logs_key(identity, indexes, key) else [sql]
+        incomplete += [leaf.sql for leaf in leaves if not self._leaf_logs_key(leaf, key)]
+        if incomplete:
+            which = f" ({', '.join(incomplete)})" if incomplete != [sql] else ""
             yield self._problem(
                 "MZ228",
                 f"The key of {name} is not in the log",
                 f"of a row that is deleted, the server notes down its replica identity, which "
                 f"does not have the columns ({', '.join(self._key)}){which}.",
-                f"{_in_full(lacking)} or make the key that of the primary key.",
+                f"{_set_identity_full(incomplete)} or make the key that of the primary key.",
             )
 
-    def _leaf_sends(self, leaf: _Leaf, key: set[str]) -> bool:
-        return leaf.identity == "f" or _sends(leaf.identity, unique_indexes(self._connection, leaf.oid), key)
+    def _leaf_logs_key(self, leaf: _Leaf, key: set[str]) -> bool:
+        return leaf.identity == "f" or _logs_key(
+            leaf.identity, unique_indexes(self._connection, leaf.oid), key
+        )
 
     def _large(self, name: str, table: Table, identity: str, leaves: Sequence[_Leaf]) -> Iterator[Diagnostic]:
         oids = [table.oid, *(leaf.oid for leaf in leaves)]
@@ -174,17 +176,17 @@ class TableCheck(Check):
         own = [
             column.name for c in self._columns if (column := table.column(c.name)) and column.name in large
         ]
-        lacking = [f"{shown(table.schema)}.{shown(table.name)}"] if identity != "f" else []
+        incomplete = [f"{shown(table.schema)}.{shown(table.name)}"] if identity != "f" else []
         # ALTER TABLE on a partitioned table doesn't change its partitions.
-        lacking += [leaf.sql for leaf in leaves if leaf.identity != "f"]
-        if own and lacking:
+        incomplete += [leaf.sql for leaf in leaves if leaf.identity != "f"]
+        if own and incomplete:
             which = f" ({len(leaves)} partitions; each has a replica identity of its own)" if leaves else ""
             yield self._problem(
                 "MZ228",
                 f"Large values of {name} would be missing from updates",
                 f"{', '.join(own)} may be stored out of line (TOAST), and then an update of "
                 f"another column does not have the value in the log{which}.",
-                _in_full(lacking),
+                _set_identity_full(incomplete),
             )
 
 
@@ -200,7 +202,7 @@ class _Leaf:
     schema: str
 
 
-def _sends(identity: str, indexes: Sequence[Any], key: set[str]) -> bool:
+def _logs_key(identity: str, indexes: Sequence[Any], key: set[str]) -> bool:
     """Return whether the log contains the source's key for updated and deleted rows."""
     return identity == "f" or any(
         key <= set(columns)
@@ -209,5 +211,5 @@ def _sends(identity: str, indexes: Sequence[Any], key: set[str]) -> bool:
     )
 
 
-def _in_full(tables: Sequence[str]) -> str:
+def _set_identity_full(tables: Sequence[str]) -> str:
     return " ".join(f"ALTER TABLE {table} REPLICA IDENTITY FULL;" for table in tables)

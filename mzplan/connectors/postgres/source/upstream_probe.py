@@ -41,7 +41,7 @@ SELECT EXISTS (SELECT FROM pg_publication_tables p JOIN pg_namespace n ON n.nspn
 _OWNED = "pg_has_role(current_user, relowner, 'MEMBER') FROM pg_class WHERE oid = %s"
 
 
-def look_at(connection: Connection, query: ResolvedQuery) -> Probe:
+def probe_source(connection: Connection, query: ResolvedQuery) -> Probe:
     """Return the problems of this source, without changing anything. Raises psycopg.Error."""
     diagnostics = tuple(_ServerCheck(connection, query).problems())
     identity = identify(connection)
@@ -59,33 +59,43 @@ class _ServerCheck(Check):
 
     def problems(self) -> Iterator[Diagnostic]:
         """Yield all problems of the server and the tables. Raises psycopg.Error."""
-        version, called, level, most, taken, senders, sending, replicates, creates = self._row(_SERVER)
+        (
+            version,
+            version_name,
+            level,
+            max_slots,
+            slots_used,
+            max_senders,
+            senders_used,
+            can_replicate,
+            can_create,
+        ) = self._row(_SERVER)
         if version < _OLDEST:
             yield self._problem(
                 "MZ220",
-                f"PostgreSQL {called} is too old for a source",
+                f"PostgreSQL {version_name} is too old for a source",
                 "ranges of a table and its partitions are read as PostgreSQL 14 can.",
                 "upgrade the server.",
             )
             return
         if level != "logical":
             yield WAL_LEVEL.diagnostic(self._query, what=f"wal_level is {level}")
-        if not replicates:
+        if not can_replicate:
             yield self._problem(
                 "MZ054",
                 f"Role {self._query.link.body['user']} may not replicate",
                 "a logical slot needs the attribute REPLICATION.",
                 f"{allow_replication(self._role)} (on Amazon RDS: GRANT rds_replication TO {self._role};)",
             )
-        yield from self._slot(most - taken, most)
-        yield from self._walsender(senders - sending, senders)
+        yield from self._slot(max_slots - slots_used, max_slots)
+        yield from self._walsender(max_senders - senders_used, max_senders)
         tables = {name: find_table(self._connection, name) for name in self._query.body["tables"]}
         for name, table in tables.items():
             if table is None:
                 yield NO_TABLE.diagnostic(self._query, table=name)
             else:
                 yield from TableCheck(self._connection, self._query).problems(name, table)
-        yield from _PublicationCheck(self._connection, self._query).problems(tables, creates)
+        yield from _PublicationCheck(self._connection, self._query).problems(tables, can_create)
 
     # ── slot
 
@@ -136,28 +146,29 @@ class _ServerCheck(Check):
 class _PublicationCheck(Check):
     """Finds the problems of following the tables of a source."""
 
-    def problems(self, named: Mapping[str, Table | None], creates: bool) -> Iterator[Diagnostic]:
+    def problems(self, tables_by_name: Mapping[str, Table | None], can_create: bool) -> Iterator[Diagnostic]:
         """Yield all problems of the publication. Raises psycopg.Error.
 
-        `named`: the tables by name; None for a missing table.
-        `creates`: the role may create a publication.
+        `tables_by_name`: the tables by name; None for a missing table.
+        `can_create`: the role may create a publication.
         """
         names = Names.of(self._query)
-        name, tables = names.publication, [table for table in named.values() if table is not None]
+        name, tables = names.publication, [table for table in tables_by_name.values() if table is not None]
         listed = [
-            t.sql if t is not None else table_sql(*split_name(table_name)) for table_name, t in named.items()
+            t.sql if t is not None else table_sql(*split_name(table_name))
+            for table_name, t in tables_by_name.items()
         ]
-        missing = ", ".join(table_name for table_name, table in named.items() if table is None)
+        missing = ", ".join(table_name for table_name, table in tables_by_name.items() if table is None)
         first = f"create {missing}; then " if missing else ""
         publication = self._connection.execute(_PUBLICATION, (name,)).fetchone()
         limits = published(self._connection, name)
-        lacking = [t for t in tables if (t.schema, t.name) not in limits]
-        yield from self._filtered(name, [t for t in tables if t not in lacking], limits)
+        unpublished = [t for t in tables if (t.schema, t.name) not in limits]
+        yield from self._filtered(name, [t for t in tables if t not in unpublished], limits)
         if names.own_publication:
-            foreign = [t for t in lacking if not self._is_granted(_OWNED, t.oid)]
-            if foreign or (publication is None and not creates):
+            foreign = [t for t in unpublished if not self._is_granted(_OWNED, t.oid)]
+            if foreign or (publication is None and not can_create):
                 why = [f"{t.schema}.{t.name} is owned by another role" for t in foreign]
-                why += ["it lacks CREATE on the database"] if publication is None and not creates else []
+                why += ["it lacks CREATE on the database"] if publication is None and not can_create else []
                 yield self._problem(
                     "MZ054",
                     f"Role {self._query.link.body['user']} can't make the publication",
@@ -175,8 +186,8 @@ class _PublicationCheck(Check):
                 f"{create_publication(name, listed)}",
             )
             return
-        in_parts = [] if publication[1] else [t for t in lacking if self._is_published_in_parts(name, t)]
-        added = [t for t in lacking if t not in in_parts]
+        in_parts = [] if publication[1] else [t for t in unpublished if self._is_published_in_parts(name, t)]
+        added = [t for t in unpublished if t not in in_parts]
         wrong = [f"it lacks {t.schema}.{t.name}" for t in added]
         wrong += [f"it publishes the partitions of {t.schema}.{t.name} as tables" for t in in_parts]
         options = ["publish_via_partition_root = true"] if in_parts else []
@@ -199,23 +210,23 @@ class _PublicationCheck(Check):
 
     def _filtered(self, name: str, tables: Sequence[Table], limits: Limits) -> Iterator[Diagnostic]:
         """Report row filters and column lists (since PostgreSQL 15), which a snapshot doesn't apply."""
-        wrong, mended = [], []
+        wrong, filtered = [], []
         for table in tables:
             columns, rows = limits[table.schema, table.name]
             own = [column for c in own_columns(self._query) if (column := table.column(c.name)) is not None]
-            left_out = [
+            unpublished = [
                 column.name
                 for column in own
                 if columns is not None and column.writable and column.name not in columns
             ]
             if rows:
                 wrong.append(f"only rows of {table.schema}.{table.name} WHERE {rows}")
-            if left_out:
-                wrong.append(f"{table.schema}.{table.name} without {', '.join(left_out)}")
-            if rows or left_out:
-                mended.append(table.sql)
+            if unpublished:
+                wrong.append(f"{table.schema}.{table.name} without {', '.join(unpublished)}")
+            if rows or unpublished:
+                filtered.append(table.sql)
         if wrong:
-            publication, listed = quoted(name), ", ".join(mended)
+            publication, listed = quoted(name), ", ".join(filtered)
             yield self._problem(
                 "MZ227",
                 f"Publication {name} does not publish all that {self._query.address} reads",

@@ -172,11 +172,11 @@ def explaining(query: ResolvedQuery) -> Iterator[None]:
         yield
     except Exception as problem:
         if isinstance(problem, psycopg.Error) or type(problem).__module__.startswith("adbc_driver"):
-            raise MzplanError(explained(query, problem)) from None
+            raise MzplanError(explain(query, problem)) from None
         raise
 
 
-def explained(query: ResolvedQuery, problem: Exception) -> Diagnostic:
+def explain(query: ResolvedQuery, problem: Exception) -> Diagnostic:
     """Return the diagnostic for an error of a server or a driver."""
     state, text = state_of(problem), reason(query, problem)
     if is_lost(problem) or isinstance(problem, OSError):

@@ -232,7 +232,7 @@ def _arrays(values: StringArray, spark_type: str, *, single: bool) -> Array:
     offsets: list[list[int | None]] = [[] for _ in range(depth)]
     counts = [0] * depth
 
-    def lay(items: Nested, level: int, row: int) -> None:
+    def collect(items: Nested, level: int, row: int) -> None:
         for item in items:
             if level == depth:
                 if isinstance(item, list):
@@ -244,7 +244,7 @@ def _arrays(values: StringArray, spark_type: str, *, single: bool) -> Array:
                 raise _problem(values, row, spark_type)
             offsets[level].append(counts[level])
             counts[level] += len(item)
-            lay(item, level + 1, row)
+            collect(item, level + 1, row)
 
     for row, text in enumerate(values.to_pylist()):
         if text is None:
@@ -256,7 +256,7 @@ def _arrays(values: StringArray, spark_type: str, *, single: bool) -> Array:
             raise _problem(values, row, spark_type) from None
         offsets[0].append(counts[0])
         counts[0] += len(items)
-        lay(items, 1, row)
+        collect(items, 1, row)
     try:
         array = convert(element, pa.array(leaves, pa.string()), single=single)
     except UnfitValueError as problem:

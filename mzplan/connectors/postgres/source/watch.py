@@ -34,40 +34,40 @@ class Watch:
         self._names = names
         self._open: contextlib.ExitStack | None = None
         self._link: ReplicationLink | None = None
-        self._found: Lsn | None = None
+        self._change_commit: Lsn | None = None
         self._commit: Lsn = 0
 
-    def finds(self, after: Lsn, to: Lsn, oids: Mapping[str, int]) -> bool:
+    def has_changes(self, after: Lsn, to: Lsn, oids: Mapping[str, int]) -> bool:
         """Return whether a transaction that changed the source's tables commits in (after, to]."""
-        has_change = self._found is not None or self._looks(after, to, set(oids.values()))
-        if not has_change or self._found is None or self._found >= to:
+        has_change = self._change_commit is not None or self._find_change(after, to, set(oids.values()))
+        if not has_change or self._change_commit is None or self._change_commit >= to:
             return False
         self.close()
         return True
 
     def confirm(self, lsn: Lsn) -> None:
         """Let the server discard the log before a position."""
-        if self._link is not None and self._found is None:
+        if self._link is not None and self._change_commit is None:
             self._link.confirm(lsn)
 
     def close(self) -> None:
-        stack, self._open, self._link, self._found = self._open, None, None, None
+        stack, self._open, self._link, self._change_commit = self._open, None, None, None
         if stack is not None:
             stack.close()
 
-    def _looks(self, after: Lsn, to: Lsn, ours: set[int]) -> bool:
+    def _find_change(self, after: Lsn, to: Lsn, ours: set[int]) -> bool:
         """Read an open stream, or open one. If an open stream has ended, read again from the slot's position.
 
         The server's timeout may end a stream between rare triggers.
         """
-        for left_open in (self._link is not None, False):
+        for is_reused in (self._link is not None, False):
             try:
                 if self._link is None:
                     self._begin(after)
-                return self._reads_change(after, to, ours)
+                return self._read_until_change(after, to, ours)
             except psycopg.Error:
                 self.close()
-                if not left_open:
+                if not is_reused:
                     raise
         raise AssertionError("a stream that was just opened is read, or raises")
 
@@ -76,7 +76,7 @@ class Watch:
             self._link = stack.enter_context(streaming(self._query, self._names, after))
             self._commit, self._open = 0, stack.pop_all()
 
-    def _reads_change(self, after: Lsn, to: Lsn, ours: set[int]) -> bool:
+    def _read_until_change(self, after: Lsn, to: Lsn, ours: set[int]) -> bool:
         assert self._link is not None
         for end, data in self._link.messages():
             if end is not None:
@@ -89,12 +89,12 @@ class Watch:
                 continue
             # A message has its table's oid, which doesn't change with the name.
             if self._commit >= after and ours.intersection(tables_changed(data)):
-                self._found = self._commit
+                self._change_commit = self._commit
                 return True
         raise psycopg.OperationalError("the server ended the stream")
 
 
-class Idle:
+class IdlePosition:
     """The position up to which everything is read without a step, because there were no changes.
 
     The slot may have been advanced to it.
@@ -103,7 +103,7 @@ class Idle:
     def __init__(self, storage: str):
         self._folder, self._place = open_folder(storage), f"{storage}/{_IDLE}"
 
-    def reached(self) -> tuple[Lsn, int | None]:
+    def read(self) -> tuple[Lsn, int | None]:
         """Return the idle position (0 for none) and its timeline. Raises OSError."""
         data = self._folder.read(_IDLE)
         with decoding(self._place):
