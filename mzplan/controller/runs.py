@@ -17,7 +17,7 @@ from mzplan.model.cause import Cause
 from mzplan.model.event import Event, EventKind
 from mzplan.model.observed import Lease, Status, Versions
 from mzplan.model.times import instant_text
-from mzplan.store.leases import is_of_here
+from mzplan.store.leases import is_local
 
 MAX_WAITING = 20_000  # events that nobody has taken: the oldest go
 
@@ -116,7 +116,7 @@ def _end_of(former: Lease | None) -> str:
     who = f"; the one before it (epoch {former.epoch}, process {former.pid} on {former.host})"
     if former.released:
         return f"{who} was stopped"
-    how = "was killed" if is_of_here(former) else "was killed, or cut off from the store"
+    how = "was killed" if is_local(former) else "was killed, or cut off from the store"
     return f"{who} {how}: it has not given its lease back"
 
 

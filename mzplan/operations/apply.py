@@ -45,7 +45,7 @@ from mzplan.schema.description import as_description, describe, packages_of, ref
 from mzplan.secrets.command_guards import AllowingGuard
 from mzplan.secrets.policy import Guard, SecretValues
 from mzplan.store.backends.backend import CommittedError, UnknownWriteError
-from mzplan.store.limits import limiting
+from mzplan.store.limits import write_limit
 from mzplan.store.store import digest_of_state
 
 
@@ -268,7 +268,7 @@ def _commit(
         for name in sorted(needed | touched, key=natural):
             work.runners.wake(_instance(new, name), waits)
         with (
-            limiting(store, new.serial, options.parallelism),
+            write_limit(store, new.serial, options.parallelism),
             request.around(new),
             committing(work.reporter, new.serial),
         ):

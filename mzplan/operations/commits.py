@@ -20,7 +20,7 @@ from mzplan.operations.project import Outcome, Project, Reporter
 from mzplan.plan.file import digest_of_plan
 from mzplan.plan.manual_changes import plan_between
 from mzplan.secrets.resolved import scrub
-from mzplan.store.formats import FORGO
+from mzplan.store.formats import FORGO_HINT
 from mzplan.store.store import Store
 
 
@@ -28,7 +28,7 @@ def entry_of(store: Store, serial: int) -> HistoryEntry:
     """Return the history entry of a serial. Raises MZ038 (exit 7) if the history doesn't have it."""
     state = committed_state(store, serial)
     if state.commit is None:
-        raise error("MZ030", f"Serial {serial} is damaged", "It doesn't say who committed it.", FORGO)
+        raise error("MZ030", f"Serial {serial} is damaged", "It doesn't say who committed it.", FORGO_HINT)
     return HistoryEntry(
         serial=serial,
         current=store.read_state().serial == serial,

@@ -26,7 +26,7 @@ from mzplan.runner.wake import listening, runtime_folder
 from mzplan.schema.description import packages_of
 from mzplan.secrets.policy import POLICY_VARIABLE
 from mzplan.secrets.resolved import scrubbed
-from mzplan.store.leases import is_of_here
+from mzplan.store.leases import is_local
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")
@@ -279,7 +279,7 @@ def _running(settings: ProjectSettings, store: Store, instance: str) -> int | No
         if pid is not None:
             return pid
         lease = store.leases.leader(instance)
-        if lease is None or not is_of_here(lease):  # of another machine, or container
+        if lease is None or not is_local(lease):  # of another machine, or container
             return None
         if time.monotonic() > until:
             raise _unknown(settings, lease)

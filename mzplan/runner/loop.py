@@ -31,7 +31,7 @@ from mzplan.runner.secret_values import ReceivedSecretValues
 from mzplan.runner.status_writer import ProblemLog, StatusWriter, Watches
 from mzplan.store.claims import places_of
 from mzplan.store.event_log import EventLog
-from mzplan.store.limits import limited
+from mzplan.store.limits import read_limit
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")
@@ -127,7 +127,7 @@ class Runner:
     def write_events(self, *, at_once: bool) -> None:
         """Write down what has happened, if it is time: what happens together goes with one write."""
         self.events.add(map(self._explained, self.controller.notes.take()), self.serial)
-        if at_once or self.events.waits() >= EVENTS_EVERY:
+        if at_once or self.events.queued_seconds() >= EVENTS_EVERY:
             self._problems.attempt("the event log", self.events.flush, None)
 
     def _explained(self, event: Event) -> Event:
@@ -231,7 +231,7 @@ class Runner:
     def _limit(self, serial: int) -> None:
         """Stop and start so much at once as whoever committed the serial has asked for."""
         try:
-            asked = limited(self.store, serial)
+            asked = read_limit(self.store, serial)
         except MzplanError as problem:
             log.warning("going on as usual: %s", problem)
             asked = None

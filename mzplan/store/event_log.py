@@ -27,10 +27,10 @@ from mzplan.store.backends.backend import Backend
 from mzplan.store.formats import canonical, scrubbed_cause
 
 FOLDER = "events/"
-KEPT_SECONDS = 90 * 86_400.0
-KEPT_BYTES = 50 << 20
+RETENTION_SECONDS = 90 * 86_400.0
+RETENTION_BYTES = 50 << 20
 SEGMENT_BYTES = 256 << 10
-MAX_WAITING = 5000  # unwritten events; beyond this the oldest are discarded
+MAX_QUEUED = 5000  # unwritten events; beyond this the oldest are discarded
 MAX_DETAIL = 1000  # characters
 _SKEW = 86_400_000  # milliseconds by which a clock may be ahead
 _KEY = re.compile(rf"{FOLDER}(?P<instance>[^./]+)\.(?P<began>\d{{13}})-(?P<epoch>\d{{1,15}})\.jsonl")
@@ -52,10 +52,10 @@ class Segment:
 def segments(backend: Backend, instance: str | None = None) -> list[Segment]:
     """Return the segments of an instance, or of all instances, the oldest first."""
     matches = (_KEY.fullmatch(key) for key in backend.list(FOLDER))
-    every = (Segment(int(m["began"]), int(m["epoch"]), m["instance"]) for m in matches if m is not None)
+    parsed = (Segment(int(m["began"]), int(m["epoch"]), m["instance"]) for m in matches if m is not None)
     return sorted(
         segment
-        for segment in every
+        for segment in parsed
         if is_valid_name(segment.instance) and instance in (None, segment.instance)
     )
 
@@ -67,52 +67,52 @@ class EventLog:
         self._backend = backend
         self._instance, self._epoch = instance, epoch
         self._clock = clock
-        self._waiting: list[bytes] = []
-        self._since: float | None = None  # when the oldest waiting event was added
+        self._queue: list[bytes] = []
+        self._queued_since: float | None = None  # when the oldest queued event was added
         self._segment: Segment | None = None
-        self._written = b""  # the content of the current segment
-        self._former: Segment | None = None  # the segment that this one has merged
+        self._segment_data = b""  # the content of the current segment
+        self._merged: Segment | None = None  # the segment that this one has merged
 
     def add(self, events: Iterable[Event], serial: int) -> None:
         """Queue events for the next `flush`. `serial`: the newest serial that the runner has taken in."""
         lines = [_line(replace(event, serial=max(0, serial), epoch=self._epoch)) for event in events]
         if lines:
-            self._since = self._clock() if self._since is None else self._since
-            self._waiting = [*self._waiting, *lines][-MAX_WAITING:]
+            self._queued_since = self._clock() if self._queued_since is None else self._queued_since
+            self._queue = [*self._queue, *lines][-MAX_QUEUED:]
 
-    def waits(self) -> float:
+    def queued_seconds(self) -> float:
         """Return the seconds that the oldest queued event has waited; -1 if none is queued."""
-        return self._clock() - self._since if self._since is not None else -1.0
+        return self._clock() - self._queued_since if self._queued_since is not None else -1.0
 
     def flush(self) -> None:
         """Write all queued events at once. Raises MzplanError; the events then stay queued."""
-        if not self._waiting:
+        if not self._queue:
             return
-        data = b"".join(self._waiting)
-        if self._segment is None or len(self._written) + len(data) > SEGMENT_BYTES:
+        data = b"".join(self._queue)
+        if self._segment is None or len(self._segment_data) + len(data) > SEGMENT_BYTES:
             self._begin(len(data))
         assert self._segment is not None
-        self._backend.write(self._segment.key, self._written + data)
-        self._written += data
-        self._waiting, self._since = [], None
-        if self._former is not None:
-            self._backend.delete(self._former.key)
-            self._former = None
+        self._backend.write(self._segment.key, self._segment_data + data)
+        self._segment_data += data
+        self._queue, self._queued_since = [], None
+        if self._merged is not None:
+            self._backend.delete(self._merged.key)
+            self._merged = None
 
     def _begin(self, size: int) -> None:
         """Start a segment for `size` more bytes; the first one merges a small previous segment."""
-        known = segments(self._backend, self._instance)
-        last, self._former, self._written = known[-1] if known else None, None, b""
+        existing = segments(self._backend, self._instance)
+        last, self._merged, self._segment_data = existing[-1] if existing else None, None, b""
         if self._segment is None and last is not None:
             whole = self._whole_lines(last)
             if whole is not None and len(whole) + size <= SEGMENT_BYTES:
-                self._former, self._written = last, whole
+                self._merged, self._segment_data = last, whole
         now = self._clock()
         began = int(now * 1000)
         if last is not None and 0 <= last.began - began < _SKEW:  # its clock was ahead
             began = last.began + 1
         self._segment = Segment(began, self._epoch, self._instance)
-        for segment in _too_many(known, now):
+        for segment in _expired(existing, now):
             self._backend.delete(segment.key)
 
     def _whole_lines(self, segment: Segment) -> bytes | None:
@@ -124,18 +124,18 @@ class EventLog:
         return blob.data[: blob.data.rfind(b"\n") + 1] if blob is not None else b""
 
 
-def _too_many(known: list[Segment], now: float) -> Iterator[Segment]:
+def _expired(existing: list[Segment], now: float) -> Iterator[Segment]:
     """Yield the segments beyond the retention; a segment ends where the next one begins."""
-    oldest = (now - KEPT_SECONDS) * 1000
-    for number, segment in enumerate(known[:-1]):
-        if known[number + 1].began < oldest or len(known) - number >= KEPT_BYTES // SEGMENT_BYTES:
+    oldest = (now - RETENTION_SECONDS) * 1000
+    for number, segment in enumerate(existing[:-1]):
+        if existing[number + 1].began < oldest or len(existing) - number >= RETENTION_BYTES // SEGMENT_BYTES:
             yield segment
 
 
 def _line(event: Event) -> bytes:
     cause = scrubbed_cause(event.cause) if event.cause is not None else None
-    bare = replace(event, detail=shortened(event.detail, MAX_DETAIL), cause=cause)
-    fields = {name: value for name, value in encode(bare).items() if value is not None}
+    shortened_event = replace(event, detail=shortened(event.detail, MAX_DETAIL), cause=cause)
+    fields = {name: value for name, value in encode(shortened_event).items() if value is not None}
     return (canonical(fields) + "\n").encode(errors="replace")
 
 
@@ -161,12 +161,12 @@ class EventReader:
     def __init__(self, backend: Backend):
         self._backend = backend
         self._versions: dict[str, str | None] = {}
-        self._shown: dict[str, set[bytes]] = {}
+        self._yielded: dict[str, set[bytes]] = {}
         self.unreadable = 0
         self.left_out: list[str] = []
 
     def newest_first(
-        self, wanted: Callable[[bytes], bool], since: float = 0.0, until: float = math.inf
+        self, matches: Callable[[bytes], bool], since: float = 0.0, until: float = math.inf
     ) -> Iterator[LoggedEvent]:
         """Yield the wanted events of all instances, the newest first by their own times.
 
@@ -176,25 +176,25 @@ class EventReader:
         for segment in segments(self._backend):
             instances.setdefault(segment.instance, []).append(segment)
         unread: list[tuple[float, float, Segment]] = []  # by end, the latest first
-        for own in instances.values():
-            for number, segment in enumerate(own):
-                end = own[number + 1].began / 1000 if number + 1 < len(own) else math.inf
+        for log in instances.values():
+            for number, segment in enumerate(log):
+                end = log[number + 1].began / 1000 if number + 1 < len(log) else math.inf
                 # A segment may hold merged lines that are as old as the beginning of the previous segment.
-                begin = own[number - 1].began / 1000 if number else 0.0
+                begin = log[number - 1].began / 1000 if number else 0.0
                 if end >= since and begin <= until:
                     heapq.heappush(unread, (-end, -segment.began, segment))
-        waiting: list[tuple[float, int, LoggedEvent]] = []
+        ready: list[tuple[float, int, LoggedEvent]] = []
         seen: set[bytes] = set()
-        while unread or waiting:
-            if unread and (not waiting or unread[0][0] <= waiting[0][0]):
+        while unread or ready:
+            if unread and (not ready or unread[0][0] <= ready[0][0]):
                 segment = heapq.heappop(unread)[2]
                 for line in reversed(self._lines(segment)):
-                    if wanted(line) and line not in seen:  # a merged line may appear in both segments
+                    if matches(line) and line not in seen:  # a merged line may appear in both segments
                         seen.add(line)
                         for logged in self._event(segment.instance, line):
-                            heapq.heappush(waiting, (-seconds_of(logged.event), len(seen), logged))
+                            heapq.heappush(ready, (-seconds_of(logged.event), len(seen), logged))
             else:
-                yield heapq.heappop(waiting)[2]
+                yield heapq.heappop(ready)[2]
 
     def fresh(self) -> Iterator[LoggedEvent]:
         """Yield the events since the last call, each instance in its own order.
@@ -204,19 +204,19 @@ class EventReader:
         for segment in segments(self._backend):
             newest[segment.instance] = [*newest.get(segment.instance, [])[-1:], segment]
         for instance, last in newest.items():
-            shown, now = self._shown.get(instance, set()), set()
+            yielded, current = self._yielded.get(instance, set()), set()
             for segment in last:
                 version = self._backend.version(segment.key)
                 if self._versions.get(segment.key, "") == version:
-                    now |= shown
+                    current |= yielded
                     continue
                 self._versions[segment.key] = version
                 lines = self._lines(segment)
-                now |= set(lines)
+                current |= set(lines)
                 for line in lines:
-                    if line not in shown:
+                    if line not in yielded:
                         yield from self._event(instance, line)
-            self._shown[instance] = now
+            self._yielded[instance] = current
 
     def _lines(self, segment: Segment) -> list[bytes]:
         try:

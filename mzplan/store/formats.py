@@ -31,15 +31,15 @@ from mzplan.schema.loading import is_type
 from mzplan.secrets.resolved import scrub
 
 T = TypeVar("T")
-_NO_SUM = b'"checksum": ""'
+_EMPTY_CHECKSUM = b'"checksum": ""'
 _RESOURCES = b'\n  "resources": {'  # written last by `_lines`
 # Don't suggest copying an earlier serial's file over it: an earlier serial isn't the current state.
-_TAKE_BACK = (
+_RESTORE_HINT = (
     "take FILE, the latest, from version control or a backup; or mzplan state pull --serial N --out FILE, N "
     "the last below history/; then mzplan state push FILE --force."
 )
 # For an earlier serial: pushing a state would commit a new serial and leave this file as it is.
-FORGO = "put it back from a backup, or delete it: then only this serial is missing from the history."
+FORGO_HINT = "put it back from a backup, or delete it: then only this serial is missing from the history."
 _SERIAL = re.compile(rb'^  "serial": (\d+),$', re.MULTILINE)  # as written by `_lines`
 
 
@@ -60,7 +60,7 @@ def load(build: Callable[[Any], T], data: bytes, place: str, hint: str = "") -> 
         "MZ030",
         f"{place} is truncated or damaged",
         f"It can't be understood: {reason[:200]}. Nothing was changed.",
-        hint or _TAKE_BACK,
+        hint or _RESTORE_HINT,
         kind="damaged",
     )
 
@@ -73,12 +73,14 @@ def load_as(type_: type[T], data: bytes, place: str, hint: str) -> T:
 def encode_state(state: State) -> bytes:
     """Return the bytes of `mzplan.state.json`."""
     content = {"format_version": state.format_version, "checksum": "", **encode(state)}
-    content["resources"] = {text: _brief(text, fields) for text, fields in content["resources"].items()}
+    content["resources"] = {
+        text: _without_defaults(text, fields) for text, fields in content["resources"].items()
+    }
     data = _lines(content, "resources").encode()
-    return data.replace(_NO_SUM, f'"checksum": "{_checksum(data)}"'.encode(), 1)
+    return data.replace(_EMPTY_CHECKSUM, f'"checksum": "{_checksum(data)}"'.encode(), 1)
 
 
-def _brief(address: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _without_defaults(address: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Remove a resource's fields that hold default values."""
     for name in ("references", "override", "restart_token"):
         if not fields[name]:
@@ -88,7 +90,7 @@ def _brief(address: str, fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _TAKE_BACK) -> State:
+def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _RESTORE_HINT) -> State:
     """Decode the output of encode_state; `hint` is the errors' fix.
 
     Raises MZ031 for a newer format, and MZ030 for a wrong checksum (if `checked`) or unreadable content."""
@@ -97,8 +99,8 @@ def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _
         head = decode(_Head, content)
         if head.format_version > FORMAT_VERSION:
             version = f"It has format version {head.format_version}"
-            raise _newer(place, f"{version}; this mzplan knows versions up to {FORMAT_VERSION}.")
-        bare = data.replace(f'"checksum": "{head.checksum}"'.encode("utf-8", "replace"), _NO_SUM, 1)
+            raise _newer_format(place, f"{version}; this mzplan knows versions up to {FORMAT_VERSION}.")
+        bare = data.replace(f'"checksum": "{head.checksum}"'.encode("utf-8", "replace"), _EMPTY_CHECKSUM, 1)
         if checked and _checksum(bare) != head.checksum:
             raise error(
                 "MZ030",
@@ -111,7 +113,7 @@ def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _
             if type(fields) is dict and type(fields.get("references", {})) is not dict:
                 raise ValueError(f"references of {address} is not a mapping")
         state = decode(State, content)
-        _check_whole(state.instances, state.resources, place)
+        _check_consistency(state.instances, state.resources, place)
         return state
 
     return load(build, data, place, hint)
@@ -134,10 +136,10 @@ class StateHead:
     commit: CommitRecord
 
 
-def decode_head(data: bytes, place: str, hint: str = _TAKE_BACK) -> StateHead:
+def decode_head(data: bytes, place: str, hint: str = _RESTORE_HINT) -> StateHead:
     """Decode a state file without its resources, of which it may have 100,000. Raises MZ030."""
-    above, resources, _ = data.partition(_RESOURCES)
-    return load_as(StateHead, above.rstrip(b",") + b"}" if resources else data, place, hint)
+    head, resources, _ = data.partition(_RESOURCES)
+    return load_as(StateHead, head.rstrip(b",") + b"}" if resources else data, place, hint)
 
 
 def encode_outcome(outcome: CommitOutcome) -> bytes:
@@ -148,28 +150,30 @@ def decode_outcome(data: bytes, place: str) -> CommitOutcome:
     return load_as(CommitOutcome, data, place, "delete it: then nothing is known of how that serial ended.")
 
 
-def _check_whole(
+def _check_consistency(
     instances: Mapping[str, Instance], resources: Mapping[Address, ResourceState], place: str
 ) -> None:
     """Raise an error if the state breaks a rule that every state written by mzplan follows."""
     for kind, type_ in {(address.kind, resource.type) for address, resource in resources.items()}:
         if not is_type(kind, type_):
-            raise _newer(
+            raise _newer_format(
                 place,
                 f"It holds a {kind} of type {type_[:MAX_NAME]!r}, which this one does not know.",
                 "upgrade mzplan, or install the package that brings that type; then run the command again.",
             )
-    lost = {r.instance for a, r in resources.items() if a.kind != "connection"} - instances.keys()
-    if lost:
-        raise ValueError(f"no instance {min(lost)} is declared, and queries are to run there")
-    needs = {address: resource.dependencies for address, resource in resources.items()}
-    if gone := set(chain.from_iterable(needs.values())) - resources.keys():
-        raise ValueError(f"{next(a for a in needs if gone & set(needs[a]))} refers to what is not there")
+    undeclared = {r.instance for a, r in resources.items() if a.kind != "connection"} - instances.keys()
+    if undeclared:
+        raise ValueError(f"no instance {min(undeclared)} is declared, and queries are to run there")
+    dependencies = {address: resource.dependencies for address, resource in resources.items()}
+    if missing := set(chain.from_iterable(dependencies.values())) - resources.keys():
+        raise ValueError(
+            f"{next(a for a in dependencies if missing & set(dependencies[a]))} refers to what is not there"
+        )
     try:
-        TopologicalSorter(needs).prepare()
+        TopologicalSorter(dependencies).prepare()
     except CycleError as cycle:
-        round_ = " needs ".join(map(str, reversed(cycle.args[1])))
-        raise ValueError(f"resources need each other in a circle: {round_}") from None
+        path = " needs ".join(map(str, reversed(cycle.args[1])))
+        raise ValueError(f"resources need each other in a circle: {path}") from None
     for address, resource in resources.items():
         if address.reads_collections != bool(resource.reads):
             raise ValueError(
@@ -177,7 +181,9 @@ def _check_whole(
             )
 
 
-def _newer(place: str, detail: str, hint: str = "upgrade mzplan, then run the command again.") -> MzplanError:
+def _newer_format(
+    place: str, detail: str, hint: str = "upgrade mzplan, then run the command again."
+) -> MzplanError:
     return error("MZ031", f"{place} was written by a newer mzplan", f"{detail} Nothing was changed.", hint)
 
 

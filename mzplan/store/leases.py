@@ -27,15 +27,15 @@ class Sightings:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
-        self._seen: dict[str, tuple[str, float]] = {}
+        self._first_seen: dict[str, tuple[str, float]] = {}
 
     def unchanged(self, key: str, version: str) -> float:
         """Return the seconds since this version of the file was first seen; 0.0 for a new version."""
         now = self._clock()
-        seen = self._seen.get(key)
-        if seen is None or seen[0] != version:
-            seen = self._seen[key] = (version, now)
-        return now - seen[1]
+        sighting = self._first_seen.get(key)
+        if sighting is None or sighting[0] != version:
+            sighting = self._first_seen[key] = (version, now)
+        return now - sighting[1]
 
 
 def is_live(lease: Lease, unchanged: float = 0.0) -> bool:
@@ -44,10 +44,10 @@ def is_live(lease: Lease, unchanged: float = 0.0) -> bool:
     `unchanged`: seconds for which the lease was seen unchanged. It exposes a host whose clock is ahead."""
     if lease.released or time.time() > lease.heartbeat + lease.ttl or unchanged > lease.ttl:
         return False
-    return not is_of_here(lease) or is_alive(lease.pid, lease.pid_started)
+    return not is_local(lease) or is_alive(lease.pid, lease.pid_started)
 
 
-def is_of_here(lease: Lease) -> bool:
+def is_local(lease: Lease) -> bool:
     """Whether the lease's pid belongs to this machine and pid namespace.
 
     Containers, pods on other nodes and cloned machines can share a host name. For them only `ttl` decides."""

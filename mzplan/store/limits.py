@@ -29,7 +29,7 @@ class Limit:
 
 
 @contextlib.contextmanager
-def limiting(store: Store, serial: int, parallelism: int | None) -> Iterator[None]:
+def write_limit(store: Store, serial: int, parallelism: int | None) -> Iterator[None]:
     """Write the limit, then commit the serial within this context. The caller holds the lock."""
     if parallelism is not None:
         limit = Limit(serial=serial, parallelism=parallelism)
@@ -38,7 +38,7 @@ def limiting(store: Store, serial: int, parallelism: int | None) -> Iterator[Non
     yield
 
 
-def limited(store: Store, serial: int) -> int | None:
+def read_limit(store: Store, serial: int) -> int | None:
     """Return the limit of this serial, if any. Raises MzplanError if the file can't be read."""
     blob = store.backend.read(LIMIT_KEY)
     if blob is None:

@@ -15,14 +15,14 @@ class NewestStatus:
     def __init__(self, store: Store, instance: str):
         self._store = store
         self._instance = instance
-        self._looked = False
+        self._has_read = False
         self.version: str | None = None
         self.status: Status | None = None
 
     def read(self) -> Status | None:
         """Return the current status. Raises MzplanError if it can't be read."""
         version = self._store.status_version(self._instance)
-        if not self._looked or version != self.version:
+        if not self._has_read or version != self.version:
             self.status = self._store.read_status(self._instance)
-            self._looked, self.version = True, version
+            self._has_read, self.version = True, version
         return self.status

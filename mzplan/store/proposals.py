@@ -64,7 +64,7 @@ class Proposals:
 
     def __init__(self, backend: Backend):
         self._backend = backend
-        self._seen: dict[str, float] = {}  # when first seen (monotonic), as `created` may be wrong
+        self._first_seen: dict[str, float] = {}  # when first seen (monotonic), as `created` may be wrong
 
     def make(self, instance: str, descriptions: tuple[Description, ...], id_: str = "") -> Proposal:
         """Write a proposal. `id_`: from new_proposal_id, if the caller needed it beforehand."""
@@ -89,7 +89,7 @@ class Proposals:
                 if key.replace(".answer.json", ".json") not in keys:  # the answer came too late
                     self._backend.delete(key)
                 continue
-            if time.monotonic() - self._seen.setdefault(key, time.monotonic()) > LIFETIME:
+            if time.monotonic() - self._first_seen.setdefault(key, time.monotonic()) > LIFETIME:
                 self.withdraw(key.removeprefix("proposals/").removesuffix(".json"))
                 continue
             if key.replace(".json", ".answer.json") in keys:
@@ -101,7 +101,7 @@ class Proposals:
                 self.withdraw(proposal.id)
             elif proposal.instance == instance:
                 proposals.append(proposal)
-        self._seen = {key: since for key, since in self._seen.items() if key in keys}
+        self._first_seen = {key: first_seen for key, first_seen in self._first_seen.items() if key in keys}
         return proposals
 
     def _read(self, key: str) -> Proposal | None:

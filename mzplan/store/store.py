@@ -37,7 +37,7 @@ from mzplan.store.backends.backend import (
 )
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.formats import (
-    FORGO,
+    FORGO_HINT,
     decode_accepted,
     decode_head,
     decode_outcome,
@@ -123,19 +123,19 @@ class Store:
         # Don't take a lost file for a new project, or an older file for the state: the next commit would
         # reuse serials of the history and drop running queries.
         newest = max(self.serials(), default=0)  # read first, because others may commit meanwhile
-        seen = max((serial_in_status(data) for data in self._status_files()), default=0)
+        taken_in = max((serial_in_status(data) for data in self._status_files()), default=0)
         blob = self.backend.read(STATE_KEY)
         if blob is None:
-            if newest or seen > 0:
+            if newest or taken_in > 0:
                 if self.backend.read(STATE_KEY) is not None:  # the first commit happened just now
                     return self.read_state()
-                raise self._lost("is gone", newest, seen)
+                raise self._lost_state("is gone", newest, taken_in)
             return State(project=self.project)
         state = decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
-        if state.serial < max(newest, seen):
-            raise self._lost(f"is of serial {state.serial}", newest, seen)
+        if state.serial < max(newest, taken_in):
+            raise self._lost_state(f"is of serial {state.serial}", newest, taken_in)
         if state.serial == newest > 0 and self.read_serial(newest) != state:
-            raise self._lost(f"is another serial {state.serial}", newest, seen)
+            raise self._lost_state(f"is another serial {state.serial}", newest, taken_in)
         self.ensure_own(state, self.backend.describe())
         return state
 
@@ -143,11 +143,11 @@ class Store:
         """Raise MZ034 (exit 7) if the state belongs to another environment.
 
         A state whose environment is no longer declared was renamed, and is accepted."""
-        theirs = state.environment
-        if theirs != self.environment and theirs in self.environments:
+        environment = state.environment
+        if environment != self.environment and environment in self.environments:
             raise refusal(
                 "MZ034",
-                f"The state is that of environment {theirs!r}",
+                f"The state is that of environment {environment!r}",
                 f"{place} was committed for it, and this is {self.environment!r}. Nothing was changed.",
                 "give each environment its own `state:` in mzplan.yaml; check --state-config "
                 "(MZPLAN_STATE_CONFIG).",
@@ -174,28 +174,28 @@ class Store:
         """Return an earlier serial from the history, or None if it isn't there."""
         key = serial_key(serial)
         blob = self.backend.read(key)
-        return decode_state(blob.data, f"{self.backend.describe()}/{key}", hint=FORGO) if blob else None
+        return decode_state(blob.data, f"{self.backend.describe()}/{key}", hint=FORGO_HINT) if blob else None
 
     # --- History
 
-    def read_history(self, most: int | None = None) -> list[HistoryEntry]:
-        """Return at most `most` committed serials, the newest first. Raises MZ030 for a damaged one."""
+    def read_history(self, limit: int | None = None) -> list[HistoryEntry]:
+        """Return at most `limit` committed serials, the newest first. Raises MZ030 for a damaged one."""
         entries: list[HistoryEntry] = []
         current = self.backend.read(STATE_KEY)
         if current is not None:
             entries.append(self._entry(current.data, STATE_KEY, current=True))
         for serial in reversed(self.serials()):
-            if most is not None and len(entries) >= most:
+            if limit is not None and len(entries) >= limit:
                 break
             blob = self.backend.read(serial_key(serial))
             # After a crash, the history may already have the current serial.
             if blob is not None and not (entries and entries[-1].serial <= serial):
                 entries.append(self._entry(blob.data, serial_key(serial), current=False))
-        return entries[:most]
+        return entries[:limit]
 
     def _entry(self, data: bytes, key: str, *, current: bool) -> HistoryEntry:
         place = f"{self.backend.describe()}/{key}"
-        head = decode_head(data, place) if current else decode_head(data, place, FORGO)
+        head = decode_head(data, place) if current else decode_head(data, place, FORGO_HINT)
         return HistoryEntry(
             serial=head.serial,
             current=current,
@@ -240,7 +240,7 @@ class Store:
             raise _stale(planned_on, stored)
         failpoint(Failpoint.COMMIT_BEFORE_HISTORY)
         if current is not None:
-            self._keep(stored, current.data)
+            self._archive(stored, current.data)
         if not self._put(new, current.version if current else None):
             raise _stale(planned_on, self.read_state())
 
@@ -272,16 +272,16 @@ class Store:
                 raise _unknown(new.serial, problem) from None
         return True
 
-    def _keep(self, state: State, data: bytes) -> None:
+    def _archive(self, state: State, data: bytes) -> None:
         """Put the state with its file content `data` into the history, if it isn't there yet."""
         try:
             self.backend.write(serial_key(state.serial), data, expected=None)
         except ConflictError:
             if self.read_serial(state.serial) != state:
-                raise self._lost(f"is another serial {state.serial}", state.serial, 0) from None
+                raise self._lost_state(f"is another serial {state.serial}", state.serial, 0) from None
 
-    def _lost(self, what: str, newest: int, seen: int) -> MzplanError:
-        return lost_error(f"{self.backend.describe()}/{STATE_KEY}", what, newest, seen)
+    def _lost_state(self, problem: str, newest: int, taken_in: int) -> MzplanError:
+        return lost_error(f"{self.backend.describe()}/{STATE_KEY}", problem, newest, taken_in)
 
     @contextlib.contextmanager
     def lock(self, command: str, wait: float = 0.0) -> Iterator[LockInfo]:
@@ -321,10 +321,10 @@ class Store:
         """Release the lock with this id, whoever holds it. Returns None if no lock has this id."""
         blob = self.backend.read(HOLD_KEY)
         if blob is not None:
-            held = LockInfo.decode_or_somebody(blob.data)
-            if held.id == id_:
+            info = LockInfo.decode_or_somebody(blob.data)
+            if info.id == id_:
                 self.backend.delete(HOLD_KEY)
-                return held
+                return info
         return self.backend.unlock(id_)
 
     def _ensure_not_held(self) -> None:
@@ -422,9 +422,9 @@ def digest_of_state(state: State) -> str:
     return hashlib.sha256(encode_state(state)).hexdigest()
 
 
-def _stale(planned_on: State, there: State) -> Exception:
-    detail = f"The plan was made on serial {planned_on.serial}; the state now has serial {there.serial}."
-    if planned_on.lineage and there.lineage and planned_on.lineage != there.lineage:
+def _stale(planned_on: State, stored: State) -> Exception:
+    detail = f"The plan was made on serial {planned_on.serial}; the state now has serial {stored.serial}."
+    if planned_on.lineage and stored.lineage and planned_on.lineage != stored.lineage:
         detail = "The state has another lineage: it belongs to another project, or was begun anew."
     return error(
         "MZ036",

@@ -617,7 +617,7 @@ def test_five_hundred_events_are_one_write(make: Make, monkeypatch: pytest.Monke
 
 def test_the_log_is_bounded_by_time_and_by_size(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mzplan.store.event_log.SEGMENT_BYTES", 1000)
-    monkeypatch.setattr("mzplan.store.event_log.KEPT_BYTES", 5000)
+    monkeypatch.setattr("mzplan.store.event_log.RETENTION_BYTES", 5000)
     now = [1_764_000_000.0]
     log = EventLog(make().backend, "local", 1, clock=lambda: now[0])
     for number in range(9):
@@ -639,10 +639,10 @@ def test_what_could_not_be_written_waits(case: Case) -> None:
     with case.refusing(), pytest.raises(MzplanError):
         log.flush()
     until = time.monotonic() + 30
-    while log.waits() >= 0 and time.monotonic() < until:  # what ends a session takes its time
+    while log.queued_seconds() >= 0 and time.monotonic() < until:  # what ends a session takes its time
         with contextlib.suppress(MzplanError):
             log.flush()
-    assert log.waits() == -1 and len(logged(case.make)) == 5
+    assert log.queued_seconds() == -1 and len(logged(case.make)) == 5
 
 
 def test_a_crash_between_taking_over_and_removing_shows_nothing_twice(

@@ -201,8 +201,8 @@ def locked_error(holder: LockInfo | None, place: str, *, by_hand: bool = False) 
         )
     hint = "wait until it has finished, then run the command again."
     if holder is not None and (by_hand or not alive):
-        gone = "when they agree" if by_hand else "if that process is gone for certain"
-        hint = f"wait for it; {gone}: mzplan state unlock {shlex.quote(holder.id)}"
+        condition = "when they agree" if by_hand else "if that process is gone for certain"
+        hint = f"wait for it; {condition}: mzplan state unlock {shlex.quote(holder.id)}"
     return error("MZ033", "The state is locked", detail, hint, exit_code=ExitCode.LOCKED)
 
 
@@ -218,14 +218,16 @@ def _age(holder: LockInfo) -> str:
     return " (just now)"
 
 
-def lost_error(place: str, what: str, newest: int, seen: int) -> MzplanError:
+def lost_error(place: str, problem: str, newest: int, taken_in: int) -> MzplanError:
     """Return MZ030: the state at a place `is gone` or isn't the latest.
 
-    `newest`: the last serial of the history; `seen`: the last that a runner has taken in; 0 if none."""
-    if newest >= seen:
+    `newest`: the last serial of the history; `taken_in`: the last that a runner has taken in; 0 if none."""
+    if newest >= taken_in:
         detail = f"Its history goes to serial {newest}: this is neither a new project nor its latest state."
     else:
-        detail = f"A runner has taken in serial {seen}: this is neither a new project nor its latest state."
+        detail = (
+            f"A runner has taken in serial {taken_in}: this is neither a new project nor its latest state."
+        )
     hint = "take FILE, the latest, from version control or a backup, then mzplan state push FILE --force"
     if newest:
         hint += (
@@ -233,13 +235,13 @@ def lost_error(place: str, what: str, newest: int, seen: int) -> MzplanError:
             "then `mzplan plan` shows what came after that serial"
         )
     hint += "."
-    return error("MZ030", f"{place} {what}", f"{detail} Nothing was changed.", hint, kind="damaged")
+    return error("MZ030", f"{place} {problem}", f"{detail} Nothing was changed.", hint, kind="damaged")
 
 
-def misplaced_error(key: str, what: str, instance: str) -> MzplanError:
+def misplaced_error(key: str, content: str, instance: str) -> MzplanError:
     return error(
         "MZ030",
-        f"{key} is not the {what} of this instance",
+        f"{key} is not the {content} of this instance",
         f"It is that of instance {instance}.",
         "delete it: the runner writes it anew.",
     )

@@ -88,19 +88,19 @@ class ObjectStoreBackend:
             raise ConflictError(key)
         return version
 
-    def _put(self, key: str, data: bytes, mode: Any, mark: str, *, again: bool = True) -> str | None:
+    def _put(self, key: str, data: bytes, mode: Any, mark: str, *, may_retry: bool = True) -> str | None:
         """Write an object and return its version; None if the condition of `mode` doesn't hold."""
         import obstore
 
         def put(store: ObjectStore) -> str | None:
-            marked = {_MARK: mark}
+            attributes = {_MARK: mark}
             try:
-                done = obstore.put(store, key, data, mode=mode, attributes=marked, use_multipart=False)
+                result = obstore.put(store, key, data, mode=mode, attributes=attributes, use_multipart=False)
             except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
                 return None
-            return _version(done)
+            return _version(result)
 
-        def look(store: ObjectStore) -> str | None:
+        def find_own(store: ObjectStore) -> str | None:
             answer = obstore.get(store, key, options={"head": True})  # the current object, whoever wrote it
             return _version(answer.meta) if answer.attributes.get(_MARK) == mark else None
 
@@ -112,16 +112,16 @@ class ObjectStoreBackend:
         try:
             # The conflict may be with this same write, because the library retries after server errors. Only
             # the mark tells: others may write the same bytes.
-            version = version or self._run(look, "read", key, None)
+            version = version or self._run(find_own, "read", key, None)
         except MzplanError as unseen:
             raise problem or unseen from None
         if version is None and problem is not None:
             if problem.undone is not None:
                 raise problem.undone
-            if not again:
+            if not may_retry:
                 raise problem
             # Retry under the same condition, so the write happens once whatever became of the first try.
-            return self._put(key, data, mode, mark, again=False)
+            return self._put(key, data, mode, mark, may_retry=False)
         return version
 
     def delete(self, key: str) -> None:
@@ -145,14 +145,14 @@ class ObjectStoreBackend:
             self._take(info, wait)
         except (KeyboardInterrupt, UnknownWriteError):  # the lock may just have been written
             with contextlib.suppress(MzplanError):
-                self._give_back(info)
+                self._delete_lock(info)
             raise
         try:
             yield
         except BaseException as problem:
-            self._end(info, problem)
+            self._release(info, problem)
             raise
-        self._end(info, None)
+        self._release(info, None)
 
     def holder(self) -> LockInfo | None:
         blob = self.read(_LOCK)
@@ -173,22 +173,22 @@ class ObjectStoreBackend:
 
     # --- inside
 
-    def _end(self, info: LockInfo, failed: BaseException | None) -> None:
-        """Give the lock back. Raises MZ033 if that fails, together with the earlier error `failed`."""
+    def _release(self, info: LockInfo, earlier: BaseException | None) -> None:
+        """Give the lock back. Raises MZ033 if that fails, together with the earlier error `earlier`."""
         try:
-            self._give_back(info)
+            self._delete_lock(info)
         except KeyboardInterrupt:  # otherwise the lock would outlive this process
-            self._give_back(info)
+            self._delete_lock(info)
             raise
         except MzplanError as problem:
-            if failed is None:
-                raise MzplanError(_left(info, self.describe(), problem)) from None
-            if isinstance(failed, MzplanError):
-                diagnostics = (*failed.diagnostics, _left(info, self.describe(), problem))
-                raise MzplanError(diagnostics, failed.exit_code) from None
+            if earlier is None:
+                raise MzplanError(_unreleased(info, self.describe(), problem)) from None
+            if isinstance(earlier, MzplanError):
+                diagnostics = (*earlier.diagnostics, _unreleased(info, self.describe(), problem))
+                raise MzplanError(diagnostics, earlier.exit_code) from None
             # After an interruption, the next command that is refused shows how to remove the lock.
 
-    def _give_back(self, info: LockInfo) -> None:
+    def _delete_lock(self, info: LockInfo) -> None:
         if (holder := self.holder()) is not None and holder.id == info.id:
             self.delete(_LOCK)
 
@@ -208,17 +208,21 @@ class ObjectStoreBackend:
         """Run `work` on the store. Returns `missing` if the key doesn't exist."""
         import obstore
 
-        wrong = obstore.exceptions
+        exceptions = obstore.exceptions
         try:
             return work(self._store())
         except FileNotFoundError:
             if access == "write":  # for a write, the bucket itself is missing
                 raise self._failed(access, key, "there is no such bucket or container") from None
             return missing
-        except (wrong.PermissionDeniedError, wrong.UnauthenticatedError, PermissionError) as problem:
-            raise self._failed(access, key, _said(problem)) from None
-        except wrong.BaseError as problem:
-            text = _said(problem)
+        except (
+            exceptions.PermissionDeniedError,
+            exceptions.UnauthenticatedError,
+            PermissionError,
+        ) as problem:
+            raise self._failed(access, key, _first_line(problem)) from None
+        except exceptions.BaseError as problem:
+            text = _first_line(problem)
             hint = "check url, endpoint and region in mzplan.yaml (state), and the network."
             answered = self._failed(access, key, text) if "status" in text else None
             if access == "write":  # a server may have failed after it wrote
@@ -235,7 +239,9 @@ class ObjectStoreBackend:
 
         settings = resolved_settings(self.settings, self.directory)
         config = {name: str(value) for name, value in settings.get("options", {}).items()}
-        config |= {theirs: str(settings[ours]) for ours, theirs in _S3.items() if ours in settings}
+        config |= {
+            library_name: str(settings[name]) for name, library_name in _S3.items() if name in settings
+        }
         plain = str(settings.get("endpoint", "")).startswith("http://")
         options = {"client_options": {**_TIMEOUTS, "allow_http": plain}, "retry_config": _RETRIES}
         connect: Any = from_url  # the library's type has one overload per cloud
@@ -247,7 +253,7 @@ class ObjectStoreBackend:
             raise error(
                 "MZ005",
                 f"The state's url {self.url} can't be used",
-                f"{_said(problem)}.",
+                f"{_first_line(problem)}.",
                 "write s3://bucket/prefix, gs://bucket/prefix or abfss://container@account…/prefix.",
             ) from None
 
@@ -279,7 +285,7 @@ def _without_endpoint_of_environment(config: Mapping[str, str]) -> Iterator[None
                 os.environ[_ENDPOINT] = value
 
 
-def _left(info: LockInfo, place: str, problem: MzplanError) -> Diagnostic:
+def _unreleased(info: LockInfo, place: str, problem: MzplanError) -> Diagnostic:
     return Diagnostic(
         code="MZ033",
         summary=f"The lock of {place} could not be given back",
@@ -302,7 +308,7 @@ def _expected(version: Expected) -> dict[str, str]:
     return {"e_tag": tag, "version": own} if own else {"e_tag": tag}
 
 
-def _said(problem: BaseException) -> str:
+def _first_line(problem: BaseException) -> str:
     """Return the first line of the library's message, at most 300 characters."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     return (lines[0] if lines else type(problem).__name__)[:300].rstrip(".")

@@ -40,13 +40,13 @@ log = logging.getLogger("mzplan.store")
 CONNECT_S = 5
 STATEMENT_MS = 20_000
 SILENCE_S = 25.0  # without an answer; the server ends a statement earlier
-MOST_ANSWER = (2 << 30) + (1 << 20)  # bytes; a state of 100,000 resources has about 100 MB
+MAX_ANSWER_BYTES = (2 << 30) + (1 << 20)  # bytes; a state of 100,000 resources has about 100 MB
 UNACKNOWLEDGED_MS = 10_000
 NOTIFIED = ("mzplan.state.json", "proposals/")
 _LOCK_ROW = "lock"
-_LONGEST_NAME = 63  # bytes of an application name; PostgreSQL truncates longer ones
+_MAX_NAME_BYTES = 63  # bytes of an application name; PostgreSQL truncates longer ones
 _KINDS: dict[str, ProblemKind] = {"MZ030": "damaged", "MZ095": "unreachable"}
-_GONE = (psycopg.OperationalError, psycopg.InterfaceError)
+_CONNECTION_LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 _REFUSED = (
     psycopg.errors.InsufficientPrivilege,
     psycopg.errors.ReadOnlySqlTransaction,
@@ -70,14 +70,14 @@ _SWAP = (
     "WHERE project = %s AND key = %s AND version = %s RETURNING version"
 )
 # Two processes that create the schema at once see these errors: IF NOT EXISTS doesn't wait.
-_MADE_ALREADY = (
+_ALREADY_EXISTS = (
     psycopg.errors.UniqueViolation,
     psycopg.errors.DuplicateSchema,
     psycopg.errors.DuplicateTable,
 )
-_LOOK = "look at the server, and at the network to it."
+_SERVER_HINT = "look at the server, and at the network to it."
 # `state.tls.mode` has gained this default, so a server that worked before may become unreachable.
-_ASSUMED = (
+_DEFAULT_TLS_HINT = (
     " Its certificate is checked (verify-full), as state.tls.mode is not written: write it, and as "
     "state.tls.ca the certificate to trust; or prefer, and whoever answers there is taken for the server."
 )
@@ -96,7 +96,7 @@ class PostgresBackend:
         self.project = project
         self.schema = str(settings.get("schema", "mzplan"))
         digest = hashlib.sha256(f"{self.schema}:{project}".encode()).digest()
-        self._application = f"mzplan state of {project}"[:_LONGEST_NAME]
+        self._application = f"mzplan state of {project}"[:_MAX_NAME_BYTES]
         self._lock = PostgresLock(self.schema, project)
         self.channel = f"mzplan_{digest[:8].hex()}"
         self._local = threading.local()
@@ -106,15 +106,16 @@ class PostgresBackend:
         return f"postgres://{s.get('host')}:{s.get('port', 5432)}/{s.get('database')}/{self.schema}"
 
     def read(self, key: str) -> Blob | None:
-        row = self._reading(_READ, *self._id(key))
+        row = self._read_row(_READ, *self._row_key(key))
         return Blob(bytes(row[0]), str(row[1])) if row else None
 
     def version(self, key: str) -> str | None:
-        row = self._reading(_VERSION, *self._id(key))
+        row = self._read_row(_VERSION, *self._row_key(key))
         return str(row[0]) if row else None
 
     def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
-        ours: list[str] = []  # the versions whose COMMIT was sent; without a COMMIT nothing is stored
+        # The versions whose COMMIT was sent; without a COMMIT nothing is stored.
+        sent_versions: list[str] = []
 
         def attempt(connection: psycopg.Connection[Any]) -> str:
             with connection.transaction():
@@ -125,14 +126,14 @@ class PostgresBackend:
                     raise ConflictError(key)
                 if key.startswith(NOTIFIED):
                     connection.execute("SELECT pg_notify(%s, %s)", (self.channel, key))
-                ours.append(str(row[0]))
-            return ours[-1]
+                sent_versions.append(str(row[0]))
+            return sent_versions[-1]
 
         def own_version() -> str | None:
             """Return the key's version if this write made it; otherwise None."""
-            return version if ours and (version := self.version(key)) in ours else None
+            return version if sent_versions and (version := self.version(key)) in sent_versions else None
 
-        def again() -> str:
+        def retry() -> str:
             """Look, then try again under the same condition, so the write happens once.
 
             An attempt that the server still executes locks the row, so this one waits for it."""
@@ -149,15 +150,15 @@ class PostgresBackend:
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
                 self._create()
                 return attempt(self._connection())
-            except _GONE as problem:
-                self._drop()
-                log.warning("the connection to %s was lost: %s", self.describe(), _said(problem))
-                return again()
+            except _CONNECTION_LOST as problem:
+                self._close_connection()
+                log.warning("the connection to %s was lost: %s", self.describe(), _first_line(problem))
+                return retry()
         except (psycopg.Error, MzplanError) as problem:
-            if isinstance(problem, _GONE):
-                self._drop()
-            if ours:
-                raise unknown_write(self.describe(), key, _why(problem), _LOOK) from None
+            if isinstance(problem, _CONNECTION_LOST):
+                self._close_connection()
+            if sent_versions:
+                raise unknown_write(self.describe(), key, _reason(problem), _SERVER_HINT) from None
             if isinstance(problem, MzplanError):
                 raise
             if isinstance(problem, _REFUSED):
@@ -167,13 +168,13 @@ class PostgresBackend:
     def delete(self, key: str) -> None:
         query = self._sql("DELETE FROM {t} WHERE project = %s AND key = %s")
         try:
-            self._run(lambda c: c.execute(query, self._id(key)), "MZ035")
+            self._run(lambda c: c.execute(query, self._row_key(key)), "MZ035")
         except psycopg.errors.UndefinedTable:
             pass
         except MzplanError as problem:
             if problem.kind != "unreachable":
                 raise
-            raise unknown_write(self.describe(), key, _why(problem), _LOOK) from None
+            raise unknown_write(self.describe(), key, _reason(problem), _SERVER_HINT) from None
 
     def list(self, prefix: str) -> list[str]:
         query = self._sql("SELECT key FROM {t} WHERE project = %s AND starts_with(key, %s)")
@@ -202,14 +203,14 @@ class PostgresBackend:
             connection.close()  # this releases the lock
 
     def holder(self) -> LockInfo | None:
-        session = self._holding()
-        return self._named(session) or _stranger(session) if session else None
+        session = self._lock_session()
+        return self._recorded_holder(session) or _unknown_holder(session) if session else None
 
     def unlock(self, id_: str) -> LockInfo | None:
-        session = self._holding()
+        session = self._lock_session()
         if session is None:
             return None
-        holder = self._named(session) or _stranger(session)
+        holder = self._recorded_holder(session) or _unknown_holder(session)
         if holder.id != id_:
             return None
         if holder.is_alive:
@@ -247,37 +248,37 @@ class PostgresBackend:
     ) -> tuple[Any, ...] | None:
         if expected is ANY or expected is None:
             query = _PUT if expected is ANY else _CREATE
-            return connection.execute(self._sql(query), (*self._id(key), data)).fetchone()
+            return connection.execute(self._sql(query), (*self._row_key(key), data)).fetchone()
         if not str(expected).isdecimal():
             return None  # not a version from this backend
-        values = (data, *self._id(key), int(str(expected)))
+        values = (data, *self._row_key(key), int(str(expected)))
         return connection.execute(self._sql(_SWAP), values).fetchone()
 
     def _take(self, connection: psycopg.Connection[Any], info: LockInfo, wait: float) -> LockSession | None:
         """Take the lock; return the holder if it is another session. Raises psycopg.Error."""
         try:
-            return self._lock.take(connection, _application(info), wait)
+            return self._lock.take(connection, _application_name(info), wait)
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             self._create()
-            return self._lock.take(connection, _application(info), wait)
+            return self._lock.take(connection, _application_name(info), wait)
 
-    def _holding(self) -> LockSession | None:
+    def _lock_session(self) -> LockSession | None:
         try:
             return self._run(self._lock.holder, "MZ030")
         except psycopg.errors.UndefinedTable:
             return None  # nothing was ever written
 
-    def _named(self, session: LockSession) -> LockInfo | None:
+    def _recorded_holder(self, session: LockSession) -> LockInfo | None:
         """Return the holder's lock info; None if the row is a previous holder's or not mzplan's."""
         blob = self.read(_LOCK_ROW)
         try:
             info = LockInfo.decode(blob.data) if blob else None
         except ValueError:
             return None
-        return info if info is not None and session.application == _application(info) else None
+        return info if info is not None and session.application == _application_name(info) else None
 
     def _locked(self, session: LockSession) -> MzplanError:
-        info = self._named(session)
+        info = self._recorded_holder(session)
         if info is not None:
             return locked_error(info, self.describe())
         return error(
@@ -286,11 +287,11 @@ class PostgresBackend:
             f"A session of login {session.login} (pid {session.pid} of the database, application "
             f"{session.application!r}) holds the lock of {self.describe()}, and has not written down for "
             "which command: it has only just begun, or is none of mzplan's.",
-            f"wait for it; to end that session: mzplan state unlock {_stranger(session).id}",
+            f"wait for it; to end that session: mzplan state unlock {_unknown_holder(session).id}",
             exit_code=ExitCode.LOCKED,
         )
 
-    def _reading(self, query: str, *values: str) -> tuple[Any, ...] | None:
+    def _read_row(self, query: str, *values: str) -> tuple[Any, ...] | None:
         try:
             return self._run(lambda c: c.execute(self._sql(query), values).fetchone(), "MZ030")
         except psycopg.errors.UndefinedTable:
@@ -302,17 +303,17 @@ class PostgresBackend:
             try:
                 return work(self._connection())
             except UnendingError:  # a retry would get the same endless answer
-                self._drop()
+                self._close_connection()
                 raise
-            except _GONE:
-                self._drop()
+            except _CONNECTION_LOST:
+                self._close_connection()
                 return work(self._connection())
         except psycopg.errors.UndefinedTable:
             raise
         except psycopg.Error as problem:
             raise self._failed(problem, code) from None
 
-    def _id(self, key: str) -> tuple[str, str]:
+    def _row_key(self, key: str) -> tuple[str, str]:
         return (self.project, key)
 
     def _sql(self, query: str) -> bytes:
@@ -325,15 +326,15 @@ class PostgresBackend:
         """Create the schema and its table. If another process does the same at once, look again."""
         try:
             self._create_missing()
-        except _MADE_ALREADY:
+        except _ALREADY_EXISTS:
             self._create_missing()
 
     def _create_missing(self) -> None:
         connection = self._connection()
         with connection.transaction():
             name = sql.Identifier(self.schema)
-            known = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self.schema,))
-            if known.fetchone() is None:
+            schemas = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self.schema,))
+            if schemas.fetchone() is None:
                 connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
             connection.execute(sql.SQL("CREATE SEQUENCE IF NOT EXISTS {}.versions").format(name))
             connection.execute(
@@ -349,7 +350,7 @@ class PostgresBackend:
             connection = self._local.connection = self._open()
         return connection
 
-    def _drop(self) -> None:
+    def _close_connection(self) -> None:
         connection = getattr(self._local, "connection", None)
         self._local.connection = None
         if connection is not None:
@@ -358,16 +359,18 @@ class PostgresBackend:
 
     def _open(self) -> psycopg.Connection[Any]:
         settings = resolved_settings(self.settings, self.directory)
-        tls, far = settings.get("tls", {}), not is_loopback(str(settings.get("host", "")))
+        tls, is_remote = settings.get("tls", {}), not is_loopback(str(settings.get("host", "")))
         ca = str(Path(self.directory) / tls["ca"]) if tls.get("ca") else None
-        mode = tls.get("mode") or ("verify-full" if far else "prefer")
-        given = {
+        mode = tls.get("mode") or ("verify-full" if is_remote else "prefer")
+        parameters = {
             "host": settings.get("host"),
             "port": settings.get("port", 5432),
             "dbname": settings.get("database"),
             "user": settings.get("user"),
             "password": settings.get("password"),
-            **libpq_security(mode, ca, settings.get("cleartext_login") or ("never" if far else "allow")),
+            **libpq_security(
+                mode, ca, settings.get("cleartext_login") or ("never" if is_remote else "allow")
+            ),
             "application_name": self._application,
             "connect_timeout": CONNECT_S,
             "keepalives_idle": 10,
@@ -378,9 +381,9 @@ class PostgresBackend:
         }
         try:
             connection = BoundedConnection.connect(
-                make_conninfo("", **{k: v for k, v in given.items() if v is not None}), autocommit=True
+                make_conninfo("", **{k: v for k, v in parameters.items() if v is not None}), autocommit=True
             )
-            connection.most_s, connection.most_bytes = SILENCE_S, MOST_ANSWER
+            connection.most_s, connection.most_bytes = SILENCE_S, MAX_ANSWER_BYTES
             return connection
         except UnicodeError:  # psycopg passes on Python's error about the host name
             raise unreachable(
@@ -389,12 +392,12 @@ class PostgresBackend:
                 "correct the host in mzplan.yaml (state).",
             ) from None
         except psycopg.Error as problem:
-            hint = _ASSUMED if far and not tls.get("mode") else ""
-            raise self._failed(problem, "MZ095", str(given["password"] or ""), hint) from None
+            hint = _DEFAULT_TLS_HINT if is_remote and not tls.get("mode") else ""
+            raise self._failed(problem, "MZ095", str(parameters["password"] or ""), hint) from None
 
     def _failed(self, problem: psycopg.Error, code: str, secret: str = "", hint: str = "") -> MzplanError:
-        text = _said(problem, secret)
-        if isinstance(problem, _GONE) and not isinstance(problem, psycopg.errors.QueryCanceled):
+        text = _first_line(problem, secret)
+        if isinstance(problem, _CONNECTION_LOST) and not isinstance(problem, psycopg.errors.QueryCanceled):
             return unreachable(
                 self.describe(),
                 text,
@@ -412,31 +415,31 @@ class PostgresBackend:
         return error(
             "MZ035",
             f"Cannot write {key} in {self.describe()}",
-            f"{_said(problem)}. Nothing was changed: what was there before is intact.",
+            f"{_first_line(problem)}. Nothing was changed: what was there before is intact.",
             f"give the user the right to create schema {self.schema} and to write in it; the server, space.",
         )
 
 
-def _application(info: LockInfo) -> str:
+def _application_name(info: LockInfo) -> str:
     """Return the application name of the lock's session, which identifies its holder."""
     return f"mzplan lock {info.id}"
 
 
-def _stranger(session: LockSession) -> LockInfo:
+def _unknown_holder(session: LockSession) -> LockInfo:
     """Return lock info for a session that hasn't recorded its command."""
     return LockInfo(
         id=f"session-{session.pid}", command="?", user=session.login, host="?", pid=session.pid, time="?"
     )
 
 
-def _why(problem: psycopg.Error | MzplanError) -> str:
+def _reason(problem: psycopg.Error | MzplanError) -> str:
     if isinstance(problem, MzplanError):
         (first, *_) = problem.diagnostics
         return first.detail.partition(". Nothing was changed")[0] or first.summary
-    return _said(problem)
+    return _first_line(problem)
 
 
-def _said(problem: BaseException, secret: str = "") -> str:
+def _first_line(problem: BaseException, secret: str = "") -> str:
     """Return the first line of the server's message, without the password."""
     text = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
     return text.replace(secret, "***") if secret else text

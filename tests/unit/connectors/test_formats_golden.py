@@ -31,7 +31,7 @@ from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.epochs import newest_epoch, raise_epoch
 from mzplan.store.formats import encode_lease, encode_state
 from mzplan.store.journal import Dropped, Prepared
-from mzplan.store.limits import limited, limiting
+from mzplan.store.limits import read_limit, write_limit
 from mzplan.store.proposals import Answer
 from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -350,7 +350,7 @@ def fill(store: Store, folder: Path) -> None:
             id="00000000000000aa", diagnostics=FULL_DIAGNOSTICS, upstreams={ORDERS: {"topic": "t", "n": 1}}
         )
     )
-    with limiting(store, 12, 3):
+    with write_limit(store, 12, 3):
         pass
     store.hold(LOCK)
     (folder / "plan.json").write_bytes(encode_plan(full_plan()))
@@ -408,7 +408,7 @@ def copied(store: Store, folder: Path, other: Store, beside: Path) -> None:
     answer = store.proposals.read_answer(proposal)
     assert answer is not None
     other.proposals.answer(answer)
-    with limiting(other, state.serial, limited(store, state.serial)):
+    with write_limit(other, state.serial, read_limit(store, state.serial)):
         pass
     if (holder := store.holder()) is not None:
         other.hold(holder)

@@ -24,7 +24,7 @@ from mzplan.model.state import Canary, Forgotten, ResourceState, State
 from mzplan.schema.description import Description, describe, digest_of
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.leases import is_live
-from mzplan.store.limits import limiting
+from mzplan.store.limits import write_limit
 from mzplan.store.store import Store
 from tests.runners import runner_in_memory
 
@@ -167,7 +167,7 @@ def test_no_more_is_started_at_once_than_was_asked_for(
         now.pop()
 
     monkeypatch.setattr(world.executor, "start", slow)
-    with limiting(world.store, 1, parallelism):
+    with write_limit(world.store, 1, parallelism):
         world.commit(make_state(1))
     status = world.settle()
     assert {o.condition for o in status.observations.values()} == {"running"}
