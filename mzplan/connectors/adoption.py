@@ -10,7 +10,7 @@ from mzplan.connectors.api.connector import Adoption
 from mzplan.connectors.catalogue import find_connector, own_connectors
 from mzplan.schema.columns import POSITION, Column, canonical_type, spark_type
 from mzplan.schema.source_columns import keys_of
-from mzplan.warehouse.foreign_query import Left, NotAdoptableError, open_table
+from mzplan.warehouse.foreign_query import ForeignQuery, NotAdoptableError, open_table
 
 _SIMPLE = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
 
@@ -27,7 +27,7 @@ def find_adoption(type_: str) -> Adoption | None:
 
 
 def ensure_adoptable(
-    left: Left, type_: str, body: Mapping[str, Any], folder: str | None, columns: Sequence[Column]
+    left: ForeignQuery, type_: str, body: Mapping[str, Any], folder: str | None, columns: Sequence[Column]
 ) -> None:
     """Check that a source of this type and body can continue there.
 
@@ -44,7 +44,9 @@ def ensure_adoptable(
         raise NotAdoptableError(*reasons)
 
 
-def _upstream_problems(left: Left, type_: str, body: Mapping[str, Any], folder: str | None) -> Iterator[str]:
+def _upstream_problems(
+    left: ForeignQuery, type_: str, body: Mapping[str, Any], folder: str | None
+) -> Iterator[str]:
     adoption = find_adoption(type_)
     assert adoption is not None, f"sources of type {type_} go on from no other query"
     try:
@@ -57,7 +59,7 @@ def _upstream_problems(left: Left, type_: str, body: Mapping[str, Any], folder: 
         yield f"It reads no {type_} upstream: its offset is {left.position[:80]}."
 
 
-def _table_problems(left: Left, columns: Sequence[Column]) -> Iterator[str]:
+def _table_problems(left: ForeignQuery, columns: Sequence[Column]) -> Iterator[str]:
     table = open_table(left.table)
     micro_batch = table.transaction_version(left.query_id)
     if micro_batch is None:

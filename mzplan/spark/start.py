@@ -95,7 +95,7 @@ class QueryStart:
             context.warehouse,
             description.place,
             None if description.address.writes_collection or input_ is None else input_.place,
-            whole=writes_all(description.body),
+            writes_all_rows=writes_all(description.body),
         )
 
     def submit(self, ours: Versions | None) -> StreamingQuery:

@@ -23,7 +23,7 @@ from mzplan.spark.progress import late_rows_of
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.replay import collection_hash
 from mzplan.warehouse.step_history import StepHistory
-from mzplan.warehouse.step_index import RECENT
+from mzplan.warehouse.step_index import RECENT_STEPS
 from mzplan.warehouse.step_record import StepRecord, known_sum, with_late_rows, with_totals
 
 log = logging.getLogger("mzplan.steps")
@@ -263,7 +263,7 @@ def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> l
         records = with_late_rows(with_totals(records, last), last, late)
         history.index.append(records)
         query.unwritten.clear()
-        query.recent = (*reversed(records[-RECENT:]), *query.recent)[:RECENT]
+        query.recent = (*reversed(records[-RECENT_STEPS:]), *query.recent)[:RECENT_STEPS]
         query.rows = known_sum([query.rows, *(record.rows for record in records if record.step > query.base)])
     return records
 

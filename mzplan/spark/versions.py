@@ -10,7 +10,7 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.observed import Versions
 from mzplan.model.words import count
 from mzplan.warehouse.checkpoints import LAYOUT, Checkpoint
-from mzplan.warehouse.collection_log import CollectionLog, listed
+from mzplan.warehouse.collection_log import CollectionLog, name_list
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,7 +100,7 @@ def _unsupported(table: str, address: Address, lacking: list[str], able: SparkLi
     return error(
         "MZ281",
         f"{address} needs another Delta than that of its runner",
-        f"{table} has {count(len(lacking), 'feature')} that this runner's Delta lacks: {listed(lacking)}.",
+        f"{table} has {count(len(lacking), 'feature')} that this runner's Delta lacks: {name_list(lacking)}.",
         f"Delta {able.delta} has {features}: run it on Spark {able.spark} (pip install "
         f"'pyspark=={able.tested[-1]}'; where spark-submit starts it, with the --packages of docs/deploy.md)"
         if able is not None

@@ -15,7 +15,7 @@ from mzplan.warehouse.folder import Folder, decoded, decoding, delete_checksum, 
 from mzplan.warehouse.step_record import StepRecord
 
 _MOVED = "mzplanMoved"  # marks, in its settings, a step that only moved the checkpoint
-_READ_AGAIN = 3  # steps: the last done step, the one before it, and an interrupted one
+_REREAD_STEPS = 3  # steps: the last done step, the one before it, and an interrupted one
 _NO_WATERMARK = b'v1\n{"nextBatchWatermarkMs":0}'
 
 
@@ -58,8 +58,8 @@ class CheckpointLog:
 
     def last_written(self) -> int:
         """Return the last done step that wrote rows, as far as offsets are kept; -1 if there is none."""
-        done = self.committed()
-        steps = (step for step in reversed(self.planned()) if step <= done and self.is_written(step))
+        committed = self.committed()
+        steps = (step for step in reversed(self.planned()) if step <= committed and self.is_written(step))
         return next(steps, -1)
 
     def is_written(self, step: int) -> bool:
@@ -110,20 +110,20 @@ class CheckpointLog:
             log.write(name, data)
 
     def _commits_of(self, other: CheckpointLog) -> bytes | None:
-        done = other.committed()
-        return other._commits.read(str(done)) if done >= 0 else None
+        committed = other.committed()
+        return other._commits.read(str(committed)) if committed >= 0 else None
 
     def plan(self, position: str) -> None:
         """Plan the next step, as Spark would, to read up to `position`. It runs at the next start.
 
         The query must not run."""
-        done = self.committed()
-        with decoding(f"{self.spark}/offsets/{done}"):
-            version, settings = self.lines(done)[:2]
-            read = {name: value for name, value in json.loads(settings).items() if name != _MOVED}
-        head = [version, json.dumps(read, separators=(",", ":"))]
-        delete_checksum(self._offsets, str(done + 1))
-        self._offsets.write(str(done + 1), "\n".join([*head, position]).encode())
+        committed = self.committed()
+        with decoding(f"{self.spark}/offsets/{committed}"):
+            version, settings = self.lines(committed)[:2]
+            kept_settings = {name: value for name, value in json.loads(settings).items() if name != _MOVED}
+        head = [version, json.dumps(kept_settings, separators=(",", ":"))]
+        delete_checksum(self._offsets, str(committed + 1))
+        self._offsets.write(str(committed + 1), "\n".join([*head, position]).encode())
 
     def replace(self, step: int, position: str) -> None:
         """Set the position at which a step ended, if the step is there. The query must not run."""
@@ -137,15 +137,15 @@ class CheckpointLog:
 
         Spark tells sources apart only by their place. If the checkpoint has other tables, nothing changes and
         Spark refuses to start. The query must not run."""
-        for step in self.planned()[-_READ_AGAIN:]:
+        for step in self.planned()[-_REREAD_STEPS:]:
             lines = self.lines(step)
             offsets = [(_table_of(line), line) for line in lines[2:]]
             if None in tables or Counter(tables) != Counter(table for table, _ in offsets):
                 return
             ordered = []
             for table in tables:
-                offsets.remove(found := next(pair for pair in offsets if pair[0] == table))
-                ordered.append(found[1])
+                offsets.remove(match := next(pair for pair in offsets if pair[0] == table))
+                ordered.append(match[1])
             if ordered != lines[2:]:
                 delete_checksum(self._offsets, str(step))
                 self._offsets.write(str(step), "\n".join([*lines[:2], *ordered]).encode())
@@ -154,21 +154,21 @@ class CheckpointLog:
         """Move the start of the next step to `position`, by a step without rows that is done at once.
 
         It replaces a step that is planned but not done. The query must not run."""
-        done = self.committed()
+        committed = self.committed()
         head = self.lines(self.newest())[:2]
         if len(head) < 2:
             settings = {"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}}
             head = ["v1", json.dumps(settings)]
         head[1] = _as_moved(head[1])
-        commit = self._commits.read(str(done)) if done >= 0 else None
+        commit = self._commits.read(str(committed)) if committed >= 0 else None
         for log, data in (
             (self._offsets, "\n".join([*head, position]).encode()),
             (self._commits, commit or _NO_WATERMARK),
         ):
-            delete_checksum(log, str(done + 1))
-            log.write(str(done + 1), data)
+            delete_checksum(log, str(committed + 1))
+            log.write(str(committed + 1), data)
 
-    def pass_over(self, step: int) -> None:
+    def skip(self, step: int) -> None:
         """Record a step that has read nothing as planned and done, at the position of the step before.
 
         Repeating this gives the same result, even by a runner that was frozen meanwhile. The query must not
@@ -181,7 +181,7 @@ class CheckpointLog:
             delete_checksum(log, str(step))
             log.write(str(step), data)
 
-    def before_all(self) -> Any:
+    def initial_offset(self) -> Any:
         """Return the upstream's offset before step 0, for a source that logs it (Kafka)."""
         data = open_folder(f"{self.spark}/sources/0").read("0")
         with decoding(f"{self.spark}/sources/0/0"):
@@ -219,7 +219,7 @@ class CheckpointLog:
         """Return the offsets between which a step reads, and the time when it began."""
         end, began = self.offset(step)
         if step == 0:
-            return self.before_all(), end, began
+            return self.initial_offset(), end, began
         follows = before is not None and before.step == step - 1 and before.task is None
         if follows and before is not None and before.end is not None:
             return before.end, end, began

@@ -53,7 +53,7 @@ from mzplan.warehouse.step_record import Count
 FORMAT_VERSION = 1
 OUTCOMES = 8  # outcomes of done tasks in a status
 LAYOUT = 1  # of collections and checkpoints, see docs/internals/protocol.md
-BEGUN_KEPT = 100  # descriptions
+MAX_DESCRIPTIONS = 100
 
 
 def collection_path(warehouse: str, id_: str, generation: int) -> str:
@@ -129,7 +129,7 @@ class History:
         before = tuple(begun for begun in self.begun if begun.step < now.step)
         if before and (before[-1].digest, before[-1].rows) == (now.digest, now.rows):
             return History(before)
-        return History((*before, now)[-BEGUN_KEPT:])
+        return History((*before, now)[-MAX_DESCRIPTIONS:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +174,10 @@ class TaskRecords:
         with decoding(f"{self.place}/{_file_of(step)}"):
             return decode(TaskRecord, json.loads(data)["task"])
 
-    def record(self, one: TaskRecord) -> None:
+    def record(self, record: TaskRecord) -> None:
         """Write a record durably and atomically."""
-        data = {"format_version": FORMAT_VERSION, "task": encode(one)}
-        number = one.step if one.step is not None else one.task.serial
+        data = {"format_version": FORMAT_VERSION, "task": encode(record)}
+        number = record.step if record.step is not None else record.task.serial
         self._folder.write(_file_of(number), json.dumps(data, separators=(",", ":")).encode())
 
     def done(self) -> tuple[TaskOutcome, ...]:

@@ -20,7 +20,7 @@ from mzplan.warehouse.table_checkpoints import actions_in, checkpoints_of
 
 T = TypeVar("T")
 
-_CACHED = 4096  # commits
+_CACHE_SIZE = 4096  # commits
 _SHOWN = 10  # names in an error
 
 
@@ -30,19 +30,19 @@ class CollectionLog:
     def __init__(self, collection: str):
         self.collection = collection
         self._folder = open_folder(f"{collection}/_delta_log")
-        self._kept: dict[int, Commit] = {}
+        self._commits: dict[int, Commit] = {}
 
     def commit(self, version: int) -> Commit | None:
         """Return one version; None if it isn't written yet or its log is gone (Delta keeps 30 days)."""
-        if version not in self._kept:
+        if version not in self._commits:
             data = self._folder.read(f"{version:020}.json")
             if data is None:
                 return None
-            if len(self._kept) >= _CACHED:
-                self._kept.clear()
+            if len(self._commits) >= _CACHE_SIZE:
+                self._commits.clear()
             with decoding(f"{self.collection}/_delta_log/{version:020}.json"):
-                self._kept[version] = decode_commit(self.collection, version, data)
-        return self._kept[version]
+                self._commits[version] = decode_commit(self.collection, version, data)
+        return self._commits[version]
 
     def digest(self, version: int) -> str | None:
         """Return the SHA-256 of a commit's file, which differs between tables; None if it is missing."""
@@ -85,7 +85,7 @@ class CollectionLog:
         return self._newest("metaData", partitions_of, lambda commit: commit.partitions)
 
     def _newest(
-        self, action: str, read: Callable[[Mapping[str, Any]], T], of: Callable[[Commit], T | None]
+        self, action: str, read: Callable[[Mapping[str, Any]], T], value_of: Callable[[Commit], T | None]
     ) -> T | None:
         checkpoints = self._checkpoints()
         version = max(checkpoints, default=-1)
@@ -93,7 +93,7 @@ class CollectionLog:
         with decoding(f"the checkpoint {version} of {self.collection}"):
             newest = read(actions[0]) if actions else None
         for commit in self.after(version):
-            newest = now if (now := of(commit)) is not None else newest
+            newest = value if (value := value_of(commit)) is not None else newest
         return newest
 
     def _checkpoints(self) -> dict[int, list[str]]:
@@ -119,7 +119,7 @@ class CollectionLog:
         return sorted(int(stem) for stem in stems if _is_version(stem))
 
 
-def listed(names: Sequence[str]) -> str:
+def name_list(names: Sequence[str]) -> str:
     """Return the first of these names as text. Others chose the names, so they are shortened."""
     return ", ".join([shortened(name, 80) for name in names[:_SHOWN]] + ["…"] * (len(names) > _SHOWN))
 
@@ -142,8 +142,8 @@ def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[i
         first = 0
         if isinstance(start, dict) and not start.get("isStartingVersion"):
             first = int(start.get("reservoirVersion", 0))
-            begun = collection.commit(first) if int(start.get("index", -1)) >= 0 else None
-            first += begun is not None and begun.is_read_by(int(start["index"]))
+            commit = collection.commit(first) if int(start.get("index", -1)) >= 0 else None
+            first += commit is not None and commit.is_read_by(int(start["index"]))
         return (first, last) if first <= last else None
 
 

@@ -25,8 +25,8 @@ from mzplan.warehouse.folder import file_system
 from mzplan.warehouse.paths import local_path, split_storage, stays_below
 
 _AT_ONCE = 8
-_PIECE = 4 << 20  # bytes
-_SILENCE_S = 120.0  # without progress, after which the copy gives up
+_CHUNK = 4 << 20  # bytes
+_NO_PROGRESS_S = 120.0  # without progress, after which the copy gives up
 _END_S = 2.0  # that threads have to notice that the copy is over
 
 Value = TypeVar("Value")
@@ -43,30 +43,32 @@ def copy_folder(from_: str, to: str) -> None:
         _link_or_copy(GuardedFolder(local_source), GuardedFolder(*split_storage(local_target)))
         return
     with _Threads(from_ if local_source is None else to) as threads:
-        source, target = threads.result(lambda: (_side(from_), _side(to)))
+        source, target = threads.result(lambda: (_open_side(from_), _open_side(to)))
         files = threads.result(source.files)
         target.ensure_room(sum(files.values()))
 
         def copy(name: str) -> None:
             with source.reading(name) as stream, target.writing(name) as copied:
-                _pour(stream, copied, files[name], f"{source.place}/{name}", threads.sign)
+                _copy_stream(stream, copied, files[name], f"{source.place}/{name}", threads.report_progress)
 
-        threads.each([partial(copy, name) for name in sorted(files)])
+        threads.run_all([partial(copy, name) for name in sorted(files)])
 
 
-def _pour(stream: Readable, copied: Any, size: int, place: str, sign: Callable[[], None]) -> None:
-    left = size
-    while piece := stream.read(min(_PIECE, left + 1)):
-        sign()
-        left -= len(piece)
-        if left < 0:
+def _copy_stream(
+    stream: Readable, target: Any, size: int, place: str, on_progress: Callable[[], None]
+) -> None:
+    remaining = size
+    while chunk := stream.read(min(_CHUNK, remaining + 1)):
+        on_progress()
+        remaining -= len(chunk)
+        if remaining < 0:
             break
-        copied.write(piece)
-    if left:
+        target.write(chunk)
+    if remaining:
         raise OSError(f"{place} has not the {size:,} bytes that were listed of it: somebody writes there")
 
 
-def _side(place: str) -> _Local | _Remote:
+def _open_side(place: str) -> _Local | _Remote:
     local = local_path(place)
     return _Local(place, local) if local is not None else _Remote(place)
 
@@ -145,7 +147,7 @@ class _Threads:
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
 
-    def sign(self) -> None:
+    def report_progress(self) -> None:
         """Report progress, from a worker thread. Raises OSError once the copy is over."""
         if self._is_over:
             raise OSError(errno.ECANCELED, "nobody waits for it any more", self._place)
@@ -154,39 +156,39 @@ class _Threads:
     def result(self, work: Callable[[], Value]) -> Value:
         """Return the result of `work` on one thread. Raises its errors, and TimeoutError."""
         results: list[Value] = []
-        self.each([lambda: results.append(work())])
+        self.run_all([lambda: results.append(work())])
         return results[0]
 
-    def each(self, tasks: Sequence[Callable[[], None]]) -> None:
+    def run_all(self, tasks: Sequence[Callable[[], None]]) -> None:
         """Run all tasks, several at once; the first error ends them. Raises TimeoutError."""
-        waiting, lock = iter(tasks), threading.Lock()
+        remaining, lock = iter(tasks), threading.Lock()
 
         def work() -> None:
             try:
                 while not self._is_over:
                     with lock:
-                        task = next(waiting, None)
+                        task = next(remaining, None)
                     if task is None:
                         break
                     task()
-                    self.sign()
+                    self.report_progress()
                 self._signs.put(True)
             except BaseException as problem:
                 self._signs.put(problem)
 
-        at_work = min(_AT_ONCE, len(tasks))
-        for _ in range(at_work):
+        running = min(_AT_ONCE, len(tasks))
+        for _ in range(running):
             self._threads.append(threading.Thread(target=work, name="mzplan-copy", daemon=True))
             self._threads[-1].start()
-        while at_work:
-            at_work -= self._heard()
+        while running:
+            running -= self._wait_for_end()
 
-    def _heard(self) -> bool:
+    def _wait_for_end(self) -> bool:
         """Wait for a sign; return whether a thread has ended."""
         try:
-            sign = self._signs.get(timeout=_SILENCE_S)
+            sign = self._signs.get(timeout=_NO_PROGRESS_S)
         except queue.Empty:
-            text = f"no answer within {_SILENCE_S:.0f} s"
+            text = f"no answer within {_NO_PROGRESS_S:.0f} s"
             raise TimeoutError(errno.ETIMEDOUT, text, self._place) from None
         if isinstance(sign, BaseException):
             raise sign
@@ -210,13 +212,13 @@ def _link_or_copy(source: GuardedFolder, target: GuardedFolder) -> None:
         inner, _, last = name.rpartition("/")
         with target.folder(inner, make=True) as descriptor, os.fdopen(source.open(name), "rb") as file:
             is_data = name.endswith(".parquet") and "_delta_log" not in name.split("/")
-            if is_data and _linked(source.path(name), last, descriptor):
+            if is_data and _try_link(source.path(name), last, descriptor):
                 continue
             with target.replacing(name, durable=False) as copied:
                 shutil.copyfileobj(file, copied)
 
 
-def _linked(from_: Path, name: str, folder: int) -> bool:
+def _try_link(from_: Path, name: str, folder: int) -> bool:
     try:
         os.link(from_, name, dst_dir_fd=folder, follow_symlinks=False)
     except OSError:

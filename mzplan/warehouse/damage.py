@@ -29,50 +29,54 @@ class GoneError(Exception):
 class _Removals:
     """The removals in a table's log.
 
-    - `taken_out`: the version that took each file out of the table, by the file's place.
+    - `removed_in`: the version that took each file out of the table, by the file's place.
     - `vacuums`: the versions of each VACUUM.
-    - `looked_at`: the last version that the last VACUUM … LITE looked at.
+    - `last_checked`: the last version that the last VACUUM … LITE looked at.
     """
 
-    taken_out: dict[str, int] = field(default_factory=dict)
+    removed_in: dict[str, int] = field(default_factory=dict)
     vacuums: list[int] = field(default_factory=list)
-    looked_at: int = -1
+    last_checked: int = -1
 
 
-_known: WeakKeyDictionary[CollectionLog, _Removals] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[CollectionLog, _Removals] = WeakKeyDictionary()
 
 
-def missing(log: CollectionLog, file: str, use: str) -> GoneError | DamagedError:
+def missing_file_error(log: CollectionLog, file: str, use: str) -> GoneError | DamagedError:
     """Return the error for a missing file. Reads the whole log, once. Raises OSError.
 
     `use`: the file's role, such as "which step 3 has read"."""
     removals = _removals(log)
-    out = removals.taken_out.get(file)
-    if out is None and _CHANGE_DATA not in file:
+    removed_in = removals.removed_in.get(file)
+    if removed_in is None and _CHANGE_DATA not in file:
         return DamagedError(
             f"{file}, {use}, is missing, and no version has taken it out of the table: it was not mzplan or "
             "Delta that removed it"
         )
     # No version takes change-feed files out of the table: VACUUM goes by their age.
-    vacuum = next((version for version in removals.vacuums if version > (out or 0)), None)
-    if vacuum is None and removals.looked_at < (out or 0):
+    vacuum = next((version for version in removals.vacuums if version > (removed_in or 0)), None)
+    if vacuum is None and removals.last_checked < (removed_in or 0):
         return DamagedError(
             f"{file}, {use}, is missing, and the table's log has no VACUUM that would have removed it"
         )
-    taken = f"version {out} has taken it out of the table (OPTIMIZE), and " if out is not None else ""
+    by_version = (
+        f"version {removed_in} has taken it out of the table (OPTIMIZE), and "
+        if removed_in is not None
+        else ""
+    )
     number = f" of version {vacuum}" if vacuum is not None else ""
-    return GoneError(f"{file}, {use}, is gone: {taken}the VACUUM{number} has removed it.")
+    return GoneError(f"{file}, {use}, is gone: {by_version}the VACUUM{number} has removed it.")
 
 
 def _removals(log: CollectionLog) -> _Removals:
-    if log not in _known:
-        removals = _Removals(looked_at=last_vacuumed(log.collection))
+    if log not in _cache:
+        removals = _Removals(last_checked=last_vacuumed(log.collection))
         for commit in filter(None, map(log.commit, log.versions())):
             if commit.is_vacuum:
                 removals.vacuums.append(commit.version)
-            removals.taken_out.update((log.place(name), commit.version) for name in commit.removes)
-        _known[log] = removals
-    return _known[log]
+            removals.removed_in.update((log.place(name), commit.version) for name in commit.removes)
+        _cache[log] = removals
+    return _cache[log]
 
 
 def last_vacuumed(collection: str) -> int:

@@ -15,7 +15,7 @@ from mzplan.warehouse.paths import local_path, split_storage
 
 Data = bytes | memoryview
 _IN_URIS = "%/:?#[]@!$&'()*+,;=~"
-_SHOWN = 200  # characters of a decoder's message, which may repeat its input
+_MAX_MESSAGE = 200  # characters of a decoder's message, which may repeat its input
 _RETRIES_S = 15  # of a request to Google's object store, whose client would retry for 15 minutes
 # The errors of decoding text that others may have written. For example, `1e999` as a step is an
 # OverflowError, and a hundred thousand brackets are a RecursionError.
@@ -121,7 +121,9 @@ def decoding(place: str) -> Iterator[None]:
     try:
         yield
     except _MALFORMED as problem:
-        why = "it is nested too deeply" if isinstance(problem, RecursionError) else str(problem)[:_SHOWN]
+        why = (
+            "it is nested too deeply" if isinstance(problem, RecursionError) else str(problem)[:_MAX_MESSAGE]
+        )
         raise OSError(f"{place} is damaged: {why}") from None
 
 

@@ -23,7 +23,7 @@ from mzplan.warehouse.paths import absolute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class ForeignQuery:
     """The files of a stopped query, and its progress.
 
     `planned` and `done`: the newest numbers in its logs, or -1. `position`: its source's newest entry in the
@@ -51,7 +51,7 @@ class NotAdoptableError(Exception):
         self.reasons = reasons
 
 
-def look(checkpoint: str, table: str) -> Left:
+def inspect(checkpoint: str, table: str) -> ForeignQuery:
     """Read the query's files. Raises NotAdoptableError, and OSError if the storage fails."""
     log = CheckpointLog(checkpoint)
     query_id = log.query_id()
@@ -71,7 +71,7 @@ def look(checkpoint: str, table: str) -> Left:
             if lines[:1] == ["v1"]
             else "Its log of offsets is of a format that is not known."
         )
-    return Left(
+    return ForeignQuery(
         checkpoint=checkpoint,
         table=table,
         query_id=query_id,
@@ -82,21 +82,21 @@ def look(checkpoint: str, table: str) -> Left:
     )
 
 
-def copy(left: Left, warehouse: str, id_: str) -> None:
+def copy(query: ForeignQuery, warehouse: str, id_: str) -> None:
     """Copy the files to the places of a query with this id, generation 1. Raises OSError."""
-    copy_folder(left.table, collection_path(warehouse, id_, 1))
-    copy_folder(left.checkpoint, Checkpoint.of(warehouse, id_, 1).spark)
+    copy_folder(query.table, collection_path(warehouse, id_, 1))
+    copy_folder(query.checkpoint, Checkpoint.of(warehouse, id_, 1).spark)
 
 
-def ensure_unchanged(left: Left) -> None:
+def ensure_unchanged(query: ForeignQuery) -> None:
     """Check after the copy that nothing changed. Raises NotAdoptableError, OSError."""
-    if look(left.checkpoint, left.table).mark != left.mark:
+    if inspect(query.checkpoint, query.table).mark != query.mark:
         raise NotAdoptableError("The query still runs: it has written while it was copied. Stop it first.")
 
 
-def files_read(left: Left) -> Iterator[str]:
+def files_read(query: ForeignQuery) -> Iterator[str]:
     """Yield the URIs of the files that a file stream has logged as read."""
-    folder = f"{left.checkpoint}/sources/0"
+    folder = f"{query.checkpoint}/sources/0"
     for name in open_folder(folder).names():
         for line in (read_text(f"{folder}/{name}") or "").splitlines()[1:]:
             with decoding(f"{folder}/{name}"):

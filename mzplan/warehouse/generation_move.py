@@ -67,11 +67,11 @@ class GenerationMove:
         former, log = self._former(), self._checkpoint.log
         if former is None or log.entry(log.committed()) != self._end(former):
             return  # that step had begun before
-        done = log.committed()
-        position = _offset(log.entry(done), former.next_table, former.migrated.written + 1)
-        log.replace(done - 1, position)
+        committed = log.committed()
+        position = _offset(log.entry(committed), former.next_table, former.migrated.written + 1)
+        log.replace(committed - 1, position)
         failpoint(Failpoint.MIGRATION_MOVED)
-        log.replace(done, position)
+        log.replace(committed, position)
 
     def _end(self, former: _Former) -> str:
         log = self._checkpoint.log
@@ -80,22 +80,22 @@ class GenerationMove:
     def _former(self) -> _Former | None:
         """Return the collection that the sink still reads, if it isn't the wanted one."""
         log, source = self._checkpoint.log, self._source
-        reads = table_read(log.entry(log.newest()))
+        table = table_read(log.entry(log.newest()))
         place = Checkpoint.of(self._warehouse, *source.place)
-        begun = source.predecessor is None or ((rows := place.migrated_rows()) is not None and rows.done)
-        if reads is not None and not begun:
-            raise _too_early(self._description, source)
-        wanted = place.collection()
-        if reads is None or wanted is None or reads == wanted:
+        has_begun = source.predecessor is None or ((rows := place.migrated_rows()) is not None and rows.done)
+        if table is not None and not has_begun:
+            raise _not_begun(self._description, source)
+        next_table = place.collection()
+        if table is None or next_table is None or table == next_table:
             return None
         while (migrated := place.migrated_rows()) is not None and migrated.done:
-            if migrated.table == reads:
-                return _Former(table=reads, migrated=migrated, next_table=wanted)
+            if migrated.table == table:
+                return _Former(table=table, migrated=migrated, next_table=next_table)
             place = Checkpoint.of(self._warehouse, source.id, migrated.generation)
-            wanted = place.collection()
-            if wanted is None:
+            next_table = place.collection()
+            if next_table is None:
                 break
-        raise _elsewhere(self._description, source)
+        raise _other_generation(self._description, source)
 
     def _earlier(self, migrated: MigratedRows) -> Description:
         """Return the sink as its last step began, reading the former generation."""
@@ -115,12 +115,12 @@ class GenerationMove:
 def _offset(entry: str | None, table: str, version: int) -> str:
     """Return Delta's offset before all files of a version, in the format of this entry."""
     with decoding("an offset"):
-        known: dict[str, Any] = {**json.loads(entry)} if entry is not None else {}
-    offset = {**known, "reservoirId": table, "reservoirVersion": version, "index": -1}
+        offset_before: dict[str, Any] = {**json.loads(entry)} if entry is not None else {}
+    offset = {**offset_before, "reservoirId": table, "reservoirVersion": version, "index": -1}
     return json.dumps({**offset, "isStartingVersion": False}, separators=(",", ":"))
 
 
-def _too_early(description: Description, source: CollectionRead) -> MzplanError:
+def _not_begun(description: Description, source: CollectionRead) -> MzplanError:
     return error(
         "MZ063",
         f"{description.address} could not be started",
@@ -130,7 +130,7 @@ def _too_early(description: Description, source: CollectionRead) -> MzplanError:
     )
 
 
-def _elsewhere(description: Description, source: CollectionRead) -> MzplanError:
+def _other_generation(description: Description, source: CollectionRead) -> MzplanError:
     return refusal(
         "MZ069",
         f"{description.address} has read another generation of {source.address}",

@@ -165,19 +165,19 @@ def _step(info: dict[str, Any], transaction: tuple[str, int] | None) -> int | No
 
 def _rows(info: dict[str, Any], metrics: dict[str, Any]) -> int | None:
     if info.get("operation") == "MERGE":
-        counted = [metrics.get(f"numTargetRows{change}") for change in ("Inserted", "Updated", "Deleted")]
-        return sum(int(number) for number in counted if number is not None) if any(counted) else None
+        counts = [metrics.get(f"numTargetRows{change}") for change in ("Inserted", "Updated", "Deleted")]
+        return sum(int(number) for number in counts if number is not None) if any(counts) else None
     return int(metrics["numOutputRows"]) if "numOutputRows" in metrics else None
 
 
 def _rows_of(add: Mapping[str, Any]) -> int | None:
     """Return the rows of a file without rows hidden by its deletion vector; None if unknown."""
     try:
-        counted = json.loads(add.get("stats") or "{}").get("numRecords")
+        count = json.loads(add.get("stats") or "{}").get("numRecords")
     except (ValueError, AttributeError):
         return None
     hidden = (add.get("deletionVector") or {}).get("cardinality", 0)
-    return counted - hidden if isinstance(counted, int) and isinstance(hidden, int) else None
+    return count - hidden if isinstance(count, int) and isinstance(hidden, int) else None
 
 
 def place_of(collection: str, name: str) -> str:

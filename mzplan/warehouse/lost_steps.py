@@ -15,40 +15,46 @@ from typing import NamedTuple
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.collection_log import CollectionLog
 
-_LOOKED_AT = 20  # commits of the query, if there is no result of an earlier check
+_MAX_COMMITS = 20  # commits of the query, if there is no result of an earlier check
 
 
-class Held(NamedTuple):
+class HeldStep(NamedTuple):
     """A version of a table, and the query's step that it holds."""
 
     version: int
     step: int
 
 
-def lost_steps(table: CollectionLog, log: CheckpointLog, whole: Held | None = None) -> tuple[int, int] | None:
+def lost_steps(
+    table: CollectionLog, log: CheckpointLog, last_complete: HeldStep | None = None
+) -> tuple[int, int] | None:
     """Return the first and last step that the table lacks; of several gaps, the newest one.
 
     Returns None if no step is missing, or if that is unknown: a query that somebody wrote by hand may not
-    name its steps. `whole`: where an earlier check found nothing missing (see `newest_held`). Raises
+    name its steps. `last_complete`: where an earlier check found nothing missing (see `newest_held`). Raises
     OSError."""
-    query_id, done = log.query_id(), log.last_written()
-    if query_id is None or done < 0:
+    query_id, committed = log.query_id(), log.last_written()
+    if query_id is None or committed < 0:
         return None
     steps: list[int] = []
-    for held in _held(table, query_id):
-        if not steps and whole is not None and held.version - whole.version == held.step - whole.step:
+    for held in _held_steps(table, query_id):
+        if (
+            not steps
+            and last_complete is not None
+            and held.version - last_complete.version == held.step - last_complete.step
+        ):
             # Every version since then is a step.
-            return (held.step + 1, done) if held.step < done else None
+            return (held.step + 1, committed) if held.step < committed else None
         steps.insert(0, held.step)
-        if held.step <= whole.step if whole is not None else len(steps) == _LOOKED_AT:
+        if held.step <= last_complete.step if last_complete is not None else len(steps) == _MAX_COMMITS:
             break
     if not steps:
         newest = table.last_transaction(query_id)
         if newest is None:
-            return (0, done) if _names_its_steps(table) else None
+            return (0, committed) if _names_its_steps(table) else None
         steps = [newest]
-    if steps[-1] < done:
-        return steps[-1] + 1, done
+    if steps[-1] < committed:
+        return steps[-1] + 1, committed
     planned = log.planned()
     for before, after in reversed(list(pairwise(steps))):
         # A commit may name any step, so check only steps that the checkpoint has.
@@ -57,18 +63,18 @@ def lost_steps(table: CollectionLog, log: CheckpointLog, whole: Held | None = No
     return None
 
 
-def newest_held(table: CollectionLog, log: CheckpointLog) -> Held | None:
+def newest_held(table: CollectionLog, log: CheckpointLog) -> HeldStep | None:
     """Return the newest step that the table holds. Raises OSError."""
     query_id = log.query_id()
-    return next(_held(table, query_id), None) if query_id is not None else None
+    return next(_held_steps(table, query_id), None) if query_id is not None else None
 
 
-def _held(table: CollectionLog, query_id: str) -> Iterator[Held]:
+def _held_steps(table: CollectionLog, query_id: str) -> Iterator[HeldStep]:
     """Yield the query's commits in the log, the newest first."""
     for version in reversed(table.versions()):
         commit = table.commit(version)
         if commit is not None and commit.transaction is not None and commit.transaction[0] == query_id:
-            yield Held(version, commit.transaction[1])
+            yield HeldStep(version, commit.transaction[1])
 
 
 def _names_its_steps(table: CollectionLog) -> bool:

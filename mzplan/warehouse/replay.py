@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.schema.columns import CHANGE, DELETE, UPSERT
 from mzplan.warehouse.collection_log import CollectionLog, versions_between
 from mzplan.warehouse.content_hash import ContentHash, content_hash
-from mzplan.warehouse.damage import DamagedError, GoneError, missing
+from mzplan.warehouse.damage import DamagedError, GoneError, missing_file_error
 from mzplan.warehouse.folder import decoding, file_system
 from mzplan.warehouse.log_entries import Add, Commit
 from mzplan.warehouse.partitions import with_nulls
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _TYPE = "_change_type"  # the kind of change of each row, in a file of Delta's change feed
 _ALL = 2**63
 _ROWS = 65_536  # in a batch
-_LOOKED_AT = 1 << 30  # bytes
-_MOST_KEYS = 200_000  # of a step, compared in memory
+_PROBE_BYTES = 1 << 30  # bytes
+_MAX_KEYS = 200_000  # of a step, compared in memory
 
 
 def read_batches(place: str) -> Iterator[pa.RecordBatch]:
@@ -55,7 +55,7 @@ def _can_be_read(system: Any, path: str) -> bool:
     This tells storage errors from pyarrow's decoding errors, which are OSErrors as well."""
     try:
         with system.open_input_stream(path) as stream:
-            for _ in range(_LOOKED_AT >> 20):
+            for _ in range(_PROBE_BYTES >> 20):
                 if not stream.read(1 << 20):
                     break
     except OSError:
@@ -63,7 +63,7 @@ def _can_be_read(system: Any, path: str) -> bool:
     return True
 
 
-def logged(log: CollectionLog, version: int) -> Commit:
+def require_commit(log: CollectionLog, version: int) -> Commit:
     """Return a version that was written, from the log. Raises GoneError, OSError."""
     commit = log.commit(version)
     if commit is None:
@@ -78,11 +78,12 @@ def commit_of(log: CollectionLog, record: StepRecord) -> Commit:
     """Return the commit that holds a step. Raises GoneError, OSError."""
     if record.version is None:
         raise GoneError(f"Which version of {log.collection} holds step {record.step} is not known.")
-    commit = logged(log, record.version)
+    commit = require_commit(log, record.version)
     if commit.step != record.step:
-        held = "no step" if commit.step is None else f"step {commit.step}"
+        content = "no step" if commit.step is None else f"step {commit.step}"
         raise GoneError(
-            f"Version {record.version} of {log.collection} holds {held}: the table was restored or replaced."
+            f"Version {record.version} of {log.collection} holds {content}: the table was restored or "
+            "replaced."
         )
     return commit
 
@@ -97,12 +98,12 @@ def collection_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.Re
             if commit.merged is None:
                 yield from read_batches(file)
             else:
-                yield from map(_changed, read_batches(file))
+                yield from map(_with_change, read_batches(file))
         except FileNotFoundError:
-            raise missing(log, file, f"which step {record.step} has written") from None
+            raise missing_file_error(log, file, f"which step {record.step} has written") from None
 
 
-def _changed(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _with_change(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the changes in a file of Delta's change feed, without the rows before an update.
 
     The kind of change becomes `_change`. In a plain data file, all rows are new."""
@@ -148,9 +149,10 @@ def files_of(log: CollectionLog, record: StepRecord) -> list[str]:
 
 def _adds_between(log: CollectionLog, start: Any, end: dict[str, Any]) -> list[Add]:
     adds: list[Add] = []
-    first, after = 0, -1  # the first version whose files are read one by one, and its last file read before
+    # The first version whose files are read one by one, and its last file that was read before.
+    first, last_read = 0, -1
     if start is not None and not start.get("isStartingVersion"):
-        first, after = int(start["reservoirVersion"]), int(start["index"])
+        first, last_read = int(start["reservoirVersion"]), int(start["index"])
     elif end.get("isStartingVersion") or start is not None:
         snapshot = _snapshot(log, int((start or end)["reservoirVersion"]))
         upto = int(end["index"]) if end.get("isStartingVersion") else _ALL
@@ -162,8 +164,10 @@ def _adds_between(log: CollectionLog, start: Any, end: dict[str, Any]) -> list[A
     for version in range(first, last + 1):
         if version == last and upto < 0:
             break
-        fresh = [add for add in logged(log, version).adds if add.has_new_rows]
-        adds += fresh[max(0, after + 1) if version == first else 0 : upto + 1 if version == last else None]
+        new_files = [add for add in require_commit(log, version).adds if add.has_new_rows]
+        adds += new_files[
+            max(0, last_read + 1) if version == first else 0 : upto + 1 if version == last else None
+        ]
     return adds
 
 
@@ -181,7 +185,7 @@ def versions_of(log: CollectionLog, record: StepRecord) -> tuple[int, int]:
     versions = versions_between(start, end, log)
     with decoding(f"the offset of step {record.step} in {log.collection}"):
         last = int(end["index"])
-    if versions is None or not (last < 0 or logged(log, versions[1]).is_read_by(last)):
+    if versions is None or not (last < 0 or require_commit(log, versions[1]).is_read_by(last)):
         raise GoneError(f"Step {record.step} has read no version of {log.collection} to its end.")
     return versions
 
@@ -192,7 +196,7 @@ def step_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.RecordBa
         try:
             yield from read_batches(file)
         except FileNotFoundError:
-            raise missing(log, file, f"which step {record.step} has read") from None
+            raise missing_file_error(log, file, f"which step {record.step} has read") from None
 
 
 def step_hash(
@@ -206,21 +210,21 @@ def step_hash(
 
     `columns`: the columns to hash, by their names in the target. Returns None if rows have, or may have, the
     same `keys`: this function doesn't decide which of them counts. Raises GoneError, OSError."""
-    total, seen = ContentHash(), set[tuple[Any, ...]]()
+    total, keys_seen = ContentHash(), set[tuple[Any, ...]]()
     for batch in step_batches(log, record):
-        rows = with_nulls(_renamed(batch, columns), partitions)
+        rows = with_nulls(_select(batch, columns), partitions)
         total += content_hash([rows])
         if keys:
             fresh = _keys_of(rows, keys)
-            if fresh is None or len(seen) + len(fresh) > _MOST_KEYS:
+            if fresh is None or len(keys_seen) + len(fresh) > _MAX_KEYS:
                 return None
-            seen.update(fresh)
-            if len(seen) != total.rows:
+            keys_seen.update(fresh)
+            if len(keys_seen) != total.rows:
                 return None
     return total
 
 
-def _renamed(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatch:
+def _select(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatch:
     """Select and rename the columns. Columns that the file doesn't have are NULL, and left out."""
     indices = {name.lower(): index for index, name in enumerate(batch.schema.names)}
     selected = {
@@ -247,7 +251,7 @@ def _snapshot(log: CollectionLog, version: int) -> list[Add]:
     """Return the files of a version, in the order in which Spark's stream reads them."""
     files: dict[str, Add] = {}
     for number in range(version + 1):
-        commit = logged(log, number)
+        commit = require_commit(log, number)
         for name in commit.removes:
             files.pop(name, None)
         files.update({add.name: add for add in commit.adds})

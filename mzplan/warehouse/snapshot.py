@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.damage import GoneError, missing
+from mzplan.warehouse.damage import GoneError, missing_file_error
 from mzplan.warehouse.delta_rs import open_delta
 from mzplan.warehouse.folder import is_there
 from mzplan.warehouse.log_entries import Commit
@@ -56,19 +56,19 @@ class TableSnapshot:
             self._table: DeltaTable = open_delta(collection, version)
         except DeltaError as problem:
             if "Unsupported" in str(problem):
-                raise OSError(f"{collection} can't be read without Spark: {_first(problem)}") from None
+                raise OSError(f"{collection} can't be read without Spark: {_main_line(problem)}") from None
             raise GoneError(
-                f"Version {version} of {collection} can't be read any more: {_first(problem)}."
+                f"Version {version} of {collection} can't be read any more: {_main_line(problem)}."
             ) from None
 
     def count(self, where: str | None = None) -> int:
         """Return the number of rows; without a condition, from the table's log if possible.
 
         Raises ConditionError, GoneError, OSError."""
-        counted = self._recorded_count() if where is None else None
-        if counted is None:
+        recorded = self._recorded_count() if where is None else None
+        if recorded is None:
             return sum(int(batch.column(0)[0].as_py()) for batch in self._execute("count(*)", where)[1])
-        return counted
+        return recorded
 
     def rows(
         self, where: str | None = None, *, position: bool = False
@@ -79,8 +79,8 @@ class TableSnapshot:
         OSError."""
         import pyarrow as pa
 
-        whole = pa.schema(self._table.schema().to_arrow())
-        schema = pa.schema([field for field in whole if position or field.name != POSITION])
+        table_schema = pa.schema(self._table.schema().to_arrow())
+        schema = pa.schema([field for field in table_schema if position or field.name != POSITION])
         actual, batches = self._execute(", ".join(_quoted(name) for name in schema.names), where)
         return schema, batches if actual == schema else _cast(batches, schema)
 
@@ -96,25 +96,25 @@ class TableSnapshot:
         row_counts = counts["num_records"].to_pylist() if counts.num_rows else []
         return None if None in row_counts else sum(row_counts)
 
-    def _execute(self, what: str, where: str | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    def _execute(self, columns: str, where: str | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         import pyarrow as pa
         from deltalake import QueryBuilder
 
         if where is not None:
             ensure_one_condition(where)
         condition = f" WHERE (\n{where}\n)" if where is not None else ""
-        with self._explained(where):
+        with self._translated_errors(where):
             builder = QueryBuilder(_ENGINE).register(TABLE, self._table)
-            stream = builder.execute(f"SELECT {what} FROM {TABLE}{condition}")
+            stream = builder.execute(f"SELECT {columns} FROM {TABLE}{condition}")
             reader = pa.RecordBatchReader.from_stream(stream)
         return reader.schema, self._read(reader, where)
 
     def _read(self, reader: pa.RecordBatchReader, where: str | None) -> Iterator[pa.RecordBatch]:
-        with self._explained(where):
+        with self._translated_errors(where):
             yield from reader
 
     @contextmanager
-    def _explained(self, where: str | None) -> Iterator[None]:
+    def _translated_errors(self, where: str | None) -> Iterator[None]:
         """Turn the engine's only error type into specific errors."""
         import pyarrow as pa
         from deltalake.exceptions import DeltaError
@@ -124,12 +124,12 @@ class TableSnapshot:
         except (DeltaError, pa.ArrowException, OSError) as problem:
             for file in self._table.file_uris():
                 if not is_there(file):
-                    why = missing(CollectionLog(self.place), file, f"of version {self.version}")
+                    why = missing_file_error(CollectionLog(self.place), file, f"of version {self.version}")
                     raise GoneError(f"{str(why).rstrip('.')}.") from None
             damaged = "Parquet error" in str(problem) and "predicate" not in str(problem)
             if where is not None and not isinstance(problem, OSError) and not damaged:
-                raise ConditionError(_first(problem)) from None
-            raise OSError(f"{self.place} can't be read: {_first(problem)}") from None
+                raise ConditionError(_main_line(problem)) from None
+            raise OSError(f"{self.place} can't be read: {_main_line(problem)}") from None
 
 
 def snapshot_of(history: StepHistory, step: int) -> TableSnapshot:
@@ -140,7 +140,7 @@ def snapshot_of(history: StepHistory, step: int) -> TableSnapshot:
     if record is None:
         raise GoneError(f"Which version of {history.collection.collection} holds step {step} is not known.")
     version = commit_of(history.collection, record).version
-    return TableSnapshot(history.collection.collection, _merged(history.collection, version))
+    return TableSnapshot(history.collection.collection, _merged_version(history.collection, version))
 
 
 def snapshot_batches(history: StepHistory, step: int) -> Iterator[pa.RecordBatch]:
@@ -176,7 +176,7 @@ def ensure_one_condition(text: str) -> None:
         raise ConditionError("A ( is never closed")
 
 
-def _merged(log: CollectionLog, version: int) -> int:
+def _merged_version(log: CollectionLog, version: int) -> int:
     """Return the version in which the same rows are merged into fewer files (OPTIMIZE).
 
     The files before the merge may have been vacuumed."""
@@ -202,7 +202,7 @@ def _quoted(name: str) -> str:
     return f'"{doubled}"'
 
 
-def _first(problem: Any) -> str:
+def _main_line(problem: Any) -> str:
     """Return the most specific line of an error: the engine lists causes below each other."""
     lines = [line.strip().rstrip(".") for line in str(problem).splitlines() if line.strip()]
     causes = [lines[i + 1] for i, line in enumerate(lines[:-1]) if line == "caused by"]

@@ -15,7 +15,7 @@ from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.folder import decoding, open_folder
 
 FORMAT_VERSION = 1
-KEPT = 1000  # steps
+RETAINED_STEPS = 1000
 
 
 class SnapshotVersions:
@@ -39,8 +39,8 @@ class SnapshotVersions:
         """Record durably the versions that a step reads. Forget the oldest step."""
         content = {"format_version": FORMAT_VERSION, "snapshots": dict(versions)}
         self._folder.write(_file_of(step), json.dumps(content, separators=(",", ":")).encode())
-        if step >= KEPT:
-            self._folder.delete(_file_of(step - KEPT))
+        if step >= RETAINED_STEPS:
+            self._folder.delete(_file_of(step - RETAINED_STEPS))
 
     def forget(self, step: int) -> None:
         """Remove the versions of a step that has written nothing."""
@@ -53,16 +53,16 @@ class SnapshotVersions:
         more, gets its newest version. That is safe: nothing of the step was written, because its rows are one
         commit.
         """
-        known, chosen = self.at(step), {}
+        recorded, chosen = self.at(step), {}
         for place, path in collections.items():
             versions = CollectionLog(path).versions()
-            before = known.get(name_of(place))
+            version = recorded.get(name_of(place))
             if not versions:
                 raise OSError(f"{path} has no Delta log")
-            chosen[place] = before if before is not None and before in versions else versions[-1]
-        wanted = {name_of(place): version for place, version in chosen.items()}
-        if wanted != known:
-            self.record(step, wanted)
+            chosen[place] = version if version is not None and version in versions else versions[-1]
+        by_name = {name_of(place): version for place, version in chosen.items()}
+        if by_name != recorded:
+            self.record(step, by_name)
         return chosen
 
 

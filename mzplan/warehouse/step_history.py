@@ -38,8 +38,10 @@ class StepHistory:
     Raises OSError if the storage fails.
     """
 
-    def __init__(self, warehouse: str, place: Place, source: Place | None = None, *, whole: bool = True):
-        self._whole = whole
+    def __init__(
+        self, warehouse: str, place: Place, source: Place | None = None, *, writes_all_rows: bool = True
+    ):
+        self._writes_all_rows = writes_all_rows
         self._warehouse = warehouse
         checkpoint = self._checkpoint = Checkpoint.of(warehouse, *place)
         self._table: str | None = None  # the id of the collection's table, once known
@@ -59,10 +61,10 @@ class StepHistory:
                 records[0] = replace(records[0], migrated=migrated.generation)
             return records
         records = sink_tail(self.log, self.collection, last, upto)
-        records = records if self._whole else [replace(record, rows=None) for record in records]
-        return [self._of_this_collection(record) for record in records]
+        records = records if self._writes_all_rows else [replace(record, rows=None) for record in records]
+        return [self._own_values(record) for record in records]
 
-    def _of_this_collection(self, record: StepRecord) -> StepRecord:
+    def _own_values(self, record: StepRecord) -> StepRecord:
         """Clear the values that come from offsets of a former generation of the sink's collection.
 
         Their versions mean nothing in this collection."""
@@ -124,11 +126,11 @@ class StepHistory:
         if not isinstance(offset, list):
             return offset
         table = self._table_id()
-        of_table = [o for o in offset if isinstance(o, dict) and o.get("reservoirId") == table]
-        if table is None or not of_table:
+        offsets = [o for o in offset if isinstance(o, dict) and o.get("reservoirId") == table]
+        if table is None or not offsets:
             return None
         with decoding(f"an offset in {self.log.spark}"):  # a query may read a collection twice
-            return min(of_table, key=lambda o: (int(o["reservoirVersion"]), int(o.get("index", -1))))
+            return min(offsets, key=lambda o: (int(o["reservoirVersion"]), int(o.get("index", -1))))
 
     def has_read(self, offset: Any) -> bool:
         """For a sink: whether an offset belongs to its collection rather than to a former generation.
@@ -170,14 +172,14 @@ def source_tail(
             break
         start, end, _ = _range_of(log, commit.step, last)
         # A task leaves the checkpoint where it was. Once past it, no other step needs a look-up.
-        own = tasks.at(commit.step) if end is None or start == end else None
-        if own is not None:
-            start, end = (own.start, own.end) if own.end is not None else (start, start)
+        task = tasks.at(commit.step) if end is None or start == end else None
+        if task is not None:
+            start, end = (task.start, task.end) if task.end is not None else (start, start)
         last = StepRecord(
             step=commit.step,
             start=start,
             end=end,
-            task=StepTask(own.task.kind, own.task.serial) if own is not None else None,
+            task=StepTask(task.task.kind, task.task.serial) if task is not None else None,
             rows=commit.rows,
             bytes=commit.bytes,
             time=commit.time,
@@ -232,8 +234,8 @@ def in_flight(
 
 
 def _sink_step(collection: CollectionLog, step: int, start: Any, end: Any, began: float | None) -> StepRecord:
-    covered = versions_between(start, end, collection)
-    sources, rows = steps_of(collection, *covered) if covered else (None, None)
+    versions = versions_between(start, end, collection)
+    sources, rows = steps_of(collection, *versions) if versions else (None, None)
     if rows is not None and not (is_at_boundary(start) and is_at_boundary(end)):
         rows = None  # parts of a version: the log doesn't say how many rows each file has
     return StepRecord(step=step, start=start, end=end, rows=rows, time=began, sources=sources)
@@ -268,8 +270,8 @@ def unread(sink: StepHistory, source: StepHistory) -> dict[str, int]:
     if newest is None or first is None or first > newest.step:
         return {"steps": 0, "rows": 0}
     before = source.index.find(first - 1) if first > 0 else None
-    read = before.total if before is not None else 0 if first == 0 else None
-    rows = {"rows": newest.total - read} if newest.total is not None and read is not None else {}
+    rows_read = before.total if before is not None else 0 if first == 0 else None
+    rows = {"rows": newest.total - rows_read} if newest.total is not None and rows_read is not None else {}
     return {"steps": newest.step + 1 - first, **rows}
 
 
@@ -282,13 +284,13 @@ def given_up(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:
     since = source.index.since()
     if since == 0 or not isinstance(offset, dict) or not sink.has_read(offset):
         return None
-    needed = needed_by(sink) if not offset.get("isStartingVersion") else None
+    first_needed = needed_by(sink) if not offset.get("isStartingVersion") else None
     version = int(offset.get("reservoirVersion", 0))
     oldest = sink.collection.oldest()
     if oldest is not None and version < oldest:
         last = sink.index.last()
-        read = last.sources[1] + 1 if last is not None and last.sources is not None else 0
-        return min(read, since), since
-    if needed is not None and int(offset.get("index", -1)) >= 0:
-        needed += 1  # it has read some or all files of this step
-    return (needed, since) if needed is not None and needed < since else None
+        next_step = last.sources[1] + 1 if last is not None and last.sources is not None else 0
+        return min(next_step, since), since
+    if first_needed is not None and int(offset.get("index", -1)) >= 0:
+        first_needed += 1  # it has read some or all files of this step
+    return (first_needed, since) if first_needed is not None and first_needed < since else None

@@ -24,7 +24,7 @@ from mzplan.warehouse.step_record import StepRecord
 FORMAT_VERSION = 1
 SEGMENT = 500  # steps
 SEGMENTS = 200  # kept of one query: 100,000 steps, about 25 MB
-RECENT = 8  # steps, 25 bytes each in a Status, of every query: 200 KB of 1,000
+RECENT_STEPS = 8  # 25 bytes each in a Status, of every query: 200 KB of 1,000
 _MARK = "since-"
 
 
@@ -43,7 +43,7 @@ class StepIndex:
 
     def recent(self) -> tuple[StepRecord, ...]:
         """Return the newest steps, the newest first, for a Status."""
-        return tuple(itertools.islice(self.backwards(), RECENT))
+        return tuple(itertools.islice(self.backwards(), RECENT_STEPS))
 
     def last(self) -> StepRecord | None:
         """Return the newest step; None if there is none."""
@@ -70,10 +70,10 @@ class StepIndex:
         def is_young(record: StepRecord) -> bool:
             return record.step >= since and record.time is not None and record.time >= when
 
-        def found(first: int) -> bool:
+        def has_young(first: int) -> bool:
             return any(map(is_young, self._read(first)))
 
-        at = bisect.bisect_left(segments, True, key=found)
+        at = bisect.bisect_left(segments, True, key=has_young)
         return next(filter(is_young, self._read(segments[at])), None) if at < len(segments) else None
 
     def find(self, step: int) -> StepRecord | None:
@@ -106,9 +106,9 @@ class StepIndex:
             if first + SEGMENT <= newest:
                 self._folder.delete(_name(first))
 
-    def _prune(self, there: Sequence[int]) -> None:
+    def _prune(self, segments: Sequence[int]) -> None:
         """Remove old segments beyond the limit, but keep two: the count continues from them."""
-        for first in sorted(there)[:-SEGMENTS]:
+        for first in sorted(segments)[:-SEGMENTS]:
             self._folder.delete(_name(first))
 
     def _read(self, first: int) -> list[StepRecord]:

@@ -67,8 +67,8 @@ class StepRecord:
 
     def line(self) -> str:
         """Return the index line of a committed step, without unknown values."""
-        known = {k: v for k, v in encode(self).items() if v is not None and k != "committed"}
-        return json.dumps(known, separators=(",", ":"))
+        values = {k: v for k, v in encode(self).items() if v is not None and k != "committed"}
+        return json.dumps(values, separators=(",", ":"))
 
     @classmethod
     def parse(cls, line: Line) -> StepRecord:

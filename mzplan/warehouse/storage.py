@@ -37,21 +37,25 @@ def missing_storage(
     checkpoint = Checkpoint.of(warehouse, *place)
     try:
         if not is_there(f"{checkpoint.spark}/metadata"):
-            diagnostics.append(_checkpoint_gone(address, checkpoint.folder))
+            diagnostics.append(_missing_checkpoint(address, checkpoint.folder))
         if address.writes_collection:
             diagnostics += _missing_collection(warehouse, address, address, place)
             if not diagnostics:
                 table = collection_path(warehouse, *place)
-                missing = lost_steps(CollectionLog(table), checkpoint.log)
-                diagnostics += [_collection_restored(address, table, *missing)] if missing is not None else []
-        for owner, read in reads.items():
-            if waits := _not_begun(warehouse, address, owner, read):
-                return (*diagnostics, waits)
+                lost = lost_steps(CollectionLog(table), checkpoint.log)
+                diagnostics += [_collection_restored(address, table, *lost)] if lost is not None else []
+        for owner, place_read in reads.items():
+            if not_begun := _not_begun(warehouse, address, owner, place_read):
+                return (*diagnostics, not_begun)
             if not address.writes_collection:
-                diagnostics += _missing_collection(warehouse, address, owner, read)
+                diagnostics += _missing_collection(warehouse, address, owner, place_read)
             if not diagnostics:
-                lost = given_up(StepHistory(warehouse, place, read), StepHistory(warehouse, read))
-                diagnostics += [_left_behind(address, owner, *lost)] if lost is not None else []
+                given_up_steps = given_up(
+                    StepHistory(warehouse, place, place_read), StepHistory(warehouse, place_read)
+                )
+                diagnostics += (
+                    [_steps_given_up(address, owner, *given_up_steps)] if given_up_steps is not None else []
+                )
     except OSError:
         return tuple(diagnostics)
     return tuple(diagnostics)
@@ -63,9 +67,9 @@ def _missing_collection(
     """Yield MZ161 if the collection that `address` writes or reads is gone. Raises OSError."""
     table = collection_path(warehouse, *place)
     if not _has_log(table):
-        yield _collection_gone(address, owner, table, "is not there, or has no Delta log")
-    elif _is_another(Checkpoint.of(warehouse, *place), table):
-        yield _collection_gone(address, owner, table, "was removed, and another one was made there")
+        yield _replaced_collection(address, owner, table, "is not there, or has no Delta log")
+    elif _is_replaced(Checkpoint.of(warehouse, *place), table):
+        yield _replaced_collection(address, owner, table, "was removed, and another one was made there")
 
 
 def _has_log(table: str) -> bool:
@@ -74,7 +78,7 @@ def _has_log(table: str) -> bool:
     return is_there(f"{log}/{0:020}.json") or is_there(f"{log}/_last_checkpoint")
 
 
-def _left_behind(address: Address, owner: Address, needed: int, since: int) -> Diagnostic:
+def _steps_given_up(address: Address, owner: Address, needed: int, since: int) -> Diagnostic:
     return Diagnostic(
         code="MZ194",
         kind="steps-given-up",
@@ -88,13 +92,13 @@ def _left_behind(address: Address, owner: Address, needed: int, since: int) -> D
     )
 
 
-def _checkpoint_gone(address: Address, folder: str) -> Diagnostic:
+def _missing_checkpoint(address: Address, folder: str) -> Diagnostic:
     again = "read its upstream again from the start" if address.reads_upstream else "write all rows again"
     detail = f"{folder} is not there, or not whole. Without it the query would {again}."
-    return _gone("checkpoint-missing", address, f"The checkpoint of {address} is gone", detail, address)
+    return _missing("checkpoint-missing", address, f"The checkpoint of {address} is gone", detail, address)
 
 
-def _gone(kind: ProblemKind, address: Address, summary: str, detail: str, owner: Address) -> Diagnostic:
+def _missing(kind: ProblemKind, address: Address, summary: str, detail: str, owner: Address) -> Diagnostic:
     """Return MZ161 for the query at `address`. `owner`: the query to replace."""
     return Diagnostic(
         code="MZ161",
@@ -109,12 +113,12 @@ def _gone(kind: ProblemKind, address: Address, summary: str, detail: str, owner:
 def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> None:
     """Raise MZ161 if a collection's table isn't its query's former one, or misses steps."""
     try:
-        known = checkpoint.collection()
-        lost = known is not None and not is_there(f"{table}/_delta_log")
-        if lost or _is_another(checkpoint, table):
-            why = "is not there" if lost else "was removed, and another one was made there"
-            raise MzplanError(_collection_gone(address, address, table, why))
-        if known is not None and (missing := lost_steps(CollectionLog(table), checkpoint.log)) is not None:
+        recorded = checkpoint.collection()
+        is_missing = recorded is not None and not is_there(f"{table}/_delta_log")
+        if is_missing or _is_replaced(checkpoint, table):
+            why = "is not there" if is_missing else "was removed, and another one was made there"
+            raise MzplanError(_replaced_collection(address, address, table, why))
+        if recorded is not None and (missing := lost_steps(CollectionLog(table), checkpoint.log)) is not None:
             raise MzplanError(_collection_restored(address, table, *missing))
     except OSError:
         return  # Spark will report it
@@ -126,21 +130,21 @@ def remember_collection(checkpoint: Checkpoint, table: str) -> None:
         checkpoint.record_collection(current)
 
 
-def _is_another(checkpoint: Checkpoint, table: str) -> bool:
-    known, current = checkpoint.collection(), table_id(table)
-    return known is not None and current is not None and known != current
+def _is_replaced(checkpoint: Checkpoint, table: str) -> bool:
+    recorded, current = checkpoint.collection(), table_id(table)
+    return recorded is not None and current is not None and recorded != current
 
 
-def _collection_gone(address: Address, owner: Address, table: str, why: str) -> Diagnostic:
+def _replaced_collection(address: Address, owner: Address, table: str, why: str) -> Diagnostic:
     detail = f"{table} {why}. Its checkpoint goes on behind what it held."
-    return _gone("collection-missing", address, f"The collection of {owner} is gone", detail, owner)
+    return _missing("collection-missing", address, f"The collection of {owner} is gone", detail, owner)
 
 
 def _not_begun(warehouse: str, address: Address, owner: Address, place: Place) -> Diagnostic | None:
     """Return MZ166 if the collection's new generation has written nothing yet. Raises OSError."""
     _, generation = place
-    begun = is_there(f"{Checkpoint.of(warehouse, *place).spark}/metadata")
-    if generation == 1 or begun or _has_log(collection_path(warehouse, *place)):
+    has_checkpoint = is_there(f"{Checkpoint.of(warehouse, *place).spark}/metadata")
+    if generation == 1 or has_checkpoint or _has_log(collection_path(warehouse, *place)):
         return None
     return Diagnostic(
         code="MZ166",
@@ -155,7 +159,7 @@ def _collection_restored(address: Address, table: str, first: int, last: int) ->
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     summary = f"The collection of {address} lacks {steps}"
     detail = f"Its checkpoint has written {steps}, but {table} was restored to an older copy."
-    return replace(_gone("steps-missing", address, summary, detail, address), exit_code=ExitCode.REFUSED)
+    return replace(_missing("steps-missing", address, summary, detail, address), exit_code=ExitCode.REFUSED)
 
 
 def places_below(warehouse: str) -> list[Place]:

@@ -36,10 +36,10 @@ def stored_in(folder: str) -> StoredFiles | None:
     infos = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
     files = [info for info in infos if info.type == fs.FileType.File]
     times = [info.mtime_ns for info in files]
-    known = bool(times) and None not in times
+    has_times = bool(times) and None not in times
     size = sum(info.size or 0 for info in files)
     return (
-        StoredFiles(files=len(files), bytes=size, changed=max(times) / 1e9 if known else None)
+        StoredFiles(files=len(files), bytes=size, changed=max(times) / 1e9 if has_times else None)
         if infos
         else None
     )

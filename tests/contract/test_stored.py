@@ -114,14 +114,14 @@ def test_what_was_left_is_copied_there_and_from_there(
     """A checkpoint and a table of somebody else's, into a warehouse, and from an object store."""
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")  # for the reader of Delta tables
     folder = leave(tmp_path / "left")
-    left = foreign_query.look(str(folder / "checkpoint"), str(folder / "table"))
+    left = foreign_query.inspect(str(folder / "checkpoint"), str(folder / "table"))
     ensure_adoptable(left, "kafka", {"topic": "orders"}, None, COLUMNS)
     foreign_query.copy(left, warehouse, "one")
     checkpoint, table = Checkpoint.of(warehouse, "one", 1), collection_path(warehouse, "one", 1)
     assert storage.missing_storage(warehouse, A, ("one", 1), {}) == ()
     assert checkpoint.position() == left.position
 
-    there = foreign_query.look(checkpoint.spark, table)
+    there = foreign_query.inspect(checkpoint.spark, table)
     assert (there.query_id, there.mark) == (left.query_id, left.mark)
     ensure_adoptable(there, "kafka", {"topic": "orders"}, None, COLUMNS)
     foreign_query.copy(there, warehouse, "two")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mzplan.connectors.api.lineage_names import Ends
     from mzplan.warehouse.checkpoints import Checkpoint
     from mzplan.warehouse.content_hash import ContentHash
-    from mzplan.warehouse.foreign_query import Left
+    from mzplan.warehouse.foreign_query import ForeignQuery
     from mzplan.warehouse.step_record import StepRecord
 
 LastTimes = Callable[[], Mapping[int, int]]
@@ -251,7 +251,7 @@ class Adoption(Protocol):
         have their defaults filled in."""
 
     def problems(
-        self, left: Left, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
+        self, left: ForeignQuery, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
     ) -> Iterator[str]:
         """Yield each reason why the source can't continue from there, as a sentence. `position` is the newest
         entry of the query's offset log. Raises OSError."""

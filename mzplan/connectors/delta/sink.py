@@ -29,7 +29,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, POSITION
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.lost_steps import Held, lost_steps, newest_held
+from mzplan.warehouse.lost_steps import HeldStep, lost_steps, newest_held
 from mzplan.warehouse.paths import local_path
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class DeltaSink(SinkConnector):
 
     def __init__(self) -> None:
         self._file_counts: dict[str, int] = {}  # a table's file count after its last compaction
-        self._complete: dict[str, Held] = {}  # up to where a table was found complete
+        self._complete: dict[str, HeldStep] = {}  # up to where a table was found complete
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Check that the folder can be written. Check that an existing table has the key's columns, types

@@ -34,7 +34,7 @@ from mzplan.model.words import one_line
 from mzplan.schema.source_columns import record_columns
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.folder import decoding, delete_checksum, open_folder
-from mzplan.warehouse.foreign_query import Left, files_read
+from mzplan.warehouse.foreign_query import ForeignQuery, files_read
 from mzplan.warehouse.paths import absolute, local_path
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class FilesAdoption:
         return absolute(directory, connection["path"], body["path"])
 
     def problems(
-        self, left: Left, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
+        self, left: ForeignQuery, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
     ) -> Iterator[str]:
         if set(position) != {"logOffset"}:
             yield "It does not read a folder of files."

@@ -201,7 +201,7 @@ def _ranges_read(log: CheckpointLog) -> dict[tuple[str, int], range]:
     """Return the offsets that were read, by topic and partition. Includes an uncommitted step's offsets,
     because its rows may be in the collection. Raises OSError."""
     end, _ = log.offset(log.newest())
-    start = log.before_all() or {}
+    start = log.initial_offset() or {}
     return {
         (topic, int(partition)): range(int(start.get(topic, {}).get(partition, 0)), int(offset))
         for topic, offsets in (end or {}).items()

@@ -26,7 +26,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.times import instant
 from mzplan.schema.columns import Column
 from mzplan.schema.source_columns import included_columns, record_columns
-from mzplan.warehouse.foreign_query import Left
+from mzplan.warehouse.foreign_query import ForeignQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -223,7 +223,7 @@ class KafkaAdoption:
         return None
 
     def problems(
-        self, left: Left, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
+        self, left: ForeignQuery, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
     ) -> Iterator[str]:
         topics = sorted(position)
         if topics == ["logOffset"] or not all(isinstance(value, dict) for value in position.values()):

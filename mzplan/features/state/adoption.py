@@ -22,7 +22,7 @@ from mzplan.plan.commit import new_id
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of
 from mzplan.warehouse import foreign_query
-from mzplan.warehouse.foreign_query import Left, NotAdoptableError
+from mzplan.warehouse.foreign_query import ForeignQuery, NotAdoptableError
 from mzplan.warehouse.paths import absolute, local_path
 from mzplan.warehouse.storage import remove_storage
 
@@ -42,7 +42,7 @@ def adopt_foreign(
 
     The originals stay unchanged. Raises MZ165 (exit 7), with every reason, if they can't be adopted."""
     id_ = new_id()
-    adoptable: list[Left] = []
+    adoptable: list[ForeignQuery] = []
 
     def planned(state: State) -> Plan:
         configuration = validate(work.project, work.reporter)
@@ -77,7 +77,7 @@ def adopt_foreign(
 
 def _look(
     project: Project, configuration: Configuration, address: Address, checkpoint: str, table: str
-) -> Left:
+) -> ForeignQuery:
     declared = configuration.resources[address]
     adopts = adoption.find_adoption(declared.type) if address.reads_upstream else None
     if adopts is None:
@@ -95,8 +95,8 @@ def _look(
         places = foreign_query.place(checkpoint), foreign_query.place(table)
         columns = columns_of(declared.type, body)
 
-        def look() -> Left:
-            left = foreign_query.look(*places)
+        def look() -> ForeignQuery:
+            left = foreign_query.inspect(*places)
             adoption.ensure_adoptable(left, declared.type, body, folder, columns)
             return left
 

@@ -94,7 +94,9 @@ def history_of(project: Project, state: State, resource: ResourceState) -> StepH
 
 def history_read(project: Project, resource: ResourceState, read: ResourceState) -> StepHistory:
     """Return the steps in which a query has read the collection of `read`."""
-    return StepHistory(_warehouse(project), resource.place, read.place, whole=writes_all(resource.body))
+    return StepHistory(
+        _warehouse(project), resource.place, read.place, writes_all_rows=writes_all(resource.body)
+    )
 
 
 def _warehouse(project: Project) -> str:

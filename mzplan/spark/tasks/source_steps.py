@@ -48,7 +48,7 @@ def pass_over_begun(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
     """
     begun = _begun(checkpoint)
     if begun is not None and begun.task not in query.description.tasks:
-        checkpoint.log.pass_over(checkpoint.log.committed() + 1)
+        checkpoint.log.skip(checkpoint.log.committed() + 1)
 
 
 def next_step(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> tuple[int, TaskRecord | None]:
@@ -58,7 +58,7 @@ def next_step(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> tuple
     """
     begun = _begun(checkpoint)
     if begun is not None and begun.task != task:  # the task was requested after a task that isn't done
-        checkpoint.log.pass_over(checkpoint.log.committed() + 1)
+        checkpoint.log.skip(checkpoint.log.committed() + 1)
         begun = None
     require_begun(query, checkpoint, task)
     return checkpoint.log.committed() + 1, begun
@@ -67,7 +67,7 @@ def next_step(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> tuple
 def finish_step(checkpoint: Checkpoint, record: TaskRecord) -> None:
     """Put the checkpoint behind the step at an unchanged position; Spark sees a step without data."""
     if record.step is not None and checkpoint.log.committed() < record.step:
-        checkpoint.log.pass_over(record.step)
+        checkpoint.log.skip(record.step)
     failpoint(Failpoint.TASK_PASSED_OVER)
     checkpoint.tasks.record(replace(record, done=True))
 

@@ -133,7 +133,7 @@ def test_a_step_that_only_moves_the_checkpoint_is_no_loss(lab: Lab, tmp_path: Pa
     until("the row is read", lambda: lab.count(source) == 1)
     lab.finish(source)
     checkpoint = Checkpoint(str(lab.checkpoint(source)))
-    checkpoint.log.pass_over(1)
+    checkpoint.log.skip(1)
     position = checkpoint.position()
     assert position is not None
     checkpoint.log.move(position)

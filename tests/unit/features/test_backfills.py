@@ -370,12 +370,12 @@ def test_one_that_was_passed_over_keeps_its_step(tmp_path: Path) -> None:
     stored.run([{"id": 3}])
     settle_steps(checkpoint, str(stored.collection), Mock())
     assert checkpoint.tasks.all() == [replace(begun, done=True)] and checkpoint.log.committed() == 2
-    checkpoint.log.pass_over(1)
+    checkpoint.log.skip(1)
     assert (checkpoint.log.committed(), checkpoint.log.entry(2)) == (2, '{"orders": {"0": 3}}')
     found, own = stored.history.read().records, StepTask("backfill", 7)
     assert [(r.step, r.rows, r.task) for r in found] == [(0, 2, None), (1, 1, own), (2, 1, None)]
     with pytest.raises(OSError, match="no longer says where step 6 has ended"):
-        checkpoint.log.pass_over(7)
+        checkpoint.log.skip(7)
 
 
 def test_who_has_written_last(tmp_path: Path) -> None:

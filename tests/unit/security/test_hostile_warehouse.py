@@ -204,7 +204,7 @@ def test_a_store_that_falls_silent_is_given_up_and_a_signal_is_heard(
     monkeypatch.setattr("mzplan.warehouse.folder.remote", bucket.at)
     monkeypatch.setattr(copying, "_END_S", 0.1)
     with monkeypatch.context() as patched, pytest.raises(TimeoutError, match="no answer within 1 s"):
-        patched.setattr(copying, "_SILENCE_S", 1.0)
+        patched.setattr(copying, "_NO_PROGRESS_S", 1.0)
         copying.copy_folder("gs://b", str(tmp_path / "t"))
     with limited(), pytest.raises(KeyboardInterrupt):
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()

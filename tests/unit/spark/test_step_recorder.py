@@ -15,7 +15,7 @@ from mzplan.model.observed import Counters
 from mzplan.spark import step_recorder
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.warehouse.content_hash import ContentHash
-from mzplan.warehouse.step_index import RECENT
+from mzplan.warehouse.step_index import RECENT_STEPS
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
 from tests.support import eventually
@@ -69,14 +69,16 @@ def test_the_last_steps_are_at_hand_and_bounded(
 ) -> None:
     monkeypatch.setattr(step_recorder, "EVERY", 0.02)
     source = StoredSource(tmp_path)
-    for step in range(RECENT + 3):
+    for step in range(RECENT_STEPS + 3):
         source.run(named(step, step + 2))
     recorder.begins(NAME, source.history)  # those of before it began, too
     last = source.run(named(50, 53))
-    recorder.progressed(progress(RECENT + 3, last))
-    eventually("it is recorded", lambda: [r.step for r in recorder.recorded(NAME).recent][:1] == [RECENT + 3])
+    recorder.progressed(progress(RECENT_STEPS + 3, last))
+    eventually(
+        "it is recorded", lambda: [r.step for r in recorder.recorded(NAME).recent][:1] == [RECENT_STEPS + 3]
+    )
     found = recorder.recorded(NAME).recent
-    assert [record.step for record in found] == [*range(RECENT + 3, 3, -1)]
+    assert [record.step for record in found] == [*range(RECENT_STEPS + 3, 3, -1)]
     assert found[0].rows == 3 and found == source.history.index.recent()
 
 

@@ -14,7 +14,7 @@ from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark.query import Running
 from mzplan.spark.unfinished import UnfinishedSteps
-from mzplan.warehouse.checkpoints import BEGUN_KEPT, Begun, Checkpoint, History
+from mzplan.warehouse.checkpoints import MAX_DESCRIPTIONS, Begun, Checkpoint, History
 from tests import stored_steps
 
 ODD, ALL = {"where": "id % 2 = 1"}, {"where": "id > 0"}
@@ -45,9 +45,9 @@ def test_what_goes_on_is_recorded_once_and_what_was_set_back_is_forgotten() -> N
     assert history.going_on(begun(6, ALL, "1:b")) == History(history.begun[:2])
     assert history.going_on(begun(4, ODD)) == History((begun(0, ODD),))
     many = History()
-    for step in range(BEGUN_KEPT + 20):
+    for step in range(MAX_DESCRIPTIONS + 20):
         many = many.going_on(begun(step, ODD, f"1:{step}"))
-    assert len(many.begun) == BEGUN_KEPT and many.under(19) is None and many.under(20) is not None
+    assert len(many.begun) == MAX_DESCRIPTIONS and many.under(19) is None and many.under(20) is not None
 
 
 def test_of_a_checkpoint_of_an_earlier_version_nothing_is_known(tmp_path: Path) -> None:

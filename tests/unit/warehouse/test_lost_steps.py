@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.lost_steps import Held, lost_steps, newest_held
+from mzplan.warehouse.lost_steps import HeldStep, lost_steps, newest_held
 from tests.stored_steps import StoredSource
 
 
@@ -54,11 +54,11 @@ def test_a_gap_that_later_steps_have_left(tmp_path: Path) -> None:
     assert lost(source, checkpoint) is None, "the newest steps alone are looked at"
 
     # Who remembers up to where nothing was missing finds a gap, however many steps came behind it.
-    def since(known: Held) -> tuple[int, int] | None:
+    def since(known: HeldStep) -> tuple[int, int] | None:
         return lost_steps(CollectionLog(str(source.collection)), checkpoint.log, known)
 
-    assert since(whole) is None and since(Held(4, 4)) is None
-    assert since(Held(2, 1)) == since(Held(1, 0)) == (1, 2)
+    assert since(whole) is None and since(HeldStep(4, 4)) is None
+    assert since(HeldStep(2, 1)) == since(HeldStep(1, 0)) == (1, 2)
 
 
 def test_what_can_not_be_known(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_what_can_not_be_known(tmp_path: Path) -> None:
 
 def test_steps_that_only_move_the_checkpoint(tmp_path: Path) -> None:
     source, checkpoint = stored(tmp_path, 1)
-    checkpoint.log.pass_over(1)
+    checkpoint.log.skip(1)
     checkpoint.log.move('{"orders":{"0":7}}')
     assert checkpoint.log.committed() == 2 and lost(source, checkpoint) is None
     source.step = 3

@@ -47,7 +47,7 @@ def test_a_version_that_is_gone_and_another_generation_are_read_as_they_are(tmp_
 
 
 def test_only_the_newest_steps_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_versions, "KEPT", 3)
+    monkeypatch.setattr(snapshot_versions, "RETAINED_STEPS", 3)
     path = table(tmp_path / "a", 0)
     versions = SnapshotVersions(str(tmp_path / "checkpoint"))
     for step in range(10):
