@@ -21,7 +21,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.query import Running
-from mzplan.warehouse.checkpoints import Begun, Checkpoint
+from mzplan.warehouse.checkpoints import Checkpoint, StepDescription
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -59,7 +59,7 @@ class UnfinishedSteps:
         """
         names = resource_kind(description.address.kind, description.type).row_properties
         rows = {name: description.body[name] for name in names if name in description.body}
-        history, step = checkpoint.begun(), checkpoint.log.unfinished()
+        history, step = checkpoint.descriptions(), checkpoint.log.unfinished()
         before = history.to_finish(step, rows)
         first = checkpoint.log.committed() + 1
         if before is not None and step is not None:
@@ -71,9 +71,9 @@ class UnfinishedSteps:
                 self._insist(description.address, step)
                 # The history keeps the old description for the next start: the failure may be temporary.
                 running.warn(_not_finished(description.address, step, problem))
-        now = history.going_on(Begun(step=first, digest=description.digest, rows=rows))
+        now = history.extended_by(StepDescription(step=first, digest=description.digest, rows=rows))
         if now != history:
-            checkpoint.record_begun(now)
+            checkpoint.record_descriptions(now)
 
     def finish(
         self, description: Description, checkpoint: Checkpoint, finishing: Running, run_once: RunOnce

@@ -85,7 +85,7 @@ class MigratedRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class StepDescription:
     """The first step that began under a description, and the description's digest.
 
     `rows`: the properties that decide a step's rows, with references to secrets, never their values."""
@@ -100,36 +100,36 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class DescriptionHistory:
     """The descriptions under which a sink's steps began, in order. The oldest may be missing."""
 
-    begun: tuple[Begun, ...] = ()
+    entries: tuple[StepDescription, ...] = field(default=(), metadata=stored("begun"))
 
-    def under(self, step: int) -> Begun | None:
+    def description_of(self, step: int) -> StepDescription | None:
         """Return the description under which a step began; None if unknown."""
-        return next((begun for begun in reversed(self.begun) if begun.step <= step), None)
+        return next((entry for entry in reversed(self.entries) if entry.step <= step), None)
 
-    def to_finish(self, step: int | None, rows: Mapping[str, Any]) -> Begun | None:
+    def to_finish(self, step: int | None, rows: Mapping[str, Any]) -> StepDescription | None:
         """Return the earlier description that must finish an interrupted step.
 
         Returns None if no step was interrupted, or if its rows are decided as they are now."""
-        begun = self.under(step) if step is not None else None
-        return begun if begun is not None and begun.rows != rows else None
+        entry = self.description_of(step) if step is not None else None
+        return entry if entry is not None and entry.rows != rows else None
 
-    def changed_at(self, step: int) -> Begun | None:
+    def change_at(self, step: int) -> StepDescription | None:
         """Return the description after a change at this step, or the first known one.
 
         The step may have been pushed under that description too."""
-        return next((begun for begun in self.begun if 0 < begun.step in (step, step + 1)), None)
+        return next((entry for entry in self.entries if 0 < entry.step in (step, step + 1)), None)
 
-    def going_on(self, now: Begun) -> History:
+    def extended_by(self, now: StepDescription) -> DescriptionHistory:
         """Return the history with `now` added, or an equal one if the description is unchanged.
 
         Entries for later steps are dropped: they are from before the checkpoint was set back."""
-        before = tuple(begun for begun in self.begun if begun.step < now.step)
-        if before and (before[-1].digest, before[-1].rows) == (now.digest, now.rows):
-            return History(before)
-        return History((*before, now)[-MAX_DESCRIPTIONS:])
+        earlier = tuple(entry for entry in self.entries if entry.step < now.step)
+        if earlier and (earlier[-1].digest, earlier[-1].rows) == (now.digest, now.rows):
+            return DescriptionHistory(earlier)
+        return DescriptionHistory((*earlier, now)[-MAX_DESCRIPTIONS:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,15 +291,15 @@ class Checkpoint:
         """Record durably how the sink writes from now on."""
         self._record("delivery", delivery)
 
-    def begun(self) -> History:
+    def descriptions(self) -> DescriptionHistory:
         """Return the descriptions under which a sink's steps began.
 
         Raises OSError, also for a file with invalid content."""
         recorded = self._fact("begun")
         with decoding(f"{self.folder}/begun.json"):
-            return decode(History, recorded) if recorded is not None else History()
+            return decode(DescriptionHistory, recorded) if recorded is not None else DescriptionHistory()
 
-    def record_begun(self, history: History) -> None:
+    def record_descriptions(self, history: DescriptionHistory) -> None:
         """Record the history durably, before a step begins under its last description."""
         self._record("begun", encode(history))
 

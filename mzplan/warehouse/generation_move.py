@@ -101,8 +101,8 @@ class GenerationMove:
         """Return the sink as its last step began, reading the former generation."""
         description, source = self._description, self._source
         names = resource_kind(description.address.kind, description.type).row_properties
-        begun = self._checkpoint.begun().begun
-        body = begun[-1].body(description.body, names) if begun else description.body
+        descriptions = self._checkpoint.descriptions().entries
+        body = descriptions[-1].body(description.body, names) if descriptions else description.body
         former = replace(source, generation=migrated.generation, body=migrated.body, predecessor=None)
         return replace(
             description,

@@ -92,7 +92,7 @@ class RecomputedView:
         """Raise MZ092 if an earlier query produced rows of the collection."""
         names = resource_kind(self._query.address.kind, self._query.description.type).row_properties
         now = {name: self._query.description.body.get(name) for name in names}
-        for begun in self._checkpoint.begun().begun:
+        for begun in self._checkpoint.descriptions().entries:
             if {name: begun.rows.get(name) for name in names} != now:
                 why = f"Its query was another one at step {begun.step}, whose rows stay as they are."
                 raise _not_again(self._query, why)

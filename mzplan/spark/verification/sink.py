@@ -29,7 +29,7 @@ from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.command_session import close_command_session, open_command_session
 from mzplan.spark.projection import project
-from mzplan.warehouse.checkpoints import Begun, History
+from mzplan.warehouse.checkpoints import DescriptionHistory, StepDescription
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.replay import files_of, step_hash, versions_of
@@ -49,10 +49,12 @@ class Downstream:
         recorded: Recorded,
         history: StepHistory,
         position: str,
-        as_begun: Callable[[Begun], ResolvedQuery],
+        as_begun: Callable[[StepDescription], ResolvedQuery],
     ):
         self._query = query
-        self._begun = query.checkpoint.begun() if query.checkpoint is not None else History()
+        self._begun = (
+            query.checkpoint.descriptions() if query.checkpoint is not None else DescriptionHistory()
+        )
         self._as_begun = as_begun
         self._recorded = recorded
         self._history = history
@@ -75,7 +77,7 @@ class Downstream:
         recorded = sink.recorded(query, outputs_without_spark(query))
         names = resource_kind("sink", description.type).row_properties
 
-        def as_begun(begun: Begun) -> ResolvedQuery:
+        def as_begun(begun: StepDescription) -> ResolvedQuery:
             earlier = replace(description, body=begun.body(description.body, names))
             return resolve(earlier, secrets, directory, warehouse)
 
@@ -98,14 +100,14 @@ class Downstream:
 
     def content_hash(self, record: StepRecord) -> ContentHash:
         """See VerifiedTarget."""
-        return self._content_hash(record, self._begun.under(record.step))
+        return self._content_hash(record, self._begun.description_of(record.step))
 
     def changed_hash(self, record: StepRecord) -> ContentHash | None:
         """See VerifiedTarget."""
-        changed = self._begun.changed_at(record.step)
+        changed = self._begun.change_at(record.step)
         return self._content_hash(record, changed) if changed is not None else None
 
-    def _content_hash(self, record: StepRecord, begun: Begun | None) -> ContentHash:
+    def _content_hash(self, record: StepRecord, begun: StepDescription | None) -> ContentHash:
         query = self._as_begun(begun) if begun is not None else self._query
         if query.keys:
             return self._by_spark(lambda: self._changes(record, query))

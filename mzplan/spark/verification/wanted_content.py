@@ -20,7 +20,7 @@ from mzplan.schema.columns import POSITION, spark_type
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark.projection import project
 from mzplan.spark.verification.former_reads import FormerReads
-from mzplan.warehouse.checkpoints import Begun
+from mzplan.warehouse.checkpoints import StepDescription
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.file_steps import OLDEST, FileSteps, steps_of_files
@@ -150,9 +150,9 @@ class WantedContent:
         """Return the descriptions under which the sink wrote its steps up to `last`, in order."""
         now = self._query.description
         names = resource_kind("sink", now.type).row_properties
-        begun = self._query.checkpoint.begun().begun if self._query.checkpoint is not None else ()
+        begun = self._query.checkpoint.descriptions().entries if self._query.checkpoint is not None else ()
         rows_now = {name: now.body[name] for name in names if name in now.body}
-        changes: list[tuple[Begun, int]] = []
+        changes: list[tuple[StepDescription, int]] = []
         for record in begun:
             if record.step <= last and (not changes or changes[-1][0].rows != record.rows):
                 changes.append((record, record.step))

@@ -18,7 +18,7 @@ from mzplan.spark.progress import late_rows_of
 from mzplan.spark.streams import collection_stream
 from mzplan.spark.verification.recomputed_view import RecomputedView
 from mzplan.spark.view_sql import computed_by_sql
-from mzplan.warehouse.checkpoints import Begun, Checkpoint, History, collection_path
+from mzplan.warehouse.checkpoints import Checkpoint, DescriptionHistory, StepDescription, collection_path
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
@@ -71,7 +71,9 @@ class Shop:
             keyed=bool(self.query.keys),
         )
         checkpoint = Checkpoint.of(lab.executor._warehouse, *self.description.place)
-        checkpoint.record_begun(History((Begun(step=0, digest="1:a", rows={"query": sql}),)))
+        checkpoint.record_descriptions(
+            DescriptionHistory((StepDescription(step=0, digest="1:a", rows={"query": sql}),))
+        )
         self.checkpoint = checkpoint
 
     def path(self, id_: str) -> str:
@@ -295,8 +297,8 @@ def test_what_may_be_another_value_is_refused(lab: Lab, sql: str, why: str) -> N
 
 def test_rows_of_an_earlier_query_are_refused(lab: Lab) -> None:
     shop = Shop(lab, TOTALS, "customer STRING, total DECIMAL(20,2), last TIMESTAMP", **BY_CUSTOMER)
-    now = Begun(step=3, digest="1:b", rows={"query": f"{TOTALS} HAVING sum(amount) > 1"})
-    shop.checkpoint.record_begun(shop.checkpoint.begun().going_on(now))
+    now = StepDescription(step=3, digest="1:b", rows={"query": f"{TOTALS} HAVING sum(amount) > 1"})
+    shop.checkpoint.record_descriptions(shop.checkpoint.descriptions().extended_by(now))
     assert "another one at step 3" in refusal(shop)
 
 

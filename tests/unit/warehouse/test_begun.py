@@ -14,51 +14,59 @@ from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark.query import Running
 from mzplan.spark.unfinished import UnfinishedSteps
-from mzplan.warehouse.checkpoints import MAX_DESCRIPTIONS, Begun, Checkpoint, History
+from mzplan.warehouse.checkpoints import MAX_DESCRIPTIONS, Checkpoint, DescriptionHistory, StepDescription
 from tests import stored_steps
 
 ODD, ALL = {"where": "id % 2 = 1"}, {"where": "id > 0"}
 
 
-def begun(step: int, rows: dict[str, Any], digest: str = "1:a") -> Begun:
-    return Begun(step=step, digest=digest, rows=rows)
+def begun(step: int, rows: dict[str, Any], digest: str = "1:a") -> StepDescription:
+    return StepDescription(step=step, digest=digest, rows=rows)
 
 
 def test_a_step_is_finished_under_what_it_began_under() -> None:
-    history = History().going_on(begun(0, ODD))
+    history = DescriptionHistory().extended_by(begun(0, ODD))
     assert history.to_finish(3, ALL) == begun(0, ODD)
     assert history.to_finish(None, ALL) is None  # nothing was interrupted
     assert history.to_finish(3, ODD) is None
-    later = history.going_on(begun(4, ALL, "1:b"))
-    assert [later.under(step) for step in (0, 3, 4, 9)] == [begun(0, ODD)] * 2 + [begun(4, ALL, "1:b")] * 2
+    later = history.extended_by(begun(4, ALL, "1:b"))
+    assert [later.description_of(step) for step in (0, 3, 4, 9)] == [begun(0, ODD)] * 2 + [
+        begun(4, ALL, "1:b")
+    ] * 2
     assert later.to_finish(3, ALL) == begun(0, ODD) and later.to_finish(4, ALL) is None
     # Another digest with the same rows (another trigger) is recorded, and finishes nothing.
-    paced = later.going_on(begun(6, ALL, "1:c"))
-    assert paced.under(6) == begun(6, ALL, "1:c") and paced.to_finish(5, ALL) is None
+    paced = later.extended_by(begun(6, ALL, "1:c"))
+    assert paced.description_of(6) == begun(6, ALL, "1:c") and paced.to_finish(5, ALL) is None
 
 
 def test_what_goes_on_is_recorded_once_and_what_was_set_back_is_forgotten() -> None:
-    history = History((begun(0, ODD), begun(4, ALL, "1:b"), begun(9, ODD)))
-    assert history.going_on(begun(12, ODD)) == history
-    assert history.going_on(begun(9, ODD)) == history
+    history = DescriptionHistory((begun(0, ODD), begun(4, ALL, "1:b"), begun(9, ODD)))
+    assert history.extended_by(begun(12, ODD)) == history
+    assert history.extended_by(begun(9, ODD)) == history
     # The checkpoint was restored from a backup: it goes on with step 6.
-    assert history.going_on(begun(6, ALL, "1:b")) == History(history.begun[:2])
-    assert history.going_on(begun(4, ODD)) == History((begun(0, ODD),))
-    many = History()
+    assert history.extended_by(begun(6, ALL, "1:b")) == DescriptionHistory(history.entries[:2])
+    assert history.extended_by(begun(4, ODD)) == DescriptionHistory((begun(0, ODD),))
+    many = DescriptionHistory()
     for step in range(MAX_DESCRIPTIONS + 20):
-        many = many.going_on(begun(step, ODD, f"1:{step}"))
-    assert len(many.begun) == MAX_DESCRIPTIONS and many.under(19) is None and many.under(20) is not None
+        many = many.extended_by(begun(step, ODD, f"1:{step}"))
+    assert (
+        len(many.entries) == MAX_DESCRIPTIONS
+        and many.description_of(19) is None
+        and many.description_of(20) is not None
+    )
 
 
 def test_of_a_checkpoint_of_an_earlier_version_nothing_is_known(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path))
-    assert checkpoint.begun() == History() and History().to_finish(3, ALL) is None
-    history = History((begun(4, ALL), begun(7, {"select": ["id", "id AS x"]})))
-    checkpoint.record_begun(history)
-    assert checkpoint.begun() == history
+    assert (
+        checkpoint.descriptions() == DescriptionHistory() and DescriptionHistory().to_finish(3, ALL) is None
+    )
+    history = DescriptionHistory((begun(4, ALL), begun(7, {"select": ["id", "id AS x"]})))
+    checkpoint.record_descriptions(history)
+    assert checkpoint.descriptions() == history
     (tmp_path / "begun.json").write_text('{"begun": {"begun": [{"step": -1}]}}')
     with pytest.raises(OSError, match=r"begun\.json is damaged"):
-        checkpoint.begun()
+        checkpoint.descriptions()
 
 
 def test_only_what_decides_rows_is_of_another_time() -> None:
@@ -110,7 +118,7 @@ def interrupted(folder: Path) -> Checkpoint:
     for step in (0, 1):
         stored_steps.offsets(Path(checkpoint.spark), step, {})
     stored_steps.commit(Path(checkpoint.spark), 0)
-    checkpoint.record_begun(History((begun(0, ODD),)))
+    checkpoint.record_descriptions(DescriptionHistory((begun(0, ODD),)))
     return checkpoint
 
 
@@ -124,7 +132,9 @@ def test_a_changed_sink_first_finishes_what_was_interrupted(tmp_path: Path) -> N
     spark = Spark(interrupted(tmp_path))
     assert begin(sink("1:b", table="new", select=["id"], **ALL), spark) is None
     assert spark.bodies == [{"table": "new", **ODD}]
-    assert spark.checkpoint.begun() == History((begun(0, ODD), begun(2, {"select": ["id"], **ALL}, "1:b")))
+    assert spark.checkpoint.descriptions() == DescriptionHistory(
+        (begun(0, ODD), begun(2, {"select": ["id"], **ALL}, "1:b"))
+    )
     assert begin(sink("1:b", table="new", select=["id"], **ALL), spark) is None
     assert len(spark.bodies) == 1
 
@@ -133,7 +143,7 @@ def test_what_does_not_decide_rows_finishes_nothing(tmp_path: Path) -> None:
     spark = Spark(interrupted(tmp_path))
     assert begin(sink("1:b", table="new", compare="fail", **ODD), spark) is None
     assert spark.bodies == []
-    assert spark.checkpoint.begun() == History((begun(0, ODD), begun(1, ODD, "1:b")))
+    assert spark.checkpoint.descriptions() == DescriptionHistory((begun(0, ODD), begun(1, ODD, "1:b")))
 
 
 def test_a_step_that_cannot_be_finished_does_not_hold_up_its_repair(tmp_path: Path) -> None:
@@ -144,11 +154,11 @@ def test_a_step_that_cannot_be_finished_does_not_hold_up_its_repair(tmp_path: Pa
         assert "[MZ131]" in warning and "Step 1 of sink.out" in warning and "value too long" in warning
     # It is known to have begun as it did, until it is done: the failure may have passed by then.
     assert len(spark.bodies) == 2
-    history = spark.checkpoint.begun()
-    assert history == History((begun(0, ODD), begun(2, ALL, "1:b")))
+    history = spark.checkpoint.descriptions()
+    assert history == DescriptionHistory((begun(0, ODD), begun(2, ALL, "1:b")))
     # Whoever verifies it finds it under the one or the other.
-    assert history.under(1) == begun(0, ODD) and history.changed_at(1) == begun(2, ALL, "1:b")
-    assert history.changed_at(0) is None and history.changed_at(3) is None
+    assert history.description_of(1) == begun(0, ODD) and history.change_at(1) == begun(2, ALL, "1:b")
+    assert history.change_at(0) is None and history.change_at(3) is None
 
 
 def test_nothing_starts_when_the_runner_stops_meanwhile(tmp_path: Path) -> None:
@@ -161,4 +171,4 @@ def test_nothing_starts_when_the_runner_stops_meanwhile(tmp_path: Path) -> None:
             description, spark.checkpoint, Running(QueryName.of("shop", description), ""), spark.run_once
         )
     assert stopped.value.diagnostics[0].code == "MZ063"
-    assert spark.checkpoint.begun() == History((begun(0, ODD),))
+    assert spark.checkpoint.descriptions() == DescriptionHistory((begun(0, ODD),))
