@@ -89,9 +89,9 @@ def _fitting(resource: ResourceState, rows: AppendedFile) -> Table:
             raise _without_key(resource.address)
         if not keys:
             return read_rows(rows.data, rows.format, columns)
-        wanted = {key.lower() for key in keys}
-        given = [c for c in columns if c.name.lower() in wanted] if rows.deletes else columns
-        return _changes(read_rows(rows.data, rows.format, given), columns, keys, rows.deletes)
+        key_names = {key.lower() for key in keys}
+        given_columns = [c for c in columns if c.name.lower() in key_names] if rows.deletes else columns
+        return _changes(read_rows(rows.data, rows.format, given_columns), columns, keys, rows.deletes)
     except BadFileError as bad:
         raise _unfit(resource.address, rows, bad.mistakes, bad.more) from None
 
@@ -101,9 +101,11 @@ def _changes(rows: Table, columns: Sequence[Column], keys: Sequence[str], delete
     import pyarrow as pa
 
     change = pa.array([DELETE if deletes else UPSERT] * rows.num_rows, pa.string())
-    wanted = change_columns(columns, keys)
+    columns_written = change_columns(columns, keys)
     batches = rows.append_column(CHANGE, change).combine_chunks().to_batches()
-    return pa.Table.from_batches([fit(batch, wanted) for batch in batches], arrow_schema(wanted))
+    return pa.Table.from_batches(
+        [fit(batch, columns_written) for batch in batches], arrow_schema(columns_written)
+    )
 
 
 def _without_key(address: Address) -> MzplanError:
@@ -168,13 +170,13 @@ def _ensure_free(address: Address, id_: str) -> None:
 
 
 def _other_rows(
-    address: Address, rows: AppendedFile, made: Appended, recorded: str, given: str
+    address: Address, rows: AppendedFile, step: Appended, recorded_digest: str, given_digest: str
 ) -> MzplanError:
     return error(
         "MZ133",
         f"The append of id {rows.id} to {address} had other rows than {rows.name}",
-        f"It is step {made.step}, of {count(made.rows, 'row')} with the digest {recorded}; the digest of "
-        f"these is {given}. Nothing was written.",
+        f"It is step {step.step}, of {count(step.rows, 'row')} with the digest {recorded_digest}; the digest "
+        f"of these is {given_digest}. Nothing was written.",
         "repeat it with the file that it had; or append these rows under an id of their own.",
         address=address,
     )

@@ -95,8 +95,8 @@ def _read(file: str) -> tuple[str, bytes]:
         ) from None
 
 
-def _format(name: str, given: str | None) -> Format:
-    chosen = next((known for known in FORMATS if known == given), None) or format_of(name)
+def _format(name: str, requested: str | None) -> Format:
+    chosen = next((format_ for format_ in FORMATS if format_ == requested), None) or format_of(name)
     if chosen is None and name == "stdin":
         return "jsonl"
     if chosen is None:

@@ -17,7 +17,7 @@ from mzplan.plan.manual_changes import committed
 from mzplan.plan.tasks import plan_task
 from mzplan.schema.source_columns import keys_of
 
-SHOWN = 5  # sinks listed in a notice
+MAX_LISTED = 5  # sinks listed in a notice
 _NO_STATUS: Mapping[str, Status] = {}
 
 
@@ -41,13 +41,13 @@ def plan_backfill(
     title = "backfill from {from} to {to}".format_map(arguments)
     downstream = DependencyGraph.of(state.resources).reach([address]) - {address}
     appends: dict[bool, list[Address]] = {True: [], False: []}
-    for reached in sorted(downstream, key=natural):
-        appends[state.resources[reached].body.get("mode", "append") == "append"].append(reached)
-    notices = _rows_again(address, appends[True], appends[False])
+    for sink in sorted(downstream, key=natural):
+        appends[state.resources[sink].body.get("mode", "append") == "append"].append(sink)
+    notices = _repeated_rows(address, appends[True], appends[False])
     return plan_task(state, before, "backfill", title, arguments, statuses, notices)
 
 
-def _rows_again(
+def _repeated_rows(
     address: Address, appending: Sequence[Address], upserting: Sequence[Address]
 ) -> tuple[Diagnostic, ...]:
     """Return MZ045 for the effect on the targets of the source's sinks."""
@@ -77,7 +77,7 @@ def _rows_again(
 
 
 def _listed(addresses: Sequence[Address]) -> str:
-    return ", ".join(map(str, addresses[:SHOWN])) + (" …" if len(addresses) > SHOWN else "")
+    return ", ".join(map(str, addresses[:MAX_LISTED])) + (" …" if len(addresses) > MAX_LISTED else "")
 
 
 def _ensure_able(record: ResourceState) -> None:
@@ -88,17 +88,17 @@ def _ensure_able(record: ResourceState) -> None:
             "Only a source reads an upstream; its sinks get what it writes.",
             f"name its source: {next(iter(record.reads.values()))}",
         )
-    anew = f"let it begin anew, with its sinks: mzplan apply --replace {address} --allow-replace"
+    hint = f"let it begin anew, with its sinks: mzplan apply --replace {address} --allow-replace"
     connector = find_connector(record.type)
     if connector is None or not connector.by_time:
         why = f"A source of type {record.type} has no times by which it could read a range again."
-        raise _unable(address, why, anew)
+        raise _unable(address, why, hint)
     if keys_of(record.type, record.body):
         why = (
             "Its collection holds the latest row of each key: older records would take the place of newer "
             "ones, and bring back what was deleted since."
         )
-        raise _unable(address, why, anew)
+        raise _unable(address, why, hint)
     if record.paused:
         why = "It is paused: until it is resumed, the range may be deleted upstream."
         raise _unable(address, why, f"mzplan resume {address}, then ask again.")

@@ -51,7 +51,7 @@ def command_backfill(
     if not cancel and (start is None or end is None):
         raise click.UsageError("A range needs both --from and --to.")
 
-    def planned(project: Project, state: State) -> Plan:
+    def plan(project: Project, state: State) -> Plan:
         statuses = project.store.read_statuses()
         if start is None or end is None:
             return plan_without_tasks(state, address, "backfill", statuses)
@@ -63,4 +63,4 @@ def command_backfill(
     why = why if why is not None else f"Gave up the backfill of {address}"
     # A cancellation must not wait for the servers that may be the cause of it.
     live = False if cancel else live
-    return carry_out_plan(invocation, "backfill", planned, auto_approve, wait, why, live)
+    return carry_out_plan(invocation, "backfill", plan, auto_approve, wait, why, live)

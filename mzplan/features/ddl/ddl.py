@@ -55,11 +55,11 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
     if problems:
         raise MzplanError(problems)
     if address is not None and not ddls:
-        raise _nothing(address, resources[address].type)
+        raise _nothing_needed(address, resources[address].type)
     return tuple(ddls)
 
 
-def _nothing(address: Address, type_: str) -> MzplanError:
+def _nothing_needed(address: Address, type_: str) -> MzplanError:
     """Return MZ070 for a query that was asked for by name."""
     return usage_error(
         f"{address} has no table and no grant on a server",

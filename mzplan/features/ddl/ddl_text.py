@@ -9,20 +9,20 @@ from mzplan.features.ddl.ddl import QueryDdl
 from mzplan.render.text import safe
 
 
-def render_ddl(found: Sequence[QueryDdl]) -> str:
+def render_ddl(queries: Sequence[QueryDdl]) -> str:
     """Return a script with each statement once per database, under the first query that needs it.
 
     For a single database, psql must already be connected; for several, the script connects to each."""
-    if not found:
+    if not queries:
         return "-- Nothing of this project needs a table or a grant on a server."
-    places = list(dict.fromkeys(query.ddl.enter for query in found))
+    places = list(dict.fromkeys(query.ddl.enter for query in queries))
     blocks: list[str] = []
     for place in places:
-        queries = [query for query in found if query.ddl.enter == place]
+        at_place = [query for query in queries if query.ddl.enter == place]
         if len(places) > 1:
             blocks.append(place)
         seen: set[str] = set()
-        for query in queries:
+        for query in at_place:
             lines = [f"-- {query.address}: {_line(query.ddl.place)}"]
             lines += [f"-- {_line(note)}" for note in query.ddl.notes]
             lines += [statement for statement in query.ddl.statements if statement not in seen]

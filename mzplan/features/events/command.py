@@ -81,18 +81,18 @@ def command_events(
         addresses = frozenset(resource.address for resource in select(project, state, selection))
         if not addresses:
             invocation.note(selection.chose_nothing)
-    wanted = EventFilter(addresses=addresses, since=since or 0.0, kinds=kinds)
+    event_filter = EventFilter(addresses=addresses, since=since or 0.0, kinds=kinds)
     if follow:
 
         def wait() -> bool:
             return invocation.output.is_read_after(max(FOLLOW_EVERY, store.backend.look))
 
         if since is not None:
-            invocation.out(render_events(read_events(store, wanted), invocation.color))
-        for fresh in follow_events(store, wanted, wait):
+            invocation.out(render_events(read_events(store, event_filter), invocation.color))
+        for fresh in follow_events(store, event_filter, wait):
             invocation.out(render_events(fresh, invocation.color))
         return
-    events = read_events(store, wanted)
+    events = read_events(store, event_filter)
     invocation.result(events_to_json(events), render_events(events, invocation.color))
     _note_left_out(invocation, events.left_out)
     if (lines := events.unreadable) > len(events.left_out) and not invocation.json:

@@ -18,7 +18,7 @@ from mzplan.render.plan_text import render_changes
 if TYPE_CHECKING:
     from mzplan.model.plan import Plan
 
-SHOWN = 20
+DEFAULT_ENTRIES = 20
 
 _SERIAL = click.IntRange(min=1)
 
@@ -29,7 +29,7 @@ _SERIAL = click.IntRange(min=1)
     "most",
     metavar="N",
     type=click.IntRange(min=1),
-    default=SHOWN,
+    default=DEFAULT_ENTRIES,
     show_default=True,
     help="Show at most this many.",
 )
@@ -54,13 +54,13 @@ def history_show(invocation: Invocation, serial: int) -> None:
     """Show one serial: who, why, how it ended, what it did, and what it changed."""
     store = invocation.project().store
     entry, plan = entry_of(store, serial), changes_of(store, serial)
-    done = events_of_serial(store, serial, entry.commit)
+    events = events_of_serial(store, serial, entry.commit)
     if invocation.json:
-        shown = plan_to_json(plan) | {"digest": entry.commit.digest or None}
-        events = events_to_json(done)["events"]
-        invocation.document(entry_to_json(entry) | {"plan": shown, "events": events})
+        plan_json = plan_to_json(plan) | {"digest": entry.commit.digest or None}
+        events_json = events_to_json(events)["events"]
+        invocation.document(entry_to_json(entry) | {"plan": plan_json, "events": events_json})
         return
-    shown_entry = render_entry(entry, invocation.color) + render_done(done)
+    shown_entry = render_entry(entry, invocation.color) + render_done(events)
     invocation.out(f"{shown_entry}\n{_changes(invocation, plan)}")
 
 
@@ -71,9 +71,9 @@ def history_diff(invocation: Invocation, one: int, other: int) -> None:
     """Show what differs between two serials, from A to B, as a plan shows it."""
     plan = changes_between(invocation.project().store, one, other)
     if invocation.json:
-        shown = plan_to_json(plan)
-        del shown["digest"]  # no plan file is applied by it
-        invocation.document({"from": one, "to": other, "plan": shown})
+        plan_json = plan_to_json(plan)
+        del plan_json["digest"]  # no plan file is applied by it
+        invocation.document({"from": one, "to": other, "plan": plan_json})
     else:
         invocation.out(f"From serial {one} to serial {other}\n\n{_changes(invocation, plan)}")
 

@@ -64,19 +64,19 @@ def command_replay(
     With --dead-letters, each record that now fits the source's columns becomes a row, once, and leaves the
     table of dead letters. The others stay there.
     """
-    of_sink = missing or steps is not None
-    if cancel and (of_sink or dead_letters or where is not None):
+    has_steps = missing or steps is not None
+    if cancel and (has_steps or dead_letters or where is not None):
         raise click.UsageError("--cancel takes no other choice.")
-    if dead_letters and of_sink:
+    if dead_letters and has_steps:
         raise click.UsageError("--dead-letters are a source's, --steps and --missing a sink's.")
     if where is not None and not dead_letters:
         raise click.UsageError("--where goes with --dead-letters.")
-    if not (cancel or of_sink or dead_letters):
+    if not (cancel or has_steps or dead_letters):
         raise click.UsageError("Which steps? Give --steps, --missing, or both; of a source --dead-letters.")
     if steps is not None and max(steps[0], steps[1] or 0) > MOST:
         raise click.UsageError("No query has so many steps.")
 
-    def planned(project: Project, state: State) -> Plan:
+    def plan(project: Project, state: State) -> Plan:
         statuses = project.store.read_statuses()
         if cancel:
             return plan_without_tasks(state, address, "replay", statuses)
@@ -89,5 +89,5 @@ def command_replay(
     # A cancellation must not wait for the servers that may be the cause of it.
     live = False if cancel else live
     return carry_out_plan(
-        invocation, "replay", planned, auto_approve, wait, message if message is not None else why, live
+        invocation, "replay", plan, auto_approve, wait, message if message is not None else why, live
     )

@@ -25,7 +25,7 @@ from mzplan.schema.expressions import parse_where
 
 Range = tuple[int, int | None]
 """The first and last step of a range, both included; None: up to the newest."""
-SHOWN = 5  # sinks listed in a warning
+MAX_LISTED = 5  # sinks listed in a warning
 _NO_STATUS: Mapping[str, Status] = {}
 
 
@@ -93,14 +93,14 @@ def _late_rows(state: State, address: Address) -> tuple[Diagnostic, ...]:
     if not upserting:
         return ()
     listed = sorted(upserting, key=natural)
-    more = " …" if len(listed) > SHOWN else ""
+    more = " …" if len(listed) > MAX_LISTED else ""
     return (
         Diagnostic(
             severity="warning",
             code="MZ045",
             summary=f"{count(len(listed), 'sink writes', 'sinks write')} dead letters of {address} over "
             "newer rows of the same keys",
-            detail=f"{', '.join(map(str, listed[:SHOWN]))}{more}: with mode: upsert, the row that comes "
+            detail=f"{', '.join(map(str, listed[:MAX_LISTED]))}{more}: with mode: upsert, the row that comes "
             "last stays.",
             hint="if keys have newer rows, leave such dead letters out: --where.",
             address=address,
@@ -117,8 +117,8 @@ def _ensure_able(record: ResourceState, *, missing: bool) -> None:
     connector = find_connector(record.type)
     if connector is None or not connector.replays:
         why = f"What a sink of type {record.type} has written can't be put right row by row."
-        anew = f"let it write all rows anew: mzplan apply --replace {address} --allow-replace"
-        raise _unable(address, why, anew)
+        hint = f"let it write all rows anew: mzplan apply --replace {address} --allow-replace"
+        raise _unable(address, why, hint)
     if not missing and record.body.get("mode", "append") == "append":
         why = (
             "It appends, and its target does not say of a row which step it came with: it could not be taken "

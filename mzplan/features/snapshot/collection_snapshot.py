@@ -68,7 +68,7 @@ def open_snapshot(
     if resource is None:
         raise unknown_address(address, state)
     if not address.writes_collection:
-        raise _no_source(resource)
+        raise _no_collection(resource)
     warehouse = absolute(project.settings.directory, state.warehouse or project.settings.warehouse)
     history = StepHistory(warehouse, resource.place)
     with reporter.working(f"looking for the step of {address}"), _readable(address):
@@ -79,14 +79,14 @@ def open_snapshot(
     return CollectionSnapshot(address=address, as_of=step, since=steps.since, upper=steps.upper, table=table)
 
 
-def _step(address: Address, steps: Steps, as_of: int | None, never: str) -> int:
+def _step(address: Address, steps: Steps, as_of: int | None, never_runs: str) -> int:
     range_text = f"It can be read as of the steps {steps.since} to {steps.upper - 1}."
     if steps.upper == 0:
         raise _refused(
             address,
             f"The collection of {address} has nothing in it yet",
-            never or "None of its steps is committed.",
-            TO_RUN if never else "wait for its query's first step: mzplan status.",
+            never_runs or "None of its steps is committed.",
+            TO_RUN if never_runs else "wait for its query's first step: mzplan status.",
         )
     newest = steps.upper - 1
     if as_of is None:
@@ -110,7 +110,7 @@ def _step(address: Address, steps: Steps, as_of: int | None, never: str) -> int:
     return as_of
 
 
-def _no_source(resource: ResourceState) -> MzplanError:
+def _no_collection(resource: ResourceState) -> MzplanError:
     source = next(iter(resource.reads.values()), None)
     reason = f"a {resource.address.kind} has none"
     return _refused(

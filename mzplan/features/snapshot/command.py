@@ -31,7 +31,7 @@ _MAX_STEP = 2**64 - 1
 _BINARY = ("parquet", "arrow")
 
 
-class _NobodyReads(Exception):  # noqa: N818 - no error: `| head` has what it wants
+class _OutputClosed(Exception):  # noqa: N818 - no error: `| head` has what it wants
     """Stdout is closed or can't be written, so there is no need to continue."""
 
 
@@ -75,29 +75,29 @@ def command_snapshot(
         return ExitCode.OK
     schema, batches = snapshot.rows(where, position=position)
     if out is not None:
-        _into_file(invocation, snapshot, chosen, (schema, batches), out)
+        _write_file(invocation, snapshot, chosen, (schema, batches), out)
         return ExitCode.OK
-    with contextlib.suppress(_NobodyReads):
+    with contextlib.suppress(_OutputClosed):
         if invocation.json:
-            _document(invocation, snapshot, schema, batches)
+            _write_document(invocation, snapshot, schema, batches)
         elif chosen == "table":
-            _table(invocation, snapshot, schema, batches)
+            _write_table(invocation, snapshot, schema, batches)
         else:
             write_rows(cast("OutFormat", chosen), schema, batches, cast(BinaryIO, _Stdout(invocation)))
     return ExitCode.OK
 
 
-def _format(invocation: Invocation, given: str | None, out: str | None, only_count: bool) -> str:
-    if only_count and (given or out):
+def _format(invocation: Invocation, requested: str | None, out: str | None, only_count: bool) -> str:
+    if only_count and (requested or out):
         raise click.UsageError("--count prints a number: it goes with neither --format nor --out.")
     if out is None:
-        if invocation.json and given is not None:
+        if invocation.json and requested is not None:
             raise click.UsageError("--json prints one document; --format is for --out, or without --json.")
-        if given in _BINARY and sys.stdout is not None and sys.stdout.isatty():
-            raise click.UsageError(f"{given} is not for a terminal: say --out FILE, or send it on.")
-        return given or "table"
+        if requested in _BINARY and sys.stdout is not None and sys.stdout.isatty():
+            raise click.UsageError(f"{requested} is not for a terminal: say --out FILE, or send it on.")
+        return requested or "table"
 
-    chosen = given or out_format_of(out)
+    chosen = requested or out_format_of(out)
     if chosen is None:
         raise click.UsageError(f"How is {out!r} to be written? Say --format json, csv, parquet or arrow.")
     return chosen
@@ -106,12 +106,12 @@ def _format(invocation: Invocation, given: str | None, out: str | None, only_cou
 def _show_count(invocation: Invocation, snapshot: CollectionSnapshot, where: str | None) -> None:
     row_count = snapshot.count(where)
     if invocation.json:
-        invocation.document({**_about(snapshot), "count": row_count})
+        invocation.document({**_summary(snapshot), "count": row_count})
     else:
         invocation.out(str(row_count))
 
 
-def _about(snapshot: CollectionSnapshot) -> dict[str, Any]:
+def _summary(snapshot: CollectionSnapshot) -> dict[str, Any]:
     return {
         "address": str(snapshot.address),
         "as_of": snapshot.as_of,
@@ -120,7 +120,7 @@ def _about(snapshot: CollectionSnapshot) -> dict[str, Any]:
     }
 
 
-def _table(
+def _write_table(
     invocation: Invocation, snapshot: CollectionSnapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> None:
     for piece in _table_pieces(invocation, snapshot, schema, batches):
@@ -139,19 +139,21 @@ def _table_pieces(
     rows = (row for batch in batches for row in zip(*map(texts, batch.columns), strict=True))
     lines = table_lines(schema.names, right, rows, color=invocation.color)
     number = -1
-    while some := list(islice(lines, 1000)):
-        number += len(some)
-        yield "\n".join(some) + "\n"
+    while chunk := list(islice(lines, 1000)):
+        number += len(chunk)
+        yield "\n".join(chunk) + "\n"
     invocation.note(f"{count(number, 'row')} of {snapshot.address} as of step {snapshot.as_of}.")
 
 
-def _document(
+def _write_document(
     invocation: Invocation, snapshot: CollectionSnapshot, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> None:
     """Write one JSON document with a row on each line, as the rows arrive.
 
     The first rows are read before anything is written, so an immediate error is the only document."""
-    head = safe_json(json.dumps({**_about(snapshot), "columns": schema.names}, ensure_ascii=False, indent=2))
+    head = safe_json(
+        json.dumps({**_summary(snapshot), "columns": schema.names}, ensure_ascii=False, indent=2)
+    )
     pieces, comma = [f'{head[:-2]},\n  "rows": ['], ""
     for batch in batches:
         for line in json_lines(batch):
@@ -180,7 +182,7 @@ class _Stdout:
     def write(self, data: bytes) -> int:
         self._output.data(bytes(data))
         if self._output.reader_gone or self._output.problem is not None:
-            raise _NobodyReads
+            raise _OutputClosed
         return len(data)
 
     def flush(self) -> None:
@@ -196,16 +198,19 @@ class _Stdout:
         return False
 
 
-def _into_file(
+def _write_file(
     invocation: Invocation,
     snapshot: CollectionSnapshot,
     format_: str,
-    found: tuple[pa.Schema, Iterator[pa.RecordBatch]],
+    content: tuple[pa.Schema, Iterator[pa.RecordBatch]],
     out: str,
 ) -> None:
-    schema, batches = found
+    schema, batches = content
     rows = 0
-    with invocation.progress.working(lambda: f"{rows:,} rows are written to {out}"), _file(out) as sink:
+    with (
+        invocation.progress.working(lambda: f"{rows:,} rows are written to {out}"),
+        _open_output(out) as sink,
+    ):
 
         def counted() -> Iterator[pa.RecordBatch]:
             nonlocal rows
@@ -219,13 +224,13 @@ def _into_file(
         else:
             write_rows(cast("OutFormat", format_), schema, counted(), sink)
     if invocation.json:
-        invocation.document({**_about(snapshot), "rows": rows, "file": out, "format": format_})
+        invocation.document({**_summary(snapshot), "rows": rows, "file": out, "format": format_})
     else:
         invocation.note(f"{count(rows, 'row')} as of step {snapshot.as_of} written to {out}.")
 
 
 @contextlib.contextmanager
-def _file(out: str) -> Iterator[BinaryIO]:
+def _open_output(out: str) -> Iterator[BinaryIO]:
     """Open a file that appears only when it is complete. Raises MzplanError MZ035."""
     try:
         with open_whole(out) as stream:

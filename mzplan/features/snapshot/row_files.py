@@ -34,7 +34,7 @@ _CYCLE = 400 * 365 + 97  # days in 400 years, after which the calendar repeats
 _DAY = 86_400_000_000  # microseconds
 _GROUP = 65_536  # rows in a row group
 _CELL = 60  # characters in a table cell
-_MEASURED = 200  # rows that decide the width of a table's columns
+_ROWS_MEASURED = 200  # rows that decide the width of a table's columns
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode  # created once to halve the work
 
 Convert = Callable[[Any], Any]
@@ -121,15 +121,15 @@ def _write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: B
 
     rows = 0
     with parquet.ParquetWriter(sink, schema) as writer:
-        waiting: list[pa.RecordBatch] = []
+        buffered: list[pa.RecordBatch] = []
         for batch in batches:
             rows += batch.num_rows
-            waiting.append(batch)
-            if sum(held.num_rows for held in waiting) >= _GROUP:
-                writer.write_table(pa.Table.from_batches(waiting, schema))
-                waiting = []
-        if waiting:
-            writer.write_table(pa.Table.from_batches(waiting, schema))
+            buffered.append(batch)
+            if sum(part.num_rows for part in buffered) >= _GROUP:
+                writer.write_table(pa.Table.from_batches(buffered, schema))
+                buffered = []
+        if buffered:
+            writer.write_table(pa.Table.from_batches(buffered, schema))
     return rows
 
 
@@ -170,7 +170,7 @@ def _converter(type_: pa.DataType) -> Convert | None:
     """Return the conversion to JSON of `to_pylist` values of a plain type; None if none is needed."""
     from pyarrow import types
 
-    known: tuple[tuple[Callable[[Any], bool], Callable[[Any], Convert]], ...] = (
+    converters: tuple[tuple[Callable[[Any], bool], Callable[[Any], Convert]], ...] = (
         (types.is_timestamp, lambda t: _timestamp("Z" if t.tz is not None else "")),
         (types.is_date32, lambda t: _date),
         (types.is_decimal, lambda t: lambda value: format(value, "f")),
@@ -182,7 +182,7 @@ def _converter(type_: pa.DataType) -> Convert | None:
         (types.is_list, _list),
         (types.is_large_list, _list),
     )
-    return next((make(type_) for holds, make in known if holds(type_)), None)
+    return next((make(type_) for matches, make in converters if matches(type_)), None)
 
 
 def _is_binary(type_: Any) -> bool:
@@ -268,12 +268,12 @@ def table_lines(
 
     `right`: whether a column is right-aligned. None in a row is NULL."""
     paint = Paint(color)
-    shown = ([_cell(value) for value in row] for row in rows)
-    first = list(islice(shown, _MEASURED))
+    cells = ([_cell(value) for value in row] for row in rows)
+    first = list(islice(cells, _ROWS_MEASURED))
     head = [_cell(name) for name in names]
     widths = [max(len(row[i]) for row in (head, *first)) for i in range(len(head))]
     yield paint(_line(head, widths, right), "bold")
-    for row in chain(first, shown):
+    for row in chain(first, cells):
         yield _line(row, widths, right)
 
 

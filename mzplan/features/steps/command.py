@@ -198,11 +198,11 @@ class _LazySpark:
         comparison: Comparison = self._open(ContentComparison.open, state, resource, doing)
         return comparison
 
-    def _open(self, opened: Callable[..., Any], state: State, resource: ResourceState, doing: str) -> Any:
+    def _open(self, open_: Callable[..., Any], state: State, resource: ResourceState, activity: str) -> Any:
         settings = self._project.settings
         directory = settings.directory
-        with self._invocation.progress.working(doing):
-            self._opened = opened(
+        with self._invocation.progress.working(activity):
+            self._opened = open_(
                 describe(resource, state.resources),
                 Secrets(directory, remote=RemoteSecrets()),  # this command does a runner's work
                 directory,

@@ -30,7 +30,7 @@ class Comparison(Protocol):
 def compare_content(
     project: Project,
     address: Address,
-    opened: Callable[[State, ResourceState], Comparison],
+    open_comparison: Callable[[State, ResourceState], Comparison],
     reporter: Reporter,
 ) -> Compared:
     state = read_state(project.store, reporter)
@@ -44,7 +44,7 @@ def compare_content(
             address=address,
             exit_code=ExitCode.USAGE,
         )
-    comparison = opened(state, resource)
+    comparison = open_comparison(state, resource)
     (source,) = resource.reads.values()
 
     def doing() -> str:
@@ -63,54 +63,54 @@ def compare_content(
             ) from None
 
 
-def compared_to_json(found: Compared, *, shared: bool) -> dict[str, Any]:
+def compared_to_json(result: Compared, *, shared: bool) -> dict[str, Any]:
     """Return the document of `verify --content --json`: numbers of rows, and first and last step."""
     return {
-        "address": str(found.address),
-        "target": found.target,
-        "first": found.first,
-        "last": found.last if found.last >= 0 else None,
-        "equal": found.is_equal(shared=shared),
-        "rows": {"collection": found.wanted, "target": found.found},
-        "missing": found.missing,
-        "doubled": found.doubled,
-        "more": found.more,
-        "examples": {kind: list(listed) for kind, listed in found.examples.items() if listed},
-        "not_compared": list(found.unseen),
+        "address": str(result.address),
+        "target": result.target,
+        "first": result.first,
+        "last": result.last if result.last >= 0 else None,
+        "equal": result.is_equal(shared=shared),
+        "rows": {"collection": result.wanted, "target": result.found},
+        "missing": result.missing,
+        "doubled": result.doubled,
+        "more": result.more,
+        "examples": {kind: list(listed) for kind, listed in result.examples.items() if listed},
+        "not_compared": list(result.unseen),
     }
 
 
-def render_compared(found: Compared, *, shared: bool, color: bool = False) -> str:
+def render_compared(result: Compared, *, shared: bool, color: bool = False) -> str:
     """Return the compared steps and rows, the differences, and the columns left out."""
     paint = Paint(color)
-    lines = [_range(found)]
+    lines = [_range(result)]
     wrong = {
-        "missing": (found.missing, "missing in the target", True),
-        "doubled": (found.doubled, "there more than once", not found.repeats),
-        "more": (found.more, "more in the target: changed by hand, or written by others", not shared),
+        "missing": (result.missing, "missing in the target", True),
+        "doubled": (result.doubled, "there more than once", not result.repeats),
+        "more": (result.more, "more in the target: changed by hand, or written by others", not shared),
     }
     for kind, (number, difference, counts) in wrong.items():
         if number:
-            listed = "; ".join(safe(example) for example in found.examples.get(kind, ()))
+            listed = "; ".join(safe(example) for example in result.examples.get(kind, ()))
             line = f"{count(number, 'row')} {'is' if number == 1 else 'are'} {difference} ({listed})."
             lines.append(paint(line, "red") if counts else line)
-    if found.is_equal(shared=shared):
-        lines.append(_EQUAL if found.last >= 0 and found.first is not None else "Nothing differs.")
-    lines += [f"Not compared: {safe(unseen)}." for unseen in found.unseen]
+    if result.is_equal(shared=shared):
+        lines.append(_EQUAL if result.last >= 0 and result.first is not None else "Nothing differs.")
+    lines += [f"Not compared: {safe(unseen)}." for unseen in result.unseen]
     return "\n".join(lines)
 
 
-def _range(found: Compared) -> str:
-    wanted = f"{found.wanted:,} row{'' if found.wanted == 1 else 's'} of the collection"
-    rows = f"{wanted}, {found.found:,} in the target, {safe(found.target)}"
-    if found.last < 0:
-        return f"{found.address} has written nothing yet: {rows}."
-    if found.first is None:
-        gone = f"of none of its steps, up to {found.last}, does the target keep all rows any more"
-        return f"{found.address}: {gone}: {rows}."
-    kept = "" if found.first == 0 else f"; of steps before {found.first}, it keeps some rows or none"
-    steps = str(found.last) if found.first == found.last else f"{found.first}..{found.last}"
-    return f"{found.address}, steps {steps}: {rows}{kept}."
+def _range(result: Compared) -> str:
+    wanted = f"{result.wanted:,} row{'' if result.wanted == 1 else 's'} of the collection"
+    rows = f"{wanted}, {result.found:,} in the target, {safe(result.target)}"
+    if result.last < 0:
+        return f"{result.address} has written nothing yet: {rows}."
+    if result.first is None:
+        condition = f"of none of its steps, up to {result.last}, does the target keep all rows any more"
+        return f"{result.address}: {condition}: {rows}."
+    earlier = "" if result.first == 0 else f"; of steps before {result.first}, it keeps some rows or none"
+    steps = str(result.last) if result.first == result.last else f"{result.first}..{result.last}"
+    return f"{result.address}, steps {steps}: {rows}{earlier}."
 
 
 _EQUAL = "The target holds what it should."

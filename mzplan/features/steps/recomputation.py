@@ -30,7 +30,7 @@ def recompute(
     state: State,
     resource: ResourceState,
     wanted: Range | None,
-    opened: Callable[[State, ResourceState], Recomputation],
+    open_view: Callable[[State, ResourceState], Recomputation],
     reporter: Reporter,
 ) -> tuple[Recomputed | None, tuple[Diagnostic, ...]]:
     """Compute a view again as of the last of the wanted steps (None: of all).
@@ -41,7 +41,7 @@ def recompute(
         records = in_range(history_of(project, state, resource), address, wanted)
     if not records:
         return None, ()
-    view, record = opened(state, resource), records[-1]
+    view, record = open_view(state, resource), records[-1]
     with reporter.working(f"computing {address} as of step {record.step}"), readable(address):
         try:
             return view.compare(record), ()

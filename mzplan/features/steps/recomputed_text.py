@@ -11,38 +11,38 @@ if TYPE_CHECKING:
     from mzplan.connectors.api.recomputed import Recomputed
 
 
-def recomputed_to_json(found: Recomputed) -> dict[str, Any]:
+def recomputed_to_json(result: Recomputed) -> dict[str, Any]:
     """Return the part of `verify --from-upstream --json` about a relational view: numbers of rows."""
     return {
-        "as_of": found.step,
-        "equal": found.is_equal,
-        "rows": {"query": found.wanted, "collection": found.found},
-        "missing": found.missing,
-        "more": found.more,
-        "late": found.late,
-        "excused": found.excused or None,
-        "examples": list(found.examples),
-        "not_compared": list(found.unseen),
+        "as_of": result.step,
+        "equal": result.is_equal,
+        "rows": {"query": result.wanted, "collection": result.found},
+        "missing": result.missing,
+        "more": result.more,
+        "late": result.late,
+        "excused": result.excused or None,
+        "examples": list(result.examples),
+        "not_compared": list(result.unseen),
     }
 
 
-def render_recomputed(address: object, found: Recomputed, paint: Paint) -> list[str]:
+def render_recomputed(address: object, result: Recomputed, paint: Paint) -> list[str]:
     """Return lines that say what was compared and what differs."""
-    what = f"{address} as of step {found.step}, computed again from all rows that it has read"
-    if found.is_equal:
-        lines = [f"{what}: {count(found.found, 'row')} as computed."]
+    subject = f"{address} as of step {result.step}, computed again from all rows that it has read"
+    if result.is_equal:
+        lines = [f"{subject}: {count(result.found, 'row')} as computed."]
     else:
         numbers = (
-            f"{count(found.wanted, 'row')} computed, {found.found:,} in its collection; "
-            f"{found.missing:,} missing, {found.more:,} more"
+            f"{count(result.wanted, 'row')} computed, {result.found:,} in its collection; "
+            f"{result.missing:,} missing, {result.more:,} more"
         )
-        lines = [f"{what}: {numbers}.", *(f"  {safe(example)}" for example in found.examples)]
-        if found.is_wrong:
+        lines = [f"{subject}: {numbers}.", *(f"  {safe(example)}" for example in result.examples)]
+        if result.is_wrong:
             lines = [paint(line, "red") for line in lines]
         else:
-            lines.append(f"Whether that is right can't be told. {found.excused}")
-    if found.unseen:
-        columns = ", ".join(map(safe, found.unseen))
+            lines.append(f"Whether that is right can't be told. {result.excused}")
+    if result.unseen:
+        columns = ", ".join(map(safe, result.unseen))
         lines.append(
             f"Not compared: {columns} (sums of floating-point numbers depend on the order of the rows)."
         )

@@ -77,7 +77,7 @@ def _refuse_needed(project: Project, state: State, resource: ResourceState, befo
     for address, sink in sorted(state.resources.items(), key=natural_item):
         if resource.address not in sink.reads.values():
             continue
-        needed = needed_by(history_read(project, sink, resource))
+        needed = needed_by(input_history(project, sink, resource))
         if needed is not None and needed < before:
             problems.append(_still_needed(resource.address, address, needed, before))
     if problems:
@@ -87,15 +87,15 @@ def _refuse_needed(project: Project, state: State, resource: ResourceState, befo
 def history_of(project: Project, state: State, resource: ResourceState) -> StepHistory:
     """Return the steps of a query: of its own collection or, for a sink, of the one that it reads."""
     if not resource.address.writes_collection:
-        (read,) = resource.reads.values()
-        return history_read(project, resource, state.resources[read])
+        (source,) = resource.reads.values()
+        return input_history(project, resource, state.resources[source])
     return StepHistory(_warehouse(project), resource.place)
 
 
-def history_read(project: Project, resource: ResourceState, read: ResourceState) -> StepHistory:
-    """Return the steps in which a query has read the collection of `read`."""
+def input_history(project: Project, resource: ResourceState, source: ResourceState) -> StepHistory:
+    """Return the steps in which a query has read the collection of `source`."""
     return StepHistory(
-        _warehouse(project), resource.place, read.place, writes_all_rows=writes_all(resource.body)
+        _warehouse(project), resource.place, source.place, writes_all_rows=writes_all(resource.body)
     )
 
 
@@ -143,13 +143,13 @@ def _still_needed(source: Address, sink: Address, needed: int, before: int) -> D
     )
 
 
-def _beyond(address: Address, step: int, there: Steps) -> MzplanError:
-    known = f"{there.since} to {there.upper - 1}" if there.upper > there.since else "none"
-    why = "was expired" if step < there.since else "is not there yet"
+def _beyond(address: Address, step: int, steps: Steps) -> MzplanError:
+    kept = f"{steps.since} to {steps.upper - 1}" if steps.upper > steps.since else "none"
+    why = "was expired" if step < steps.since else "is not there yet"
     return error(
         "MZ094",
         f"Step {step} of {address} {why}",
-        f"The steps that are there: {known}.",
+        f"The steps that are there: {kept}.",
         f"`mzplan steps {address}` lists them.",
         address=address,
         exit_code=ExitCode.USAGE,

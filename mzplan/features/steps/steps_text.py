@@ -39,7 +39,7 @@ def render_steps(shown: ShownSteps, *, color: bool = False, titled: bool = False
     paint = Paint(color)
     records = shown.steps.records
     if not records:
-        return _none(f"{shown.resource.address} has no steps yet.", shown.never)
+        return _no_steps(f"{shown.resource.address} has no steps yet.", shown.never)
     is_source = shown.resource.address.writes_collection
     header = ("STEP", "TIME (UTC)", "ROWS", "BYTES" if is_source else "SOURCE STEPS", "COMMITTED", "UPSTREAM")
     rows = [_row(record, is_source) for record in records]
@@ -51,7 +51,7 @@ def render_steps(shown: ShownSteps, *, color: bool = False, titled: bool = False
     return "\n".join(lines)
 
 
-def _none(text: str, never: str) -> str:
+def _no_steps(text: str, never: str) -> str:
     return f"{text.replace(' yet', '')} {never}" if never else text
 
 
@@ -62,11 +62,11 @@ def _row(record: StepRecord, is_source: bool) -> tuple[str, ...]:
         _number(record.rows),
         _number(record.bytes) if is_source else _span(record.sources),
         "yes" if record.committed else "not yet",
-        _read(record),
+        _upstream(record),
     )
 
 
-def _read(record: StepRecord) -> str:
+def _upstream(record: StepRecord) -> str:
     if record.migrated is not None:
         return f"the rows of generation {record.migrated}, up to {upstream_range(None, record.end)}"
     if record.task is None:
@@ -144,17 +144,17 @@ def _time(seconds: float | None) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S") if seconds else "?"
 
 
-def verified_to_json(found: Verified) -> dict[str, Any]:
+def verified_to_json(result: Verified) -> dict[str, Any]:
     return {
-        "address": str(found.address),
-        "verified": len(found.equal),
-        "first": found.equal[0] if found.equal else None,
-        "last": found.equal[-1] if found.equal else None,
-        "without_hash": list(found.by_rows),
-        "unknown": list(found.unknown),
-        "difference": _difference_to_json(found.difference) if found.difference else None,
-        **({"recomputed": recomputed_to_json(found.recomputed)} if found.recomputed else {}),
-        "diagnostics": diagnostics_to_json((*found.problems, *found.warnings)),
+        "address": str(result.address),
+        "verified": len(result.equal),
+        "first": result.equal[0] if result.equal else None,
+        "last": result.equal[-1] if result.equal else None,
+        "without_hash": list(result.by_rows),
+        "unknown": list(result.unknown),
+        "difference": _difference_to_json(result.difference) if result.difference else None,
+        **({"recomputed": recomputed_to_json(result.recomputed)} if result.recomputed else {}),
+        "diagnostics": diagnostics_to_json((*result.problems, *result.warnings)),
     }
 
 
@@ -167,30 +167,30 @@ def _difference_to_json(difference: StepDifference) -> dict[str, Any]:
     }
 
 
-def render_verified(found: Verified, *, color: bool = False) -> str:
+def render_verified(result: Verified, *, color: bool = False) -> str:
     """Return a summary of the verified steps, and the first difference."""
     paint = Paint(color)
     lines = []
-    if found.recomputed is not None:
-        lines += render_recomputed(found.address, found.recomputed, paint)
-    elif found.equal:
-        span = _span((found.equal[0], found.equal[-1]))
-        lines.append(f"{found.address}: {count(len(found.equal), 'step')} as recorded ({span}).")
-        if found.address.writes_target:
-            lines.append(_NOT_SEEN.format(address=found.address))
-    elif not found.difference and not found.problems:
-        lines.append(_none(f"{found.address} has no steps to verify.", found.never))
-    if found.by_rows:
+    if result.recomputed is not None:
+        lines += render_recomputed(result.address, result.recomputed, paint)
+    elif result.equal:
+        span = _span((result.equal[0], result.equal[-1]))
+        lines.append(f"{result.address}: {count(len(result.equal), 'step')} as recorded ({span}).")
+        if result.address.writes_target:
+            lines.append(_NOT_CHECKED.format(address=result.address))
+    elif not result.difference and not result.problems:
+        lines.append(_no_steps(f"{result.address} has no steps to verify.", result.never))
+    if result.by_rows:
         lines.append(
-            f"Of {count(len(found.by_rows), 'step')} only the rows were counted: no hash is recorded."
+            f"Of {count(len(result.by_rows), 'step')} only the rows were counted: no hash is recorded."
         )
-    if found.unknown and found.equal:
-        kept = f"{count(len(found.unknown), 'step')} the target keeps no record"
-        lines.append(f"Of {kept} ({_span((found.unknown[0], found.unknown[-1]))}).")
-    if found.difference:
-        lines.append(paint(_difference_line(found.address, found.difference), "red"))
-    if found.problems:
-        lines.append(paint(f"{_counted(found.problems)}.", "red"))
+    if result.unknown and result.equal:
+        subject = f"{count(len(result.unknown), 'step')} the target keeps no record"
+        lines.append(f"Of {subject} ({_span((result.unknown[0], result.unknown[-1]))}).")
+    if result.difference:
+        lines.append(paint(_difference_line(result.address, result.difference), "red"))
+    if result.problems:
+        lines.append(paint(f"{_counted(result.problems)}.", "red"))
     return "\n".join(lines)
 
 
@@ -204,7 +204,7 @@ def _counted(problems: Sequence[Diagnostic]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-_NOT_SEEN = (
+_NOT_CHECKED = (
     "Not looked for: what others have added, changed or deleted in the target since then; "
     "`mzplan verify {address} --content` compares that, where the target can be read."
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from mzplan.endpoints.interface import Written
 from mzplan.features.steps.recomputation import Recomputation, recompute
-from mzplan.features.steps.steps import Range, history_of, history_read, in_range, readable
+from mzplan.features.steps.steps import Range, history_of, in_range, input_history, readable
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error, notice
 from mzplan.model.state import ResourceState, State
@@ -130,21 +130,23 @@ def verify(
         recomputed, problems = recompute(project, state, resource, wanted, recomputation, reporter)
         never = why_nothing_runs(state, resource)
         return Verified(address=address, problems=problems, never=never, recomputed=recomputed)
-    history, seen = history_of(project, state, resource), ValuesSeen()
+    history, values_seen = history_of(project, state, resource), ValuesSeen()
     with reporter.working(f"reading the steps of {address}"), readable(address):
         records = in_range(history, address, wanted)
-        others = _not_comparable(history, records, upstream is not None)
-        for read in resource.reads.values() if upstream is not None else ():
-            others += _not_comparable(history_read(project, resource, state.resources[read]), records, False)
-        records = [record for record in records if record not in others]
+        excluded = _not_comparable(history, records, upstream is not None)
+        for source_read in resource.reads.values() if upstream is not None else ():
+            excluded += _not_comparable(
+                input_history(project, resource, state.resources[source_read]), records, False
+            )
+        records = [record for record in records if record not in excluded]
     if address.writes_target:
-        compared = partial(_with_target, target(state, resource))
+        compare = partial(_with_target, target(state, resource))
     else:
         source = upstream(state, resource) if upstream is not None else None
-        compared = partial(_with_source, history, source, seen)
-    verified = _compare(address, records, compared, reporter)
-    warnings = [*_never_there(resource, seen)] if address.reads_upstream else []
-    warnings += [_left_out(address, others)] if others else []
+        compare = partial(_with_source, history, source, values_seen)
+    verified = _compare(address, records, compare, reporter)
+    warnings = [*_empty_columns(resource, values_seen)] if address.reads_upstream else []
+    warnings += [_left_out(address, excluded)] if excluded else []
     return replace(verified, never=why_nothing_runs(state, resource), warnings=tuple(warnings))
 
 
@@ -160,9 +162,9 @@ def _not_comparable(history: StepHistory, records: list[StepRecord], from_upstre
 
 def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
     steps, first, last = count(len(records), "step"), records[0].step, records[-1].step
-    whole = len(records) == last - first + 1
-    listed = f"{first} to {last}" if whole else ", ".join(str(record.step) for record in records)
-    whys = {
+    is_gapless = len(records) == last - first + 1
+    listed = f"{first} to {last}" if is_gapless else ", ".join(str(record.step) for record in records)
+    reasons = {
         "It holds the rows of the former generation: the upstream has records, and not these.": any(
             record.migrated is not None for record in records
         ),
@@ -173,12 +175,12 @@ def _left_out(address: Address, records: list[StepRecord]) -> Diagnostic:
     }
     return notice(
         f"{address}: {steps} ({first if first == last else listed}) can't be compared",
-        " ".join(why for why, holds in whys.items() if holds),
+        " ".join(why for why, holds in reasons.items() if holds),
         address=address,
     )
 
 
-def _never_there(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagnostic]:
+def _empty_columns(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagnostic]:
     """Yield MZ267 for each column that is NULL in all rows that were read again."""
     names = [column.name for column in columns_of(resource.type, resource.body)]
     for name, rows in seen.empty(names).items():
@@ -195,7 +197,7 @@ def _never_there(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagnost
 def _compare(
     address: Address,
     records: list[StepRecord],
-    compared: Callable[[StepRecord], StepDifference | Match],
+    compare: Callable[[StepRecord], StepDifference | Match],
     reporter: Reporter,
 ) -> Verified:
     """Compare one step after the other, up to the first that differs."""
@@ -207,7 +209,7 @@ def _compare(
         for record in records:
             try:
                 with readable(address):
-                    outcome = compared(record)
+                    outcome = compare(record)
             except GoneError as problem:
                 problems.append(_gone(address, record, str(problem)))
             except DamagedError as problem:
@@ -258,16 +260,18 @@ def _with_source(
     return differs or ("rows" if by_position and ContentHash.parse(0, record.digest) is None else "hash")
 
 
-def _difference(step: int, rows: int | None, digest: str | None, found: ContentHash) -> StepDifference | None:
+def _difference(
+    step: int, rows: int | None, digest: str | None, actual: ContentHash
+) -> StepDifference | None:
     """Return None if rows and hash match the record, or if rows match and no hash is recorded."""
-    if found.rows == rows and ContentHash.parse(found.rows, digest) in (None, found):
+    if actual.rows == rows and ContentHash.parse(actual.rows, digest) in (None, actual):
         return None
     return StepDifference(
         step=step,
         recorded_rows=rows,
         recorded_hash=digest,
-        found_rows=found.rows,
-        found_hash=str(found),
+        found_rows=actual.rows,
+        found_hash=str(actual),
     )
 
 
