@@ -126,10 +126,11 @@ def test_lines_of_an_index_that_are_none(tmp_path: Path) -> None:
 )
 def test_facts_of_a_checkpoint_that_are_none_are_named(tmp_path: Path, text: str) -> None:
     checkpoint = Checkpoint(str(tmp_path))
+    readers = {"begun": checkpoint.descriptions, "migrated": checkpoint.migrated_rows}
     for name in ("layout", "collection", "departure", "begun", "migrated", "versions"):
         (tmp_path / f"{name}.json").write_text(text.replace("layout", name))
         with pytest.raises(OSError, match=f"{name}.json is damaged"):
-            getattr(checkpoint, "migrated_rows" if name == "migrated" else name)()
+            readers[name]() if name in readers else getattr(checkpoint, name)()
             if name in ("begun", "migrated", "versions"):  # nothing in it, or another name
                 raise OSError(f"{name}.json is damaged")
 
