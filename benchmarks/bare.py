@@ -98,7 +98,7 @@ class BareLoop:
                 collection,
                 fail=lambda problem: say(f"{description.address}: {problem}"),
                 rewriting=self.collections.rewriting(collection),
-                left_out=lambda records: None,
+                count_letters=lambda records: None,
                 guard=None,
             )
         else:

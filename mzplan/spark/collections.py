@@ -46,7 +46,7 @@ class Collections:
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._ready: dict[str, tuple[Column, ...]] = {}
-        self._written: dict[str, tuple[Column, ...]] = {}
+        self._writer_columns: dict[str, tuple[Column, ...]] = {}
         self._rewriting: dict[str, threading.Lock] = {}
 
     def rewriting(self, path: str) -> threading.Lock:
@@ -62,12 +62,12 @@ class Collections:
         self, spark: SparkSession, path: str, columns: Sequence[Column], position: str, *, keyed: bool = False
     ) -> None:
         """Create the table at `path` if it is missing (0.4 s), and add missing columns (0.03 s)."""
-        wanted = tuple(columns)
+        declared = tuple(columns)
         properties = _KEYED_PROPERTIES if keyed else _PROPERTIES
         with self._lock:
             lock = self._locks.setdefault(path, threading.Lock())
         with lock:
-            if self._ready.get(path) == wanted:
+            if self._ready.get(path) == declared:
                 return
             existing = _columns_at(spark, path)
             if existing is None:
@@ -78,12 +78,12 @@ class Collections:
                 added = [c for c in columns if c.name.lower() not in existing]
                 if added:
                     spark.sql(f"ALTER TABLE {table_at(path)} ADD COLUMNS ({ddl(added)})")
-            self._ready[path] = wanted
+            self._ready[path] = declared
 
-    def is_written_with(self, path: str, columns: Sequence[Column]) -> None:
+    def record_writer_columns(self, path: str, columns: Sequence[Column]) -> None:
         """Record the columns with which a source starts to write."""
         with self._lock:
-            self._written[path] = tuple(columns)
+            self._writer_columns[path] = tuple(columns)
 
     def wait_for_writer(self, path: str, columns: Sequence[Column], runs: Callable[[], bool]) -> None:
         """Wait some seconds for a source that `runs` without a new column to restart with it.
@@ -93,8 +93,8 @@ class Collections:
 
         def is_behind() -> bool:
             with self._lock:
-                written = self._written.get(path)
-            return written is not None and bool(set(columns) - set(written)) and runs()
+                writer_columns = self._writer_columns.get(path)
+            return writer_columns is not None and bool(set(columns) - set(writer_columns)) and runs()
 
         deadline = time.monotonic() + _WRITER_WAIT_S
         while is_behind() and time.monotonic() < deadline:

@@ -64,10 +64,10 @@ class _Interruption:
     def __init__(self) -> None:
         self.happened = False
         self._handlers: dict[int, Any] = {}
-        self._others: frozenset[int] = frozenset()  # this process's children other than Java
+        self._other_children: frozenset[int] = frozenset()  # this process's children other than Java
 
     def watch(self) -> None:
-        self._others = children()
+        self._other_children = children()
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler) and handler != self._interrupt:
@@ -82,7 +82,7 @@ class _Interruption:
         self.happened = True
         logging.disable()
         discard_java_output()
-        for pid in children() - self._others:
+        for pid in children() - self._other_children:
             send(pid, signal.SIGKILL)
         self._handlers[number](number, frame)
 

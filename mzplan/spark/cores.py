@@ -11,8 +11,8 @@ from mzplan.spark.pools import cores_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WAITS = 2.0  # seconds that a stage may wait for its first task
-KEPT = 60.0  # seconds for which a wait is remembered: jobs come and go
+LONGEST_WAIT = 2.0  # seconds that a stage may wait for its first task
+REMEMBERED = 60.0  # seconds for which a wait is remembered: jobs come and go
 EVERY = 5  # calls of `look` (one a second) per question to Spark
 
 
@@ -39,16 +39,16 @@ class CoreWatch:
         cores = cores_of(self._spark)
         # A pool serves its oldest job first, so the longest-waiting stages come right after the running ones.
         oldest = sorted(tracker.getActiveStageIds())[: 2 * cores + 2]
-        if any(self._waits(tracker.getStageInfo(stage)) for stage in oldest):
+        if any(self._is_waiting(tracker.getStageInfo(stage)) for stage in oldest):
             self._cores, self._waited_at = cores, self._clock()
 
     def short_of(self) -> int:
         """Return the number of cores if it is too low, else 0."""
-        return self._cores if self._clock() - self._waited_at < KEPT else 0
+        return self._cores if self._clock() - self._waited_at < REMEMBERED else 0
 
-    def _waits(self, found: Any) -> bool:
-        if found.isEmpty():
+    def _is_waiting(self, info: Any) -> bool:
+        if info.isEmpty():
             return False
-        stage = found.get()
+        stage = info.get()
         began = stage.numActiveTasks() or stage.numCompletedTasks() or stage.numFailedTasks()
-        return not began and self._clock() - stage.submissionTime() / 1000 > WAITS
+        return not began and self._clock() - stage.submissionTime() / 1000 > LONGEST_WAIT

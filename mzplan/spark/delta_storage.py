@@ -191,7 +191,7 @@ class DeltaStorage:
                     raise InvalidUppersError(command.id, command.upper - 1, numbering.next + 1, decided=False)
                 planned = planned_steps(command, first, keyed)
                 appended = turn.append(
-                    [to_table(columns, each) for each in planned], command.key, separate=True
+                    [to_table(columns, step) for step in planned], command.key, separate=True
                 )
                 if appended.digests is not None:
                     raise StorageError(
@@ -264,10 +264,10 @@ def clean_log(collection: str, version: int) -> int:
     first = max(
         (checkpoint for checkpoint in _versions(names, _CHECKPOINT) if checkpoint <= limit), default=0
     )
-    gone = [name for name in names if (match := _ENTRY.fullmatch(name)) and int(match[1]) < first]
-    for name in gone:  # oldest first: if this is interrupted, the log stays intact
+    obsolete = [name for name in names if (match := _ENTRY.fullmatch(name)) and int(match[1]) < first]
+    for name in obsolete:  # oldest first: if this is interrupted, the log stays intact
         _delete(folder, name)
-    return len(gone)
+    return len(obsolete)
 
 
 def tidy_log(collection: str) -> int:

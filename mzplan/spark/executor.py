@@ -61,8 +61,8 @@ _CLOSE_THREADS = 16
 # For how many seconds one look asks Spark about its queries (calls into the JVM), and how many queries it
 # asks about at least. While queries start there are twenty looks a second: asking about hundreds of queries
 # would delay the starts.
-_ASKING = 0.01
-_ASKED = 4
+_POLL_SECONDS = 0.01
+_POLL_MINIMUM = 4
 
 
 class SparkExecutor(SparkDriver):
@@ -70,7 +70,7 @@ class SparkExecutor(SparkDriver):
 
     def __init__(self, context: ExecutorContext):
         self._steps = StepRecorder()
-        super().__init__(context, ProgressListener(self._steps.progressed))
+        super().__init__(context, ProgressListener(self._steps.record_progress))
         self._connectors = Connectors()
         self._collections = Collections()
         self._unfinished = UnfinishedSteps()
@@ -95,7 +95,7 @@ class SparkExecutor(SparkDriver):
             names = [] if self._has_ended() else list(self._running)  # ended queries need no stop
         if names:
             with ThreadPoolExecutor(_CLOSE_THREADS) as pool:
-                list(pool.map(self._stop_whatever_happens, names))
+                list(pool.map(self._stop_quietly, names))
         self._steps.close()
         close_forwards()
         self._close_session()
@@ -150,24 +150,24 @@ class SparkExecutor(SparkDriver):
         checked = check_description(
             description, secrets, self._connectors, self._outputs, directory, self._warehouse
         )
-        lacking = self._lacking_jars(description, secrets)
-        unreadable = self._unreadable(description)
-        diagnostics = (*checked.diagnostics, *lacking, *unreadable)
+        jars = self._jar_problems(description, secrets)
+        checkpoint = self._checkpoint_problems(description)
+        diagnostics = (*checked.diagnostics, *jars, *checkpoint)
         if not any(diagnostic.severity == "error" for diagnostic in diagnostics):
-            diagnostics += self._unsupported(description, secrets)
-            diagnostics += self._uncastable(description, secrets)
-            diagnostics += self._unacceptable(description, secrets)
-            diagnostics += self._otherwise(description, secrets)
+            diagnostics += self._feature_problems(description, secrets)
+            diagnostics += self._migration_problems(description, secrets)
+            diagnostics += self._argument_problems(description, secrets)
+            diagnostics += self._view_problems(description, secrets)
         return CheckResult(
             diagnostics=diagnostics, upstream=checked.upstream, makes=checked.makes, lacks=checked.lacks
         )
 
-    def _unreadable(self, description: Description) -> tuple[Diagnostic, ...]:
+    def _checkpoint_problems(self, description: Description) -> tuple[Diagnostic, ...]:
         """Report MZ031 if the query couldn't resume from its checkpoint, before anything is stopped."""
         checkpoint = Checkpoint.of(self._warehouse, *description.place)
         return _refusals(lambda: require_readable(checkpoint, description.address))
 
-    def _unsupported(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
+    def _feature_problems(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """Report MZ281 if the query couldn't use its tables, before anything is stopped.
 
         Skips a query that already runs with these tables: it fails by itself.
@@ -175,12 +175,13 @@ class SparkExecutor(SparkDriver):
         if self._spark is None or description.address.kind == "connection":
             return ()
         if any(
-            query.name.generation == description.generation for query in self._hosted(description.address)
+            query.name.generation == description.generation
+            for query in self._hosted_queries(description.address)
         ):
             return ()
         return _refusals(lambda: self._require_features(self._resolve(description, secrets)))
 
-    def _uncastable(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
+    def _migration_problems(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """Report MZ294 if the source couldn't migrate its rows, before anything is stopped."""
         if self._spark is None or description.predecessor is None:
             return ()
@@ -194,28 +195,28 @@ class SparkExecutor(SparkDriver):
             log.warning("%s: its rows could not be looked at: %s", description.address, problem)
             return ()
 
-    def _unacceptable(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
+    def _argument_problems(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """Report MZ019 if Spark doesn't accept a task's arguments, before anything is stopped."""
         spark = self._spark
         if spark is None or not description.tasks:
             return ()
         return _refusals(lambda: check_arguments(spark, self._resolve(description, secrets)))
 
-    def _otherwise(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
+    def _view_problems(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """Report MZ019 or MZ230 if Spark reads the view differently, before anything is stopped."""
         if self._spark is None or not description.reads or not description.address.writes_collection:
             return ()
         query = self._resolve(description, secrets)
         return _refusals(lambda: ensure_columns(self._outputs(query), query))
 
-    def _lacking_jars(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
+    def _jar_problems(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """Report MZ129 if the query lacks jars to start, before anything is stopped."""
         spark, link = self._spark, description.connections.get("connection")
         if spark is None or link is None or AWS not in link.connections:
             return ()
         return _refusals(lambda: require_packages(spark, self._resolve(description, secrets)))
 
-    def _hosted(self, address: Address) -> list[Running]:
+    def _hosted_queries(self, address: Address) -> list[Running]:
         with self._lock:
             return [query for name, query in self._running.items() if name.address == address]
 
@@ -291,7 +292,7 @@ class SparkExecutor(SparkDriver):
             self._progress.forget(before.run_id)
 
     def _source_runs(self, source: Address) -> bool:
-        return any(query.java.isActive() for query in self._hosted(source))
+        return any(query.java.isActive() for query in self._hosted_queries(source))
 
     def _resolve(self, description: Description, secrets: Secrets) -> ResolvedQuery:
         return resolve(description, secrets, self._context.directory, self._warehouse)
@@ -307,11 +308,11 @@ class SparkExecutor(SparkDriver):
         with self._lock:
             self._running.pop(name, None)
         self._progress.forget(running.run_id)
-        self._steps.ended(str(name))
-        if not self._hosted(name.address):
+        self._steps.stop(str(name))
+        if not self._hosted_queries(name.address):
             self._pools.leave(name.address)
 
-    def _stop_whatever_happens(self, name: QueryName) -> None:
+    def _stop_quietly(self, name: QueryName) -> None:
         # The session is about to close and ends the query; the query may already have ended.
         with suppress(Exception):
             self.stop(name)
@@ -327,14 +328,14 @@ class SparkExecutor(SparkDriver):
         with self._lock:
             running = list(self._running.values())
         progress = {query.run_id: self._progress.get(query.run_id) for query in running}
-        if self._look(running, progress):
+        if self._poll(running, progress):
             self._collections.forget_all()  # a query may have failed because of its table: look again
         reports = [
             query.report(progress[query.run_id], self._steps.recorded(str(query.name))) for query in running
         ]
-        return list(map(self._explained, reports))
+        return list(map(self._with_cause, reports))
 
-    def _explained(self, report: QueryReport) -> QueryReport:
+    def _with_cause(self, report: QueryReport) -> QueryReport:
         """Report MZ243 for an unexplained end: Python tasks fail so after PySpark has been replaced."""
         if report.error is None or report.error_kind != "unexplained":
             return report
@@ -344,7 +345,7 @@ class SparkExecutor(SparkDriver):
         fix = "Fix: restart the runner: mzplan down, then mzplan up."
         return replace(report, error=f"{why} {fix} {report.error}", error_code="MZ243", error_kind="")
 
-    def _look(self, running: list[Running], found: Mapping[str, Progress | None]) -> bool:
+    def _poll(self, running: list[Running], progress_by_run: Mapping[str, Progress | None]) -> bool:
         """Ask Spark about its queries; return whether a query has ended since the last look.
 
         Asks first about the queries that Spark reported as ended. Then asks about others for a moment:
@@ -355,18 +356,18 @@ class SparkExecutor(SparkDriver):
         ended: list[Running] = []
         others: list[Running] = []
         for query in running:
-            if query.ended is None:
+            if query.ending is None:
                 (ended if self._progress.has_ended(query.run_id) else others).append(query)
         others.sort(key=lambda query: query.asked_at)
-        silent = [query for query in others if not query.was_idle and found[query.run_id] is None]
-        heard = [query for query in others if query.was_idle or found[query.run_id] is not None]
+        silent = [query for query in others if not query.was_idle and progress_by_run[query.run_id] is None]
+        heard = [query for query in others if query.was_idle or progress_by_run[query.run_id] is not None]
         others = [*heard[:1], *silent, *heard[1:]]
-        news = [query.look(found[query.run_id]) for query in ended]
-        until = time.monotonic() + _ASKING
+        news = [query.look(progress_by_run[query.run_id]) for query in ended]
+        until = time.monotonic() + _POLL_SECONDS
         for number, query in enumerate(others):
-            if number >= _ASKED and time.monotonic() >= until:
+            if number >= _POLL_MINIMUM and time.monotonic() >= until:
                 break
-            news.append(query.look(found[query.run_id]))
+            news.append(query.look(progress_by_run[query.run_id]))
         return any(news)
 
 

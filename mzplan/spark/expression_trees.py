@@ -148,14 +148,14 @@ class ExpressionCheck:
         refused = next((class_ for class_ in classes if not pattern.fullmatch(class_)), None)
         return _not_allowed(refused, of_rows=of_rows) if refused is not None else ""
 
-    def problem_of_projection(self, plan: Any, base: Any, made: Iterable[str]) -> str:
+    def problem_of_projection(self, plan: Any, base: Any, node_names: Iterable[str]) -> str:
         """Say what isn't allowed in an analysed projection; "" if all of it is.
 
-        The plan must be nodes of the classes in `made`, outermost first, on top of `base`.
+        The plan must be nodes of the classes in `node_names`, outermost first, on top of `base`.
         """
-        for wanted in made:
+        for node_name in node_names:
             node = str(plan.getClass().getName())
-            if node != f"{CATALYST}plans.logical.{wanted}":
+            if node != f"{CATALYST}plans.logical.{node_name}":
                 return _not_allowed(node)
             if problem := self.problem_of_analysed(plan):
                 return problem
@@ -198,14 +198,14 @@ def _calls(tree: Any, called: str) -> list[list[Mapping[str, Any]]]:
     Spark's JSON lists the nodes of a tree in one array, each before its children.
     """
     nodes = json.loads(tree.toJSON())
-    after = [0] * len(nodes)  # the end of each node's subtree
+    ends = [0] * len(nodes)  # the end of each node's subtree
     calls = []
     for place in reversed(range(len(nodes))):
         arguments, following = [], place + 1
         for _ in range(nodes[place]["num-children"]):
             arguments.append(nodes[following])
-            following = after[following]
-        after[place] = following
+            following = ends[following]
+        ends[place] = following
         if _called(nodes[place]) == called:
             calls.append(arguments)
     return calls

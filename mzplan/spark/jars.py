@@ -45,19 +45,19 @@ def is_as_pinned(jar: Path) -> bool:
         return False
 
 
-def require_pinned(jars: Sequence[Path], packages: str | None, others: bool = False) -> None:
+def require_pinned(jars: Sequence[Path], packages: str | None, has_others: bool = False) -> None:
     """Check that mzplan was tested with these jars (70 MB: 0.1 s).
 
-    `packages`: the packages that Ivy was asked for. `others`: whether the user's configuration names further
-    jars. Raises MzplanError MZ114 for a jar whose content differs from the pin, and for a jar that nobody
+    `packages`: the packages that Ivy was asked for. `has_others`: whether the user named further jars.
+    Raises MzplanError MZ114 for a jar whose content differs from the pin, and for a jar that nobody
     asked for. Jars that the user asked for aren't checked.
     """
     pins = pinned()
-    asked = [jar_name(package) for package in (packages or "").split(",") if package]
-    others = others or any(name not in pins for name in asked)
+    requested = [jar_name(package) for package in (packages or "").split(",") if package]
+    has_others = has_others or any(name not in pins for name in requested)
     for jar in jars:
         wanted = pins.get(jar.name)
-        if wanted is None and not others:
+        if wanted is None and not has_others:
             raise _unexpected(jar)
         if wanted is not None and (digest := _sha256(jar)) != wanted:
             raise _changed(jar, digest, wanted)
@@ -68,11 +68,11 @@ def _sha256(jar: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _changed(jar: Path, found: str, wanted: str) -> MzplanError:
+def _changed(jar: Path, digest: str, wanted: str) -> MzplanError:
     return error(
         "MZ114",
         f"{jar.name} is not the jar that mzplan was tested with",
-        f"{jar} has SHA-256 {found}; expected is {wanted}. Nothing of it has run.",
+        f"{jar} has SHA-256 {digest}; expected is {wanted}. Nothing of it has run.",
         f"{_remove(jar)}, and start again; if the new one differs, too, check spark.jars.repositories and "
         "spark.jars.ivySettings.",
     )

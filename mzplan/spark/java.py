@@ -33,8 +33,8 @@ def require_java() -> str:
             "Java was not found", f"Spark runs on Java {MINIMUM_JAVA} or 21, and there is none {where}."
         )
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S)
-        version = _VERSION.search(done.stderr + done.stdout)
+        process = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S)
+        version = _VERSION.search(process.stderr + process.stdout)
     except (OSError, subprocess.TimeoutExpired):
         version = None
     if version is None:

@@ -22,40 +22,40 @@ class Latencies:
     """Latencies of the queries of one process, from their recorded steps. For one thread."""
 
     def __init__(self) -> None:
-        self._made: dict[Place, dict[int, float]] = {}
+        self._created_at: dict[Place, dict[int, float]] = {}
 
-    def take(self, history: StepHistory, found: Sequence[StepRecord]) -> None:
+    def add(self, history: StepHistory, records: Sequence[StepRecord]) -> None:
         """Take in recorded steps of a query, ordered from old to new."""
         if history.is_source:
-            times = self._made.setdefault(history.written, {})
-            times |= {record.step: at for record in found if (at := _made(record)) is not None}
+            times = self._created_at.setdefault(history.written, {})
+            times |= {record.step: at for record in records if (at := _creation_time(record)) is not None}
             for old in list(times)[:-_KEPT]:
                 del times[old]
 
-    def latency(self, history: StepHistory, record: StepRecord, ended: float | None) -> float | None:
-        """Return the seconds from the creation of a step's oldest record to `ended` (since the epoch).
+    def latency(self, history: StepHistory, record: StepRecord, end: float | None) -> float | None:
+        """Return the seconds from the creation of a step's oldest record to `end` (since the epoch).
 
         None if either time is unknown. Never negative, even if clocks disagree.
         """
-        at = record.oldest if history.is_source else self._read_from(history, record)
-        return max(0.0, ended - at) if at is not None and ended is not None else None
+        at = record.oldest if history.is_source else self._source_time(history, record)
+        return max(0.0, end - at) if at is not None and end is not None else None
 
-    def _read_from(self, sink: StepHistory, record: StepRecord) -> float | None:
+    def _source_time(self, sink: StepHistory, record: StepRecord) -> float | None:
         """Return the creation time of the first source step that a sink's step covers."""
         if record.sources is None:
             return None
         first = record.sources[0]
-        at = self._made.get(sink.written, {}).get(first)
+        at = self._created_at.get(sink.written, {}).get(first)
         if at is not None:
             return at
         try:
             read = sink.step_read(first)  # the source runs elsewhere, or the step is older than this process
         except OSError:
             return None
-        return _made(read) if read is not None else None
+        return _creation_time(read) if read is not None else None
 
 
-def ended(progress: Mapping[str, Any]) -> float | None:
+def end_time(progress: Mapping[str, Any]) -> float | None:
     """Return when a micro-batch was recorded as done, in seconds since the epoch.
 
     `progress`: the JSON of a StreamingQueryProgress.
@@ -66,6 +66,6 @@ def ended(progress: Mapping[str, Any]) -> float | None:
     return datetime.fromisoformat(str(began)).timestamp() + float(took) / 1000
 
 
-def _made(record: StepRecord) -> float | None:
+def _creation_time(record: StepRecord) -> float | None:
     """Return when the rows of a source's step were created; if unknown, when the step was durable."""
     return record.oldest if record.oldest is not None else record.time

@@ -19,9 +19,9 @@ _OUT_OF_MEMORY = 3  # Java's exit code under ExitOnOutOfMemoryError
 class Liveness:
     """Asks Spark on a separate thread, because a question to a hanging process never returns."""
 
-    def __init__(self, spark: SparkSession, also: Callable[[], None] = lambda: None):
-        """`also` is called after each answer, to ask Spark more."""
-        self._also = also
+    def __init__(self, spark: SparkSession, on_answer: Callable[[], None] = lambda: None):
+        """`on_answer` is called after each answer, to ask Spark more."""
+        self._on_answer = on_answer
         self._process: Any = getattr(spark.sparkContext._gateway, "proc", None)  # none under spark-submit
         self._context: Any = spark.sparkContext._jsc.sc()
         self._due = threading.Event()
@@ -77,7 +77,7 @@ class Liveness:
                 self._stopped = bool(self._context.isStopped())
                 self._failed = 0
                 with suppress(Exception):
-                    self._also()
+                    self._on_answer()
             except Exception:  # Py4J: nothing listens, or the connection broke
                 self._failed += 1
             self._silent = 0

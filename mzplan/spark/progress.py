@@ -39,28 +39,28 @@ class Progress:
 
     def after(self, before: Progress) -> Progress:
         """Add the counts of this run `before`; keep values that only a micro-batch reports."""
-        kept = {
+        unchanged = {
             name: getattr(before, name)
             for name in ("batch_seconds", "state_rows", "state_bytes", "watermark_timestamp_seconds")
             if getattr(self, name) is None
         }
         late = [run.late_rows for run in (before, self) if run.late_rows is not None]
         return replace(
-            self, **kept, left_out=before.left_out + self.left_out, late_rows=sum(late) if late else None
+            self, **unchanged, left_out=before.left_out + self.left_out, late_rows=sum(late) if late else None
         )
 
 
 class ProgressListener:
     """Spark calls the listener from its own thread; `get` may be called from any thread."""
 
-    def __init__(self, also: Callable[[dict[str, Any]], None] | None = None) -> None:
-        """`also` is called with the JSON of each StreamingQueryProgress."""
+    def __init__(self, on_progress: Callable[[dict[str, Any]], None] | None = None) -> None:
+        """`on_progress` is called with the JSON of each StreamingQueryProgress."""
         self._lock = threading.Lock()
         self._runs: dict[str, Progress] = {}
         self._expected: set[str] = set()
         self._active: set[str] = set()
         self._foreign: dict[str, str] = {}
-        self._also = also
+        self._on_progress = on_progress
 
     def get(self, run_id: str) -> Progress | None:
         """Return the newest progress of a run; None until it has finished its first trigger."""
@@ -109,8 +109,8 @@ class ProgressListener:
         with self._lock:
             before = self._runs.get(data["runId"], Progress())
             self._runs[data["runId"]] = replace(parse_progress(data).after(before), heard_at=time.time())
-        if self._also is not None:
-            self._also(data)
+        if self._on_progress is not None:
+            self._on_progress(data)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         run_id = event.runId().toString()

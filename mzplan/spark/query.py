@@ -27,7 +27,7 @@ _IDLE_WAIT_S = 2.0
 # Spark's messages for a query that found no new data and waits for the next look.
 _IDLE_MESSAGES = ("Waiting for data to arrive", "Waiting for next trigger")
 
-_NOTHING = RecordedSteps()
+_NO_STEPS = RecordedSteps()
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Running:
     `java`: Spark's StreamingQuery.
     `step`: the last micro-batch before this run. Spark reports no micro-batch for a run that finds nothing to
     do.
-    `failed`: the error that our own code raised in a batch.
+    `error`: the error that our own code raised in a batch.
     `warning`: the run's last warning.
     `left_out`: how many malformed records the run kept aside.
     `resumed`, `tasks_done`: see RunFacts.
@@ -56,22 +56,22 @@ class Running:
     run_id: str = ""
     java: Any = None
     step: int = -1
-    failed: BaseException | None = None
+    error: BaseException | None = None
     warning: str | None = None
     left_out: int = 0
     resumed: Mapping[str, Any] | None = None
     interruptions: list[Callable[[], None]] = field(default_factory=list)
-    ended: Failure | None = None
+    ending: Failure | None = None
     was_idle: bool = False
     written_with: Versions | None = None
     tasks_done: tuple[TaskOutcome, ...] = ()
-    begun: float = field(default_factory=time.time)
+    started_at: float = field(default_factory=time.time)
     asked_at: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fail(self, problem: BaseException) -> None:
         """Keep the error of a batch: it says more than Spark's error about it."""
-        self.failed = problem
+        self.error = problem
 
     def leave_out(self, count: int) -> None:
         """Count malformed records that were kept aside."""
@@ -108,10 +108,10 @@ class Running:
                 ) from None
 
     def has_ended(self) -> bool:
-        """Return whether the query has ended; `ended` then holds the reason."""
-        if self.ended is None and not self.java.isActive():
-            self.ended = self._ending()
-        return self.ended is not None
+        """Return whether the query has ended; `ending` then holds the reason."""
+        if self.ending is None and not self.java.isActive():
+            self.ending = self._find_ending()
+        return self.ending is not None
 
     def look(self, progress: Progress | None) -> bool:
         """Ask Spark whether the query has ended, and whether it has finished a trigger.
@@ -119,27 +119,27 @@ class Running:
         `progress`: the query's newest progress. Returns whether it has ended since the last look.
         """
         self.asked_at = time.monotonic()
-        ended_before = self.ended is not None
+        had_ended = self.ending is not None
         if self.has_ended():
-            return not ended_before
+            return not had_ended
         if progress is None and not self.was_idle:
             # Spark reports a trigger without data to its listeners only after ten idle seconds. Its status
             # shows it immediately, until data arrives.
-            self.was_idle = self.java.status().message() in _IDLE_MESSAGES and not self._has_to_tell()
+            self.was_idle = self.java.status().message() in _IDLE_MESSAGES and not self._has_unreported_rows()
         return False
 
-    def _has_to_tell(self) -> bool:
+    def _has_unreported_rows(self) -> bool:
         """Return whether the report of a trigger with data, and its rows, is on its way."""
         last = self.java.lastProgress()
         return last is not None and bool(last.durationMs().containsKey("addBatch"))
 
-    def report(self, progress: Progress | None, recorded: RecordedSteps = _NOTHING) -> QueryReport:
+    def report(self, progress: Progress | None, recorded: RecordedSteps = _NO_STEPS) -> QueryReport:
         """Return the report for the controller.
 
         `progress`: the newest progress; None if no trigger has finished.
         `recorded`: the recorded steps of the query.
         """
-        ended = self.ended
+        ending = self.ending
         newest = progress or Progress()
         step = max(newest.step, self.step)
         counted = recorded.recent[0].step if recorded.recent else -1
@@ -147,21 +147,21 @@ class Running:
             name=self.name,
             query_id=self.query_id,
             run_id=self.run_id,
-            active=ended is None,
-            triggered=progress is not None or (ended is None and self.was_idle),
+            active=ending is None,
+            triggered=progress is not None or (ending is None and self.was_idle),
             step=step,
-            input_rows_per_second=0.0 if ended else newest.input_rows_per_second,
-            processed_rows_per_second=0.0 if ended else newest.processed_rows_per_second,
+            input_rows_per_second=0.0 if ending else newest.input_rows_per_second,
+            processed_rows_per_second=0.0 if ending else newest.processed_rows_per_second,
             lag=newest.lag,
             left_out=self.left_out + newest.left_out,
             recent=recorded.recent,
             run_rows=recorded.rows if counted >= step else None,
             resumed=self.resumed,
             warning=self.warning,
-            heard_at=None if ended else (newest.heard_at if progress else self.begun),
-            error=(ended.text or None) if ended else None,
-            error_code=(ended.code or None) if ended else None,
-            error_kind=ended.kind if ended else "",
+            heard_at=None if ending else (newest.heard_at if progress else self.started_at),
+            error=(ending.text or None) if ending else None,
+            error_code=(ending.code or None) if ending else None,
+            error_kind=ending.kind if ending else "",
             written_with=self.written_with if step == self.step else None,
             batch_seconds=newest.batch_seconds,
             latency_seconds=recorded.latency,
@@ -172,10 +172,10 @@ class Running:
             tasks_done=self.tasks_done,
         )
 
-    def _ending(self) -> Failure:
+    def _find_ending(self) -> Failure:
         """Return why the query ended; an empty Failure if it was stopped."""
-        if self.failed is not None:
-            return failures.of_exception(self.failed)
+        if self.error is not None:
+            return failures.of_exception(self.error)
         return failures.of_query(self.java, self.place) or Failure("", "")
 
     def _becomes_idle(self) -> bool:

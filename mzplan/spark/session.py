@@ -34,8 +34,8 @@ from mzplan.spark.settings import (
     READING,
     STOP_TIMEOUT_S,
     configuration_of,
-    given_by_submit,
-    given_here,
+    local_settings,
+    submitted_settings,
 )
 from mzplan.spark.task_python import tasks_like_the_driver
 
@@ -68,7 +68,7 @@ def open_session(
     from pyspark.sql import SparkSession
 
     submitted = _is_submitted()
-    given = given_by_submit() if submitted else given_here()
+    given = submitted_settings() if submitted else local_settings()
     line = current_line()
     configuration = configuration_of(application, options, given, further, line)
     scratch = _scratch()
@@ -87,7 +87,7 @@ def open_session(
     if submitted:
         _require_packages(session, line)
         jars = local_jars(session.sparkContext.getConf().get("spark.jars"))
-        require_pinned([jar for jar in jars if jar.is_file()], None, others=True)
+        require_pinned([jar for jar in jars if jar.is_file()], None, has_others=True)
     session.sparkContext.setLogLevel("WARN")
     _keep_jars_from_python(session)
     take_out(session)

@@ -161,7 +161,7 @@ def _joined(given: str | None, ours: tuple[str, ...]) -> str:
     return ",".join([*listed, *(item for item in ours if (item.rpartition(":")[0] or item) not in names)])
 
 
-def given_here() -> dict[str, str]:
+def local_settings() -> dict[str, str]:
     """Return the configuration from spark-defaults.conf and PYSPARK_SUBMIT_ARGS."""
     settings = _spark_defaults()
     words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
@@ -193,7 +193,7 @@ def _spark_defaults() -> dict[str, str]:
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0].startswith("spark.")}
 
 
-def given_by_submit() -> dict[str, str]:
+def submitted_settings() -> dict[str, str]:
     """Return spark-submit's configuration. Its JVM runs, so memory and Java options are fixed."""
     from pyspark import SparkConf, SparkContext
 

@@ -153,7 +153,7 @@ class QueryStart:
             try:
                 self._context.unfinished.finish(earlier, self._checkpoint, finishing, self._run_once)
             finally:
-                self._context.steps.ended(str(name))
+                self._context.steps.stop(str(name))
             failpoint(Failpoint.MIGRATION_READ)
             moves.move()
 
@@ -196,7 +196,7 @@ class QueryStart:
             record_release(self._context.connectors, self._checkpoint, query.description)
             writer = self._sink_writer()
         self._context.progress.expect(name)
-        self._context.steps.begins(name, self._history, self._end_if_restored)
+        self._context.steps.start(name, self._history, self._stop_if_restored)
         self._use_scheduler_pool()
         writer = writer.queryName(name).option("checkpointLocation", self._checkpoint.spark)
         if once:  # not availableNow, which would also read newer data
@@ -226,7 +226,7 @@ class QueryStart:
             self._collection,
             fail=self._running.fail,
             rewriting=self._context.collections.rewriting(self._collection),
-            left_out=self._running.leave_out,
+            count_letters=self._running.leave_out,
             guard=connector.guard(query),
         )
 
@@ -297,7 +297,7 @@ class QueryStart:
             warn=running.warn,
             interrupt=running.interruptions.append,
             covers=self._history.covers,
-            wrote=partial(self._context.steps.wrote, str(running.name)),
+            wrote=partial(self._context.steps.record_rows, str(running.name)),
             rewriting=self._context.collections.rewriting,
         )
 
@@ -306,9 +306,9 @@ class QueryStart:
         ensure_collection(self._checkpoint, self._query.address, self._collection)
         self._ensure_table(self._collection, self._query.description)
         remember_collection(self._checkpoint, self._collection)
-        self._context.collections.is_written_with(self._collection, self._query.columns)
+        self._context.collections.record_writer_columns(self._collection, self._query.columns)
 
-    def _end_if_restored(self) -> None:
+    def _stop_if_restored(self) -> None:
         """Stop the query if its table was restored to an older copy.
 
         A source's sinks would skip the rows that replace the lost steps; a sink's target misses rows. If a

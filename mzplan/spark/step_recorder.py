@@ -18,7 +18,7 @@ from mzplan.connectors.frames.row_hash import hash_from_progress
 from mzplan.controller.executor import QueryName
 from mzplan.model.address import Address
 from mzplan.model.observed import Counters
-from mzplan.spark.latency import Latencies, ended
+from mzplan.spark.latency import Latencies, end_time
 from mzplan.spark.progress import late_rows_of
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.replay import collection_hash
@@ -36,19 +36,19 @@ _COMPUTED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Reported:
+class _Report:
     """The figures of one step; None for a figure that was not reported (yet).
 
     `oldest`: the time of the step's oldest record, in seconds since the epoch.
     `late`: how many rows the step dropped as late.
-    `ended`: when the step ended, in seconds since the epoch.
+    `ended_at`: when the step ended, in seconds since the epoch.
     """
 
     hash: ContentHash | None = None
     rows: int | None = None
     oldest: float | None = None
     late: int | None = None
-    ended: float | None = None
+    ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class RecordedSteps:
 
 
 @dataclass(slots=True)
-class _Recorded:
+class _Recording:
     """The recording of one query.
 
     `upto`: the newest step that may be recorded, because its whole report has arrived.
@@ -81,14 +81,14 @@ class _Recorded:
     address: Address | None
     latency: float | None = None
     recent: tuple[StepRecord, ...] = ()
-    begun: bool = False
+    is_loaded: bool = False
     base: int = -1
     rows: int | None = 0
     due: bool = True
     ended_at: float | None = None
     problem: str = ""
-    lost: Callable[[], None] = lambda: None
-    reported: dict[int, _Reported] = field(default_factory=dict)
+    on_lost: Callable[[], None] = lambda: None
+    reports: dict[int, _Report] = field(default_factory=dict)
     unwritten: dict[int, int | None] = field(default_factory=dict)
 
 
@@ -100,16 +100,16 @@ class StepRecorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._queries: dict[str, _Recorded] = {}
+        self._queries: dict[str, _Recording] = {}
         self._counters: dict[Address, Counters] = {}
         self._latencies = Latencies()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begins(self, name: str, history: StepHistory, lost: Callable[[], None] = lambda: None) -> None:
+    def start(self, name: str, history: StepHistory, on_lost: Callable[[], None] = lambda: None) -> None:
         """Record the earlier steps of a query that is about to start, and its steps from now on.
 
-        `lost` is called on a new thread when a source's finished step is missing in its collection, because
+        `on_lost` is called on a new thread when a source's finished step is missing in its collection because
         the table was restored to an older copy. For a sink, it is called after each look at new steps.
         """
         try:
@@ -126,11 +126,11 @@ class StepRecorder:
         parsed = QueryName.parse(name)
         address = parsed.address if parsed is not None else None
         with self._lock:
-            query = self._queries.setdefault(name, _Recorded(history, finished, address))
+            query = self._queries.setdefault(name, _Recording(history, finished, address))
             query.upto, query.due, query.ended_at = max(query.upto, finished), True, None
-            query.lost = lost
+            query.on_lost = on_lost
             query.latency = None
-            query.begun = False  # another process may have written since
+            query.is_loaded = False  # another process may have written since
             query.base, query.rows = finished, 0
             query.recent = recent or query.recent
             if self._thread is None:
@@ -150,7 +150,7 @@ class StepRecorder:
         with self._lock:
             return dict(self._counters)
 
-    def progressed(self, progress: Mapping[str, Any]) -> None:
+    def record_progress(self, progress: Mapping[str, Any]) -> None:
         """Take in the JSON of a StreamingQueryProgress, after a finished trigger."""
         if "addBatch" not in progress.get("durationMs", {}):
             return  # a trigger without data is no step
@@ -159,26 +159,26 @@ class StepRecorder:
             if query is None:
                 return
             step = int(progress["batchId"])
-            reported = query.reported.get(step)
-            rows = reported.rows if reported is not None and reported.rows is not None else _written(progress)
-            query.reported[step] = _Reported(
+            report = query.reports.get(step)
+            rows = report.rows if report is not None and report.rows is not None else _rows_of_sink(progress)
+            query.reports[step] = _Report(
                 hash=hash_from_progress(progress),
                 rows=rows,
                 oldest=oldest_of(progress),
                 late=late_rows_of(progress),
-                ended=ended(progress),
+                ended_at=end_time(progress),
             )
             query.upto = max(query.upto, step)
             query.due = True
 
-    def wrote(self, name: str, step: int, rows: int) -> None:
+    def record_rows(self, name: str, step: int, rows: int) -> None:
         """Take in how many rows a sink wrote in a step; the step's progress will report it as done."""
         with self._lock:
             query = self._queries.get(name)
             if query is not None:
-                query.reported[step] = _Reported(rows=rows)
+                query.reports[step] = _Report(rows=rows)
 
-    def ended(self, name: str) -> None:
+    def stop(self, name: str) -> None:
         """Note that a query has been stopped."""
         with self._lock:
             query = self._queries.get(name)
@@ -209,15 +209,15 @@ class StepRecorder:
                 if query.ended_at is not None and now - query.ended_at > EVERY and not query.due:
                     del self._queries[name]
 
-    def _write(self, name: str, query: _Recorded) -> None:
+    def _write(self, name: str, query: _Recording) -> None:
         with self._lock:
             query.due, upto = False, query.upto
-            reported = {step: report for step, report in query.reported.items() if step <= upto}
+            reports = {step: report for step, report in query.reports.items() if step <= upto}
         try:
-            records = _update(query, upto, reported)
-            self._latencies.take(query.history, records)
-            newest = records[-1] if records and records[-1].step in reported else None
-            ended_at = reported[newest.step].ended if newest is not None else None
+            records = _update(query, upto, reports)
+            self._latencies.add(query.history, records)
+            newest = records[-1] if records and records[-1].step in reports else None
+            ended_at = reports[newest.step].ended_at if newest is not None else None
             latency = self._latencies.latency(query.history, newest, ended_at) if newest else None
         except Exception as problem:  # the thread must survive any storage failure, and tries again
             if str(problem) != query.problem:  # log it once, not every second
@@ -229,17 +229,17 @@ class StepRecorder:
         query.problem = ""
         recorded = max((record.step for record in query.recent), default=-1)
         # A sink's steps come from its checkpoint, so ask each time whether the target holds them.
-        if any(step > recorded for step in reported) or (records and not query.history.is_source):
-            threading.Thread(target=query.lost, name="lost steps", daemon=True).start()
+        if any(step > recorded for step in reports) or (records and not query.history.is_source):
+            threading.Thread(target=query.on_lost, name="lost steps", daemon=True).start()
         with self._lock:
             query.latency = latency if latency is not None else query.latency
-            for step, report in reported.items():
-                query.reported.pop(step, None)
+            for step, report in reports.items():
+                query.reports.pop(step, None)
                 if step > recorded:
                     query.unwritten[step] = report.late
             if query.address is not None:
                 # Count only steps that ran here: the index may miss earlier steps of other processes.
-                self._count(query.address, [record for record in records if record.step in reported])
+                self._count(query.address, [record for record in records if record.step in reports])
 
     def _count(self, address: Address, ran: Sequence[StepRecord]) -> None:
         before = self._counters.get(address, Counters())
@@ -247,19 +247,20 @@ class StepRecorder:
         self._counters[address] = replace(before, rows=rows, batches=before.batches + len(ran))
 
 
-def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> list[StepRecord]:
+def _update(query: _Recording, upto: int, reports: Mapping[int, _Report]) -> list[StepRecord]:
     """Add new steps to the index; return them."""
     history = query.history
-    if not query.begun:
-        query.recent, query.begun = history.index.recent(), True
+    if not query.is_loaded:
+        query.recent, query.is_loaded = history.index.recent(), True
     last = query.recent[0] if query.recent else None
     tail = history.tail(last, upto)
     newest = tail[-1].step if tail else -1
     records = [
-        _filled(history, record, reported, compute=record.step > newest - _COMPUTED_STEPS) for record in tail
+        _with_report(history, record, reports, compute=record.step > newest - _COMPUTED_STEPS)
+        for record in tail
     ]
     if records:
-        late = {**query.unwritten, **{step: report.late for step, report in reported.items()}}
+        late = {**query.unwritten, **{step: report.late for step, report in reports.items()}}
         records = with_late_rows(with_totals(records, last), last, late)
         history.index.append(records)
         query.unwritten.clear()
@@ -268,19 +269,19 @@ def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> l
     return records
 
 
-def _written(progress: Mapping[str, Any]) -> int | None:
+def _rows_of_sink(progress: Mapping[str, Any]) -> int | None:
     """Return the rows that Spark's own sink wrote; None if our code wrote the batch.
 
-    Our code reports its rows through `wrote`. The rows that Spark read don't count: it may read them twice.
+    Our code calls `record_rows`. The rows that Spark read don't count: it may read them twice.
     """
     return ((progress.get("observedMetrics") or {}).get(WRITTEN) or {}).get("rows")
 
 
-def _filled(
-    history: StepHistory, record: StepRecord, reported: Mapping[int, _Reported], *, compute: bool
+def _with_report(
+    history: StepHistory, record: StepRecord, reports: Mapping[int, _Report], *, compute: bool
 ) -> StepRecord:
     """Add a step's reported figures; compute a missing hash (after a crash) if that is cheap."""
-    report = reported.get(record.step)
+    report = reports.get(record.step)
     if not history.is_source:
         return replace(record, rows=report.rows) if report is not None and report.rows is not None else record
     if report is not None:

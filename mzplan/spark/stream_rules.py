@@ -173,9 +173,9 @@ def _joins_without_equality(rows: DataFrame) -> bool:
 def _in_plain_words(message: str) -> tuple[str, str]:
     """Return a plain sentence for Spark's rule, followed by Spark's sentence, and the fix."""
     sentence = message.partition(";")[0].strip()
-    for known in _RULES:
-        if known.pattern.search(message):
-            return f"{known.rule} Spark: {sentence}", known.fix
+    for rule in _RULES:
+        if rule.pattern.search(message):
+            return f"{rule.rule} Spark: {sentence}", rule.fix
     return sentence, "write the query in another way, or in two views."
 
 

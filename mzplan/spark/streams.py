@@ -45,21 +45,21 @@ def source_writer(
     *,
     fail: Callable[[BaseException], None],
     rewriting: AbstractContextManager[Any],
-    left_out: Callable[[int], None],
+    count_letters: Callable[[int], None],
     guard: Callable[[int], None] | None,
 ) -> DataStreamWriter:
     """Return the writer of a source's or view's rows to its collection.
 
     Rows that are only appended go through Spark's own Delta sink, unless steps are guarded; each step reports
     its hash. Changes of a keyed collection are merged, in one commit per step, under the lock `rewriting`.
-    Dead letters are stored before the good rows are written. `fail` takes the error of a batch, `left_out`
-    the number of dead letters. `guard`: see SourceConnector.guard.
+    Dead letters are stored before the good rows are written. `fail` takes the error of a batch,
+    `count_letters` the number of dead letters. `guard`: see SourceConnector.guard.
     """
-    letters = letters_of(connector, query, left_out)
+    letters = letters_of(connector, query, count_letters)
     is_read_once = not query.keys and letters is None
-    seen = with_content_hash(rows, *oldest(rows)) if is_read_once else with_time(rows)
+    observed_rows = with_content_hash(rows, *oldest(rows)) if is_read_once else with_time(rows)
     if is_read_once and guard is None:
-        return seen.writeStream.format("delta").outputMode("append").option("path", collection)
+        return observed_rows.writeStream.format("delta").outputMode("append").option("path", collection)
 
     def write_rows(batch: DataFrame, step: int) -> None:
         failpoint(Failpoint.SOURCE_BEFORE_MERGE)
@@ -91,16 +91,16 @@ def source_writer(
             fail(problem)
             raise
 
-    return seen.writeStream.foreachBatch(write_batch)
+    return observed_rows.writeStream.foreachBatch(write_batch)
 
 
 def letters_of(
-    connector: SourceConnector, query: ResolvedQuery, left_out: Callable[[int], None]
+    connector: SourceConnector, query: ResolvedQuery, count_letters: Callable[[int], None]
 ) -> DeadLetters | None:
     """Return the writer of a source's dead letters; None unless the source keeps malformed records."""
     if query.body.get("on_error") != WORD:
         return None
-    return DeadLetters(query, partial(connector.send_letters, query=query), left_out)
+    return DeadLetters(query, partial(connector.send_letters, query=query), count_letters)
 
 
 def rows_read(spark: SparkSession, query: ResolvedQuery, collection: str, *, begins: bool) -> DataFrame:

@@ -29,14 +29,14 @@ def tasks_like_the_driver(folder: Path) -> Iterator[None]:
     if os.environ.get("PYSPARK_PYTHON"):
         yield
         return
-    os.environ["PYSPARK_PYTHON"] = _by_way_of_a_script(folder)
+    os.environ["PYSPARK_PYTHON"] = _interpreter_path(folder)
     try:
         yield
     finally:
         del os.environ["PYSPARK_PYTHON"]
 
 
-def _by_way_of_a_script(folder: Path) -> str:
+def _interpreter_path(folder: Path) -> str:
     """Return the path of a script in `folder` that runs this interpreter; or the interpreter itself.
 
     Spark makes Python tasks import PySpark from an archive of its source, which each process compiles again:

@@ -60,15 +60,15 @@ class UnfinishedSteps:
         names = resource_kind(description.address.kind, description.type).row_properties
         rows = {name: description.body[name] for name in names if name in description.body}
         history, step = checkpoint.descriptions(), checkpoint.log.unfinished()
-        before = history.to_finish(step, rows)
+        start = history.to_finish(step, rows)
         first = checkpoint.log.committed() + 1
-        if before is not None and step is not None:
-            earlier = replace(description, body=before.body(description.body, names))
+        if start is not None and step is not None:
+            earlier = replace(description, body=start.body(description.body, names))
             finishing = Running(running.name, running.place)
             problem = self._finish(earlier, finishing, run_once)
             running.warning, first = finishing.warning, step + 1
             if checkpoint.log.unfinished() is not None:
-                self._insist(description.address, step)
+                self._require_open(description.address, step)
                 # The history keeps the old description for the next start: the failure may be temporary.
                 running.warn(_not_finished(description.address, step, problem))
         now = history.extended_by(StepDescription(step=first, digest=description.digest, rows=rows))
@@ -110,9 +110,9 @@ class UnfinishedSteps:
         finally:
             with self._lock:
                 self._running = [query for query in self._running if query is not finishing]
-        return (finishing.ended or Failure("", "")).text
+        return (finishing.ending or Failure("", "")).text
 
-    def _insist(self, address: Address, step: int) -> None:
+    def _require_open(self, address: Address, step: int) -> None:
         """Raise MzplanError MZ063 after `close`: nothing may start then."""
         if self._closing:
             raise error(

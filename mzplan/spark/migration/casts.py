@@ -55,8 +55,8 @@ def find_uncastable(
             return _diagnostic(address, f"Column {column.name} has values of type {held}, not {column.type}")
     if not keys:
         return None
-    known = [quoted(fields[key.lower()].name) if key.lower() in fields else "NULL" for key in keys]
-    is_null = reduce(lambda one, other: one | other, (f.expr(f"{value} IS NULL") for value in known))
+    key_values = [quoted(fields[key.lower()].name) if key.lower() in fields else "NULL" for key in keys]
+    is_null = reduce(lambda one, other: one | other, (f.expr(f"{value} IS NULL") for value in key_values))
     failing = rows.where(is_null).select(POSITION).orderBy(POSITION).limit(1).collect()
     if not failing:
         return None

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("mzplan.spark")
 
 _IDS = uuid.UUID("5b2a3d0e-6d0c-4b5e-9d35-1f0c4f1f6d1a")
-_LOOKED = 30.0  # seconds for which rows are checked before anything is committed
+_CHECKED = 30.0  # seconds for which rows are checked before anything is committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +87,14 @@ class RowMigration:
             return ()
         context, group = self._spark.sparkContext, f"migration of {generation.id}"
         context.setJobGroup(group, group, interruptOnCancel=True)
-        timer = threading.Timer(_LOOKED, context.cancelJobGroup, [group])
+        timer = threading.Timer(_CHECKED, context.cancelJobGroup, [group])
         timer.start()
         try:
             diagnostic = self._uncastable(generation)
         except Exception:
             if timer.is_alive():
                 raise
-            return (_not_all_seen(self._query),)
+            return (_not_all_checked(self._query),)
         finally:
             timer.cancel()
             context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ class RowMigration:
             keys=self._query.keys,
         )
 
-    def _described(self, generation: _Generation) -> Description:
+    def _description_of(self, generation: _Generation) -> Description:
         description, predecessor = self._query.description, generation.predecessor
         return replace(description, generation=generation.generation, predecessor=predecessor)
 
@@ -133,18 +133,18 @@ class RowMigration:
                 self._begin(earlier, collections)
             if (problem := self._uncastable(generation)) is not None:
                 raise MzplanError(problem)
-            migrated = self._planned(former)
+            migrated = self._plan(former)
             later.record_migrated_rows(migrated)
         failpoint(Failpoint.MIGRATION_JOURNALED)
         if migrated.table is not None:
-            migrated = self._carry(generation, migrated, later, collections)
+            migrated = self._migrate(generation, migrated, later, collections)
         later.record_migrated_rows(replace(migrated, done=True))
         log.info("%s: generation %d is begun", self._query.address, generation.generation)
 
     def _former(self, generation: _Generation) -> Predecessor:
         return newest_begun(self._warehouse, generation.id, generation.predecessor)
 
-    def _planned(self, former: Predecessor) -> MigratedRows:
+    def _plan(self, former: Predecessor) -> MigratedRows:
         """Return the rows to migrate: all rows of the former collection. Nothing writes to it any more."""
         number, body, id_ = former.generation, former.body, self._query.description.id
         earlier = Checkpoint.of(self._warehouse, id_, number)
@@ -165,7 +165,7 @@ class RowMigration:
             origin=origin if position is not None else None,
         )
 
-    def _carry(
+    def _migrate(
         self, generation: _Generation, migrated: MigratedRows, later: Checkpoint, collections: Collections
     ) -> MigratedRows:
         former = collection_path(self._warehouse, generation.id, migrated.generation)
@@ -178,16 +178,16 @@ class RowMigration:
         if migrated.position is not None and not later.log.has_begun():
             rows = self._rows(former, migrated.version)
             with writing_as(self._spark, query_id):
-                append(self._made(generation, migrated, rows), 0, path)
+                append(self._converted(generation, migrated, rows), 0, path)
         failpoint(Failpoint.MIGRATION_WRITTEN)
         if (upstream := earlier.upstream()) is not None:
             later.record_upstream(upstream)
         if migrated.position is not None:
             self._connector.migrate_checkpoint(earlier, later)
-            transfer_release(earlier, later, self._described(generation))
+            transfer_release(earlier, later, self._description_of(generation))
             later.log.begin(query_id, earlier.log, migrated.position)
         failpoint(Failpoint.MIGRATION_PLACED)
-        return replace(migrated, written=_written(path, query_id))
+        return replace(migrated, written=_written_version(path, query_id))
 
     def _rows(self, collection: str, version: int) -> DataFrame:
         return self._spark.read.format("delta").option("versionAsOf", version).load(collection)
@@ -203,7 +203,7 @@ class RowMigration:
         rows = self._rows(path, version)
         return find_uncastable(rows, self._query.address, generation.columns, new_key)
 
-    def _made(self, generation: _Generation, migrated: MigratedRows, rows: DataFrame) -> DataFrame:
+    def _converted(self, generation: _Generation, migrated: MigratedRows, rows: DataFrame) -> DataFrame:
         """Return the migrated rows.
 
         For a new key, keep the latest row: different former keys may now be equal.
@@ -235,7 +235,7 @@ def _position(earlier: Checkpoint, collection: CollectionLog) -> str | None:
     return position
 
 
-def _written(path: str, query_id: str) -> int:
+def _written_version(path: str, query_id: str) -> int:
     """Return the version of a table that contains the rows; the first version if there were none."""
     collection = CollectionLog(path)
     for version in collection.versions():
@@ -245,12 +245,12 @@ def _written(path: str, query_id: str) -> int:
     return 0
 
 
-def _not_all_seen(query: ResolvedQuery) -> Diagnostic:
+def _not_all_checked(query: ResolvedQuery) -> Diagnostic:
     return Diagnostic(
         severity="notice",
         code="MZ290",
         summary=f"{query.address}: whether each row has a value for the new key is not known yet",
-        detail=f"The rows were looked at for {_LOOKED:.0f} s. The runner looks at all of them before it "
+        detail=f"The rows were looked at for {_CHECKED:.0f} s. The runner looks at all of them before it "
         "writes one.",
         address=query.address,
     )

@@ -49,26 +49,26 @@ _HELD = "_held"
 def _do(context: TaskContext, task: Task) -> None:
     query, checkpoint = context.query, context.checkpoint
     connector = context.connectors.source(query.description.type)
-    kept: list[DataFrame] = []
+    cached: list[DataFrame] = []
     ensure_letters(query.address, query.description.type, query.body)
     number, _ = next_step(query, checkpoint, task)
     log.info("%s: the %s begins, as step %d", query.address, task, number)
     path = str(query.body["dead_letter"]["path"])
     try:
         records = records_of(_letters(context, path, task))
-        kept.append(parsed := connector.parse(records, query).persist())
-        kept.append(held := _held(context, parsed).persist())
-        new = parsed.join(held, f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_anti")
+        cached.append(parsed := connector.parse(records, query).persist())
+        cached.append(positions := _collected_positions(context, parsed).persist())
+        new = parsed.join(positions, f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_anti")
         good = new.where(f"{DEAD} IS NULL").drop(DEAD)
-        stay = _reasons(new.where(f"{DEAD} IS NOT NULL").select(f"{DEAD}.reason"))
-        outcome = outcome_of(task, good.count(), held.count(), stay)
+        remaining = _reasons(new.where(f"{DEAD} IS NOT NULL").select(f"{DEAD}.reason"))
+        outcome = outcome_of(task, good.count(), positions.count(), remaining)
         record = TaskRecord(task=task, outcome=outcome, step=number, details={"path": path})
         checkpoint.tasks.record(record)
         failpoint(Failpoint.DEAD_LETTERS_JOURNALED)
         with writing_as(context.spark, checkpoint.log.query_id() or ""):
             append(good, number, context.collection)
     finally:
-        for rows in kept:
+        for rows in cached:
             rows.unpersist()
     failpoint(Failpoint.DEAD_LETTERS_WRITTEN)
     _clear(context, record)
@@ -98,24 +98,24 @@ def _check(spark: SparkSession, query: ResolvedQuery, task: Task) -> None:
 DEAD_LETTERS = TaskKind(do=_do, settle=_settle, check=_check)
 
 
-def outcome_of(task: Task, rows: int, before: int, stay: Sequence[tuple[str, int]]) -> TaskOutcome:
+def outcome_of(task: Task, rows: int, already_rows: int, remaining: Sequence[tuple[str, int]]) -> TaskOutcome:
     """Return the outcome of a replay of dead letters, with each record counted once.
 
-    `rows`: letters that became rows now. `before`: letters that already were rows, for example after a
+    `rows`: letters that became rows now. `already_rows`: letters that already were rows, for example after a
     backfill.
-    `stay`: how many letters stay, by reason.
+    `remaining`: how many letters stay, by reason.
     """
-    stays = sum(number for _, number in stay)
+    remaining_count = sum(number for _, number in remaining)
     parts = [f"{rows:,} {'is a row' if rows == 1 else 'are rows'} now"]
-    if before:
-        parts.append(f"{before:,} {'was one' if before == 1 else 'were rows'} already")
-    parts.append(f"{stays:,} {'stays' if stays == 1 else 'stay'}")
-    read = rows + before + stays
-    said = count(read, "dead letter was read", "dead letters were read")
-    lines = [f"{said}: {', '.join(parts)}" if read else said]
-    lines += [f"{number:,}: {reason}" for reason, number in stay]
-    reasons = [{"reason": reason, "letters": number} for reason, number in stay]
-    facts = {"read": read, "rows": rows, "rows_before": before, "stay": reasons}
+    if already_rows:
+        parts.append(f"{already_rows:,} {'was one' if already_rows == 1 else 'were rows'} already")
+    parts.append(f"{remaining_count:,} {'stays' if remaining_count == 1 else 'stay'}")
+    read = rows + already_rows + remaining_count
+    summary = count(read, "dead letter was read", "dead letters were read")
+    lines = [f"{summary}: {', '.join(parts)}" if read else summary]
+    lines += [f"{number:,}: {reason}" for reason, number in remaining]
+    reasons = [{"reason": reason, "letters": number} for reason, number in remaining]
+    facts = {"read": read, "rows": rows, "rows_before": already_rows, "stay": reasons}
     return TaskOutcome(serial=task.serial, text="\n".join(lines), facts=facts)
 
 
@@ -123,10 +123,10 @@ def _clear(context: TaskContext, record: TaskRecord) -> None:
     path = str(record.details["path"])
     position = f.struct("partition", "offset", "timestamp").alias(POSITION)
     letters = _letters(context, path, record.task).select("query", *RECORD, position)
-    held = _held(context, letters)
-    gone = letters.join(held, f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_semi").drop(POSITION)
-    if not gone.isEmpty():
-        remove_letters(gone.distinct(), ensure_table(context.spark, absolute(context.query.directory, path)))
+    positions = _collected_positions(context, letters)
+    deletable = letters.join(positions, f.col(POSITION).eqNullSafe(f.col(_HELD)), "left_semi").drop(POSITION)
+    if not deletable.isEmpty():
+        remove_letters(deletable.distinct(), ensure_table(context.spark, absolute(context.query.directory, path)))
     failpoint(Failpoint.DEAD_LETTERS_CLEARED)
 
 
@@ -136,7 +136,7 @@ def _letters(context: TaskContext, path: str, task: Task) -> DataFrame:
     return rows_where(letters, where, WHERE, query) if where else letters
 
 
-def _held(context: TaskContext, rows: DataFrame) -> DataFrame:
+def _collected_positions(context: TaskContext, rows: DataFrame) -> DataFrame:
     """Return the positions (as `_HELD`) of the records in these rows that are rows of the collection."""
     offset = f"{POSITION}.offset"
     ends = rows.agg(f.min(offset).alias("first"), f.max(offset).alias("last")).first()
@@ -152,5 +152,5 @@ def _reasons(letters: DataFrame) -> tuple[tuple[str, int], ...]:
     """Return how many letters stay for each reason, most frequent first."""
     counted = letters.groupBy("reason").count().orderBy(f.desc("count"), "reason").collect()
     shown = [(str(row["reason"])[:_LONGEST], int(row["count"])) for row in counted[:REASONS]]
-    others = sum(int(row["count"]) for row in counted[REASONS:])
-    return (*shown, *([("other reasons", others)] if others else []))
+    other_count = sum(int(row["count"]) for row in counted[REASONS:])
+    return (*shown, *([("other reasons", other_count)] if other_count else []))

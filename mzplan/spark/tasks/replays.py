@@ -57,17 +57,19 @@ def _write(context: TaskContext, task: Task) -> int:
     """Write the task's rows. Return how many."""
     query, spark, connectors = context.query, context.spark, context.connectors
     run = context.sink_run(analysed_outputs(spark, query, connectors.position(query.description)))
-    both = SinkContent(query.description, context.resolve, connectors, context.warehouse, spark, carries=True)
+    content = SinkContent(
+        query.description, context.resolve, connectors, context.warehouse, spark, carries=True
+    )
     try:
         # Persist the rows: they show the target at one moment, which ends with `leave`.
-        rows = rows_again(both, both.sides(), ReplayedSteps.of(task)).persist()
+        rows = rows_again(content, content.sides(), ReplayedSteps.of(task)).persist()
         number = rows.count()
     except GoneError as problem:
         raise incomparable(
             query, str(problem), f"mzplan replay {query.address} --cancel gives it up."
         ) from None
     finally:
-        both.leave()
+        content.leave()
     try:
         if number:
             log.info("%s: %d rows are to be written once more", query.address, number)
@@ -78,14 +80,14 @@ def _write(context: TaskContext, task: Task) -> int:
     return number
 
 
-def rows_again(both: SinkContent, sides: Sides, replay: ReplayedSteps) -> DataFrame:
+def rows_again(content: SinkContent, sides: Sides, replay: ReplayedSteps) -> DataFrame:
     """Return the wanted rows to write, in the form that SinkConnector.put_again takes."""
     from pyspark.sql import functions as f
 
     sides.steps.require_known(replay)
-    within = f.lit(True) if both.query.keys else _within(replay)
+    within = f.lit(True) if content.query.keys else _within(replay)
     wanted = _missing(sides, within) if replay.missing else sides.wanted.where(within)
-    if both.query.keys:
+    if content.query.keys:
         return _of_keyed(sides, replay, wanted.select(f"{POSITION}.{ROW}.*"))
     return wanted.select(f"{POSITION}.{ROW}.*", f.col(f"{POSITION}.{ORDER}").alias(POSITION))
 
@@ -95,20 +97,20 @@ def _of_keyed(sides: Sides, replay: ReplayedSteps, wanted: DataFrame) -> DataFra
 
     Keys that no longer have a row are returned as deletions.
     """
-    comes = _with_change(wanted, UPSERT)
+    upserts = _with_change(wanted, UPSERT)
     if replay.is_whole or replay.first < sides.steps.moved:
-        return comes
+        return upserts
     last = replay.last if replay.last is not None else sides.content.frontier
     records = [record for record in sides.steps.records if replay.first <= record.step <= last]
     keys = sides.content.keys
     if not records:
-        return comes.limit(0)
+        return upserts.limit(0)
     changed = sides.collection.keys_of(records, keys)
-    comes = _by_key(comes, changed, keys, "left_semi")
+    upserts = _by_key(upserts, changed, keys, "left_semi")
     if replay.missing:
-        return comes
-    goes = _with_change(_by_key(changed, wanted, keys, "left_anti"), DELETE)
-    return comes.unionByName(goes, allowMissingColumns=True)
+        return upserts
+    deletes = _with_change(_by_key(changed, wanted, keys, "left_anti"), DELETE)
+    return upserts.unionByName(deletes, allowMissingColumns=True)
 
 
 def _by_key(rows: DataFrame, others: DataFrame, keys: Sequence[str], how: str) -> DataFrame:
@@ -134,8 +136,8 @@ def _within(replay: ReplayedSteps) -> Expression:
     """Return the condition that a row came (with merged files: may have come) with the steps."""
     from pyspark.sql import functions as f
 
-    late = f.lit(True) if replay.first == 0 else f.col(f"{POSITION}.{STEP}") >= replay.first
-    return late if replay.last is None else late & (f.col(f"{POSITION}.{NOT_BEFORE}") <= replay.last)
+    recent = f.lit(True) if replay.first == 0 else f.col(f"{POSITION}.{STEP}") >= replay.first
+    return recent if replay.last is None else recent & (f.col(f"{POSITION}.{NOT_BEFORE}") <= replay.last)
 
 
 def _missing(sides: Sides, within: Expression) -> DataFrame:
@@ -154,5 +156,5 @@ def _missing(sides: Sides, within: Expression) -> DataFrame:
         f.count(f.lit(1)).over(equal).alias(_ALL),
         f.row_number().over(equal.orderBy(f.when(within, 0).otherwise(1))).alias(_RANK),
     ).join(counts, _HASH, "left")
-    lacking = f.col(_ALL) - f.coalesce(f.col(_THERE), f.lit(0))
-    return ranked.where(within & (f.col(_RANK) <= lacking)).select(*columns, POSITION)
+    missing = f.col(_ALL) - f.coalesce(f.col(_THERE), f.lit(0))
+    return ranked.where(within & (f.col(_RANK) <= missing)).select(*columns, POSITION)

@@ -27,14 +27,14 @@ def settle_steps(checkpoint: Checkpoint, collection: str, settle: Callable[[Task
     frozen runner, for example). A task without rows has changed nothing. `settle` does the further work of
     the task's kind. Raises OSError, and the errors of `settle`.
     """
-    left = [record for record in checkpoint.tasks.all() if not record.done]
+    unfinished = [record for record in checkpoint.tasks.all() if not record.done]
     query_id = checkpoint.log.query_id()
-    if not left or query_id is None:
+    if not unfinished or query_id is None:
         return
     log_ = CollectionLog(collection)
     transactions = {commit.transaction for commit in log_.after(-1)}
     last = log_.last_transaction(query_id)  # also if the log was cut off
-    for record in left:
+    for record in unfinished:
         if last == record.step or (query_id, record.step) in transactions:
             settle(record)
             finish_step(checkpoint, record)
@@ -46,8 +46,8 @@ def pass_over_begun(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
     The step stays reserved: a frozen runner may still write it, and the table accepts that step from no other
     writer.
     """
-    begun = _begun(checkpoint)
-    if begun is not None and begun.task not in query.description.tasks:
+    started = _next_record(checkpoint)
+    if started is not None and started.task not in query.description.tasks:
         checkpoint.log.skip(checkpoint.log.committed() + 1)
 
 
@@ -56,12 +56,12 @@ def next_step(query: ResolvedQuery, checkpoint: Checkpoint, task: Task) -> tuple
 
     Raises MzplanError MZ278, OSError.
     """
-    begun = _begun(checkpoint)
-    if begun is not None and begun.task != task:  # the task was requested after a task that isn't done
+    started = _next_record(checkpoint)
+    if started is not None and started.task != task:  # the task was requested after a task that isn't done
         checkpoint.log.skip(checkpoint.log.committed() + 1)
-        begun = None
+        started = None
     require_begun(query, checkpoint, task)
-    return checkpoint.log.committed() + 1, begun
+    return checkpoint.log.committed() + 1, started
 
 
 def finish_step(checkpoint: Checkpoint, record: TaskRecord) -> None:
@@ -72,7 +72,7 @@ def finish_step(checkpoint: Checkpoint, record: TaskRecord) -> None:
     checkpoint.tasks.record(replace(record, done=True))
 
 
-def _begun(checkpoint: Checkpoint) -> TaskRecord | None:
+def _next_record(checkpoint: Checkpoint) -> TaskRecord | None:
     """Return the record of an unfinished task that takes the next step, or None."""
     record = checkpoint.tasks.at(checkpoint.log.committed() + 1)
     return record if record is not None and not record.done else None

@@ -23,7 +23,7 @@ from mzplan.spark.progress import Progress, ProgressListener, parse_progress
 from mzplan.spark.projection import outputs_of
 from mzplan.spark.query import Running
 from mzplan.spark.session import _not_started
-from mzplan.spark.settings import configuration_of, given_here
+from mzplan.spark.settings import configuration_of, local_settings
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.storage import is_untouched
 
@@ -74,7 +74,7 @@ def a_run(said: list[str], run_id: str = "r", last: object = None) -> Running:
 def test_of_many_queries_some_are_asked_at_each_look_and_those_that_have_ended_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mzplan.spark.executor._ASKING", 0.0)
+    monkeypatch.setattr("mzplan.spark.executor._POLL_SECONDS", 0.0)
     executor = SparkExecutor(ExecutorContext(project="shop", directory=str(tmp_path), warehouse="./w"))
     said: dict[str, list[str]] = {f"q{n}": ["Initializing sources"] * 100 for n in range(40)}
     for run_id, words in said.items():
@@ -99,15 +99,15 @@ def test_of_many_queries_some_are_asked_at_each_look_and_those_that_have_ended_a
 def test_an_end_that_was_not_announced_is_found_beside_long_first_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mzplan.spark.executor._ASKING", 0.0)
+    monkeypatch.setattr("mzplan.spark.executor._POLL_SECONDS", 0.0)
     executor = SparkExecutor(ExecutorContext(project="shop", directory=str(tmp_path), warehouse="./w"))
     first = [a_run(["Processing new data"] * 100, f"q{n}") for n in range(20)]
     steady, over = a_run(["Processing new data"] * 100, "steady"), a_run([], "over")
     steady.was_idle = over.was_idle = True
     for running in (queries := [*first, steady, over]):
         executor._progress.follow(running.run_id)
-    found = [executor._look(queries, dict.fromkeys(q.run_id for q in queries)) for _ in range(3)]
-    assert over.ended is not None and found.count(True) == 1
+    found = [executor._poll(queries, dict.fromkeys(q.run_id for q in queries)) for _ in range(3)]
+    assert over.ending is not None and found.count(True) == 1
     assert sum(one.asked_at > 0 for one in first) == 9  # three at each look
 
 
@@ -186,7 +186,7 @@ def test_what_is_given_from_outside_wins(monkeypatch: pytest.MonkeyPatch, tmp_pa
     )
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master spark://there:7077 --conf spark.x=1 pyspark-shell")
-    conf = dict(configuration_of("app", {"spark.y": "2"}, given_here()).getAll())
+    conf = dict(configuration_of("app", {"spark.y": "2"}, local_settings()).getAll())
     assert conf["spark.driver.memory"] == "3g"
     assert conf["spark.master"] == "spark://there:7077"
     assert "spark.driver.host" not in conf

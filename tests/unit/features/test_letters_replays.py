@@ -56,7 +56,7 @@ ASIDE: dict[str, Any] = {"on_error": "dead-letter", "dead_letter": {"path": "dea
 KEPT = "on_error: dead-letter, dead_letter: {path: dead/orders},"
 TEXT = f"replay of its dead letters where {WHERE}"
 ASKED = task("dead-letters", 2, TEXT, where=WHERE)
-FOUND = outcome_of(ASKED, rows=3, before=1, stay=(("id is not a BIGINT", 2), ("no value", 1)))
+FOUND = outcome_of(ASKED, rows=3, already_rows=1, remaining=(("id is not a BIGINT", 2), ("no value", 1)))
 
 
 def keeping(**changed: Any) -> State:
@@ -215,7 +215,7 @@ def test_what_a_command_says_of_them() -> None:
         "2: id is not a BIGINT",
         "1: no value",
     ]
-    assert outcome_of(ASKED, rows=0, before=0, stay=()).text == "0 dead letters were read"
+    assert outcome_of(ASKED, rows=0, already_rows=0, remaining=()).text == "0 dead letters were read"
     plan: Plan = plan_letters(keeping(), ORDERS, None)
     for serial, there in ((2, True), (3, False)):  # of an earlier replay, nothing is said
         outcome = Outcome(address=ORDERS, status="applied", seconds=1.0, tasks_done=(FOUND,))

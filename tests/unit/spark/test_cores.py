@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.spark.cores import EVERY, KEPT, CoreWatch
+from mzplan.spark.cores import EVERY, REMEMBERED, CoreWatch
 
 NOW = 1000.0
 
@@ -63,7 +63,7 @@ def test_a_wait_is_remembered_for_a_while() -> None:
     for _ in range(EVERY):
         watching.look()
     stages.stages.clear()
-    now[0] += KEPT - 1
+    now[0] += REMEMBERED - 1
     for _ in range(EVERY):
         watching.look()
     assert watching.short_of() == 2

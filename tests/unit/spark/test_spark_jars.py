@@ -78,7 +78,7 @@ def test_what_a_user_has_asked_for_is_his(ivy: Path) -> None:
     his = ivy / "jars" / "org.other_own-2.0.jar"
     his.write_bytes(b"z")
     require_pinned([ivy / "jars" / NAME, his], f"org.other:own:2.0,{OURS}")
-    require_pinned([his], OURS, others=True)
+    require_pinned([his], OURS, has_others=True)
 
 
 def test_spark_s_list_of_jars() -> None:

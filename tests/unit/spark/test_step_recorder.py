@@ -54,12 +54,12 @@ def indexed(query: StoredSource | StoredSink) -> list[StepRecord]:
 
 def test_what_the_stream_reports_is_written_down(tmp_path: Path, recorder: StepRecorder) -> None:
     source = StoredSource(tmp_path)
-    recorder.begins(NAME, source.history)
+    recorder.start(NAME, source.history)
     found = [source.run(named(i, i + 2)) for i in range(3)]
     for step, one in enumerate(found):
-        recorder.progressed(progress(step, one))
-    recorder.progressed({"name": NAME, "batchId": 3, "durationMs": {"triggerExecution": 1}})
-    recorder.progressed(progress(0, None, name="somebody else's"))
+        recorder.record_progress(progress(step, one))
+    recorder.record_progress({"name": NAME, "batchId": 3, "durationMs": {"triggerExecution": 1}})
+    recorder.record_progress(progress(0, None, name="somebody else's"))
     recorder.close()
     assert hashes(source) == [(i, str(one), "stream") for i, one in enumerate(found)]
 
@@ -71,9 +71,9 @@ def test_the_last_steps_are_at_hand_and_bounded(
     source = StoredSource(tmp_path)
     for step in range(RECENT_STEPS + 3):
         source.run(named(step, step + 2))
-    recorder.begins(NAME, source.history)  # those of before it began, too
+    recorder.start(NAME, source.history)  # those of before it began, too
     last = source.run(named(50, 53))
-    recorder.progressed(progress(RECENT_STEPS + 3, last))
+    recorder.record_progress(progress(RECENT_STEPS + 3, last))
     eventually(
         "it is recorded", lambda: [r.step for r in recorder.recorded(NAME).recent][:1] == [RECENT_STEPS + 3]
     )
@@ -90,15 +90,15 @@ def test_what_a_query_begins_after_is_at_hand_at_once(
     recorder = StepRecorder()
     source = StoredSource(tmp_path)
     source.run(named(0, 2))
-    recorder.begins(NAME, source.history)
+    recorder.start(NAME, source.history)
     recorder._look()
-    recorder.ended(NAME)
+    recorder.stop(NAME)
     changed = NAME.replace(":1:a", ":1:b")
-    recorder.begins(changed, source.history)
+    recorder.start(changed, source.history)
     found = recorder.recorded(changed)
     assert [step.step for step in found.recent] == [0] and found.rows == 0
     source.run(named(2, 5))
-    recorder.begins(NAME, source.history)
+    recorder.start(NAME, source.history)
     assert [step.step for step in recorder.recorded(NAME).recent] == [0] and len(indexed(source)) == 1
     recorder.close()
 
@@ -110,27 +110,27 @@ def test_late_rows_are_added_up_over_all_steps(tmp_path: Path, recorder: StepRec
         return {"stateOperators": [{"numRowsDroppedByWatermark": rows}]}
 
     source = StoredSource(tmp_path)
-    recorder.begins(NAME, source.history)
+    recorder.start(NAME, source.history)
     for step, rows in enumerate((0, 2)):
-        recorder.progressed(progress(step, source.run(named(step, step + 1)), **late(rows)))
+        recorder.record_progress(progress(step, source.run(named(step, step + 1)), **late(rows)))
     recorder._look()
     source.pass_over()
-    recorder.progressed(progress(2, None, **late(3)))
+    recorder.record_progress(progress(2, None, **late(3)))
     recorder._look()
-    recorder.progressed(progress(3, source.run(named(3, 4)), **late(1)))
+    recorder.record_progress(progress(3, source.run(named(3, 4)), **late(1)))
     recorder._look()
     source.run(named(4, 5))
-    recorder.progressed(progress(5, source.run(named(5, 6)), **late(0)))
+    recorder.record_progress(progress(5, source.run(named(5, 6)), **late(0)))
     recorder.close()
     assert [(r.step, r.late) for r in indexed(source)] == [(0, 0), (1, 2), (3, 6), (4, None), (5, None)]
 
 
 def test_a_step_waits_for_its_report(tmp_path: Path, recorder: StepRecorder) -> None:
     source = StoredSource(tmp_path)
-    recorder.begins(NAME, source.history)
+    recorder.start(NAME, source.history)
     first = source.run(named(0, 2))
     source.run(named(2, 4))  # it is in the collection, and its progress is still to come
-    recorder.progressed(progress(0, first))
+    recorder.record_progress(progress(0, first))
     recorder.close()
     assert hashes(source) == [(0, str(first), "stream")]
 
@@ -142,8 +142,8 @@ def test_what_a_crash_kept_from_being_reported_is_computed(
     source = StoredSource(tmp_path)
     found = [source.run(named(i, i + 2)) for i in range(4)]
     last = source.run(named(9, 12), seen_through=False)  # Spark runs it again, and Delta passes it over
-    recorder.begins(NAME, source.history)
-    recorder.progressed(progress(4, ContentHash()))
+    recorder.start(NAME, source.history)
+    recorder.record_progress(progress(4, ContentHash()))
     recorder.close()
     assert hashes(source) == [
         (0, None, None),
@@ -159,10 +159,10 @@ def test_a_sink_reports_its_rows(tmp_path: Path, recorder: StepRecorder) -> None
     for i in range(3):
         source.run(named(i, i + 2))
     sink.run(2)
-    recorder.begins("sink", sink.history)
+    recorder.start("sink", sink.history)
     sink.run(3, 0)
-    recorder.wrote("sink", 1, 1)
-    recorder.progressed(progress(1, None, name="sink", numInputRows=2))  # read twice, and written once
+    recorder.record_rows("sink", 1, 1)
+    recorder.record_progress(progress(1, None, name="sink", numInputRows=2))  # read twice, and written once
     recorder.close()
     found = [(r.step, r.sources, r.rows, r.total) for r in indexed(sink)]
     assert found == [(0, (0, 0), 2, 2), (1, (1, 2), 1, 3)]
@@ -179,8 +179,8 @@ def test_a_storage_that_fails_is_tried_again_and_told_once(
     folder = Path(source.history.index.place)
     folder.write_text("a file where the folder should be")
     recorder = StepRecorder()
-    recorder.begins(NAME, source.history)
-    recorder.progressed(progress(0, found))
+    recorder.start(NAME, source.history)
+    recorder.record_progress(progress(0, found))
 
     def told() -> int:
         return sum("could not be recorded" in message for message in caplog.messages)
@@ -195,13 +195,13 @@ def test_a_storage_that_fails_is_tried_again_and_told_once(
 
 def test_a_query_that_begins_again_under_its_name_goes_on(tmp_path: Path, recorder: StepRecorder) -> None:
     source = StoredSource(tmp_path)
-    recorder.begins(NAME, source.history)
+    recorder.start(NAME, source.history)
     first = source.run(named(0, 2))
-    recorder.progressed(progress(0, first))
-    recorder.ended(NAME)
-    recorder.begins(NAME, source.history)
+    recorder.record_progress(progress(0, first))
+    recorder.stop(NAME)
+    recorder.start(NAME, source.history)
     second = source.run(named(2, 3))
-    recorder.progressed(progress(1, second))
+    recorder.record_progress(progress(1, second))
     recorder.close()
     assert hashes(source) == [(0, str(first), "stream"), (1, str(second), "stream")]
 
@@ -229,29 +229,29 @@ def test_a_latency_is_from_the_oldest_record_to_the_end_of_the_step(
     recorder = StepRecorder()
     source = StoredSource(tmp_path)
     sink = StoredSink(source)
-    recorder.begins(SINK, sink.history)  # begun first, and written after its source all the same
-    recorder.begins(NAME, source.history)
+    recorder.start(SINK, sink.history)  # begun first, and written after its source all the same
+    recorder.start(NAME, source.history)
     source.run(named(0, 2))
-    recorder.progressed(progress(0, None, **timed(4.0, 0.5, oldest=1.0)))
+    recorder.record_progress(progress(0, None, **timed(4.0, 0.5, oldest=1.0)))
     sink.run(2)
-    recorder.progressed(progress(0, None, name=SINK, **timed(5.0, 2.0)))
+    recorder.record_progress(progress(0, None, name=SINK, **timed(5.0, 2.0)))
     recorder._look()
     assert recorder.recorded(NAME).latency == pytest.approx(3.5)
     assert recorder.recorded(SINK).latency == pytest.approx(6.0)
     assert indexed(source)[0].oldest == BEGAN + 1.0
     # Of an upstream without times: nothing, and its sink counts from the commit of the step.
     source.run(named(2, 3))
-    recorder.progressed(progress(1, None, **timed(6.0, 0.5)))
+    recorder.record_progress(progress(1, None, **timed(6.0, 0.5)))
     sink.run(3)
     committed = indexed(source)[0].time
     assert committed is not None
     late = committed + 1.0 - BEGAN + 7.25
-    recorder.progressed(progress(1, None, name=SINK, **timed(late, 0.75)))
+    recorder.record_progress(progress(1, None, name=SINK, **timed(late, 0.75)))
     recorder._look()
     assert recorder.recorded(SINK).latency == pytest.approx(8.0)
     # Clocks may disagree.
     source.run(named(3, 4))
-    recorder.progressed(progress(2, None, **timed(6.0, 0.5, oldest=60.0)))
+    recorder.record_progress(progress(2, None, **timed(6.0, 0.5, oldest=60.0)))
     recorder._look()
     assert recorder.recorded(NAME).latency == 0.0
     recorder.close()
@@ -265,16 +265,16 @@ def test_a_sink_asks_the_index_for_what_ran_elsewhere(
     sink = StoredSink(source)
     source.run(named(0, 2))
     there, recorder = StepRecorder(), StepRecorder()
-    there.begins(NAME, source.history)
-    there.progressed(progress(0, None, **timed(4.0, 0.5, oldest=1.0)))
-    recorder.begins(SINK, sink.history)
+    there.start(NAME, source.history)
+    there.record_progress(progress(0, None, **timed(4.0, 0.5, oldest=1.0)))
+    recorder.start(SINK, sink.history)
     sink.run(1)
-    recorder.progressed(progress(0, None, name=SINK, **timed(5.0, 2.0)))
+    recorder.record_progress(progress(0, None, name=SINK, **timed(5.0, 2.0)))
     recorder._look()
     assert recorder.recorded(SINK).latency is None  # it covers no step
     there.close()
     sink.run(2)
-    recorder.progressed(progress(1, None, name=SINK, **timed(8.0, 1.0)))
+    recorder.record_progress(progress(1, None, name=SINK, **timed(8.0, 1.0)))
     recorder._look()
     assert recorder.recorded(SINK).latency == pytest.approx(8.0)
     recorder.close()
@@ -286,25 +286,25 @@ def test_counters_go_on_over_the_runs_of_a_query(tmp_path: Path, monkeypatch: py
     source = StoredSource(tmp_path)
     sink = StoredSink(source)
     source.run(named(0, 5))  # before this runner: not its own
-    recorder.begins(NAME, source.history)
+    recorder.start(NAME, source.history)
     recorder._look()
     assert recorder.counted().get(ORDERS, Counters()) == Counters()
     source.run(named(5, 7))
-    recorder.progressed(progress(1, None))
-    recorder.ended(NAME)
+    recorder.record_progress(progress(1, None))
+    recorder.stop(NAME)
     other = NAME.replace(":1:a", ":1:b")  # changed, before the last step of its first run was recorded
-    recorder.begins(other, source.history)
+    recorder.start(other, source.history)
     recorder._look()
     source.run(named(7, 8))
-    recorder.progressed(progress(2, None, name=other))
+    recorder.record_progress(progress(2, None, name=other))
     recorder._look()
     recorder._look()
     assert recorder.counted() == {ORDERS: Counters(rows=3, batches=2)}
     # A sink: what it has written, of what it has read.
-    recorder.begins(SINK, sink.history)
+    recorder.start(SINK, sink.history)
     sink.run(4, 0)
-    recorder.wrote(SINK, 0, 4)
-    recorder.progressed(progress(0, None, name=SINK, numInputRows=16))
+    recorder.record_rows(SINK, 0, 4)
+    recorder.record_progress(progress(0, None, name=SINK, numInputRows=16))
     recorder._look()
     assert recorder.counted()[ORDERS_PG] == Counters(rows=4, batches=1)
     recorder.close()
