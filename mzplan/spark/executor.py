@@ -38,6 +38,7 @@ from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.driver import SparkDriver
+from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.maintenance import compact_target, measured, vacuum
 from mzplan.spark.migration.rows import RowMigration
 from mzplan.spark.pools import SchedulerPools, pool_count
@@ -48,7 +49,6 @@ from mzplan.spark.relational_views import QuerySessions, is_relational_view, out
 from mzplan.spark.start import QueryStart, StartContext
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.tasks.open_tasks import check_arguments
-from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.versions import require_features, require_readable
 from mzplan.spark.view_functions import computed_outputs, function_of
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
@@ -73,7 +73,7 @@ class SparkExecutor(SparkDriver):
         super().__init__(context, ProgressListener(self._steps.record_progress))
         self._connectors = Connectors()
         self._collections = Collections()
-        self._unfinished = UnfinishedSteps()
+        self._interrupted_steps = InterruptedSteps()
         self._lock = threading.Lock()
         self._running: dict[QueryName, Running] = {}
         self._secrets: Secrets | None = None
@@ -84,13 +84,13 @@ class SparkExecutor(SparkDriver):
             collections=self._collections,
             steps=self._steps,
             progress=self._progress,
-            unfinished=self._unfinished,
+            interrupted_steps=self._interrupted_steps,
             source_runs=self._source_runs,
             sessions=QuerySessions(self._progress),
         )
 
     def close(self) -> None:
-        self._unfinished.close()
+        self._interrupted_steps.close()
         with self._lock:
             names = [] if self._has_ended() else list(self._running)  # ended queries need no stop
         if names:

@@ -26,7 +26,6 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.resolved import scrub
 from mzplan.spark.jars import is_as_pinned, jar_name, local_jars, require_pinned
 from mzplan.spark.java import require_java
-from mzplan.spark.reach import take_out
 from mzplan.spark.settings import (
     DELTA_EXTENSION,
     JAVA_OPTIONS,
@@ -38,6 +37,7 @@ from mzplan.spark.settings import (
     submitted_settings,
 )
 from mzplan.spark.task_python import tasks_like_the_driver
+from mzplan.spark.unsafe_functions import remove_unsafe_functions
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -90,7 +90,7 @@ def open_session(
         require_pinned([jar for jar in jars if jar.is_file()], None, has_others=True)
     session.sparkContext.setLogLevel("WARN")
     _keep_jars_from_python(session)
-    take_out(session)
+    remove_unsafe_functions(session)
     return session
 
 

@@ -21,6 +21,7 @@ from mzplan.schema.description import CollectionRead, Description, writes_all
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections
+from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.migration.rows import RowMigration
 from mzplan.spark.pools import PROPERTY
 from mzplan.spark.progress import ProgressListener
@@ -37,7 +38,6 @@ from mzplan.spark.streams import (
 )
 from mzplan.spark.tasks.interface import TaskContext
 from mzplan.spark.tasks.open_tasks import do_open_tasks
-from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.versions import take_over
 from mzplan.spark.view_functions import computed, function_of
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
@@ -61,7 +61,7 @@ class StartContext:
     collections: Collections
     steps: StepRecorder
     progress: ProgressListener
-    unfinished: UnfinishedSteps
+    interrupted_steps: InterruptedSteps
     source_runs: Callable[[Address], bool]
     sessions: QuerySessions
 
@@ -108,7 +108,7 @@ class QueryStart:
         if description.reads:  # finish a step that began before the query was changed
             if "from" in description.body:  # the plan migrates no rows below any other query
                 self._move_to_generation()
-            self._context.unfinished.begin(description, checkpoint, running, self._run_once)
+            self._context.interrupted_steps.begin(description, checkpoint, running, self._run_once)
         running.written_with = take_over(checkpoint, self._query.address, ours)
         if description.address.writes_collection:
             require_not_migrated(self._context.warehouse, description.address, description.place)
@@ -151,7 +151,7 @@ class QueryStart:
             name = replace(running.name, digest=earlier.digest)
             finishing = Running(name, running.place)
             try:
-                self._context.unfinished.finish(earlier, self._checkpoint, finishing, self._run_once)
+                self._context.interrupted_steps.finish(earlier, self._checkpoint, finishing, self._run_once)
             finally:
                 self._context.steps.stop(str(name))
             failpoint(Failpoint.MIGRATION_READ)
@@ -181,7 +181,7 @@ class QueryStart:
         if query.address.writes_collection:
             self._remember_upstream()
         finishing = Running(running.name, running.place)
-        self._context.unfinished.finish(query.description, self._checkpoint, finishing, self._run_once)
+        self._context.interrupted_steps.finish(query.description, self._checkpoint, finishing, self._run_once)
         if query.address.writes_collection:
             self._own_collection()
         self._use_scheduler_pool()

@@ -19,7 +19,7 @@ from mzplan.spark.tasks.backfills import BACKFILL
 from mzplan.spark.tasks.dead_letters import DEAD_LETTERS
 from mzplan.spark.tasks.interface import TaskContext, TaskKind
 from mzplan.spark.tasks.replays import REPLAY
-from mzplan.spark.tasks.source_steps import pass_over_begun, settle_steps
+from mzplan.spark.tasks.source_steps import settle_steps, skip_cancelled_step
 from mzplan.warehouse.checkpoints import TaskRecord
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def do_open_tasks(context: TaskContext, prepare: Callable[[], None]) -> tuple[Ta
             _KINDS[record.task.kind].settle(context, record)
 
     settle_steps(checkpoint, context.collection, settle)
-    pass_over_begun(query, checkpoint)
+    skip_cancelled_step(query, checkpoint)
     todo = tasks_to_do(query, checkpoint)
     if todo:
         prepare()

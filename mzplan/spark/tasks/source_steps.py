@@ -40,7 +40,7 @@ def settle_steps(checkpoint: Checkpoint, collection: str, settle: Callable[[Task
             finish_step(checkpoint, record)
 
 
-def pass_over_begun(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
+def skip_cancelled_step(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
     """Pass over the step of a cancelled task that has written nothing. Raises OSError.
 
     The step stays reserved: a frozen runner may still write it, and the table accepts that step from no other

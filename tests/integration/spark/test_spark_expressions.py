@@ -335,7 +335,7 @@ def test_what_spark_itself_has_of_one_row_is_let_through(lab: Lab) -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_what_calls_java_or_opens_files_is_not_in_spark(lab: Lab, own: bool) -> None:
-    """Delta evaluates what a table's writer has put into its log: see mzplan.spark.reach."""
+    """Delta evaluates what a table's writer has put into its log: see mzplan.spark.unsafe_functions."""
     spark = _session(lab) if own else _session(lab).newSession()
     for call in (
         "reflect('java.lang.System', 'getenv', 'HOME')",

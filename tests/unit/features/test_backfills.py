@@ -34,7 +34,7 @@ from mzplan.plan.manual_changes import plan_between, plan_pause, plan_restart
 from mzplan.plan.tasks import plan_without_tasks
 from mzplan.schema.description import describe, digest_of
 from mzplan.secrets.references import Secrets
-from mzplan.spark.tasks.source_steps import pass_over_begun, settle_steps
+from mzplan.spark.tasks.source_steps import settle_steps, skip_cancelled_step
 from mzplan.store.formats import decode_state, encode_state
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord, TaskRecords
 from mzplan.warehouse.collection_log import CollectionLog
@@ -357,10 +357,10 @@ def test_one_that_was_passed_over_keeps_its_step(tmp_path: Path) -> None:
     begun = record_of(1, {"orders": {"0": 0}}, {"orders": {"0": 1}})
     checkpoint.tasks.record(begun)
     before = checkpoint.position()
-    pass_over_begun(query_of(tmp_path, SEVEN), checkpoint)
+    skip_cancelled_step(query_of(tmp_path, SEVEN), checkpoint)
     assert checkpoint.log.committed() == 0, "it is wanted: it begins again with the same offsets"
     for _ in range(2):  # and again by a runner that was frozen meanwhile
-        pass_over_begun(query_of(tmp_path), checkpoint)
+        skip_cancelled_step(query_of(tmp_path), checkpoint)
         assert (checkpoint.log.committed(), checkpoint.position()) == (1, before)
     settle_steps(checkpoint, str(stored.collection), Mock())
     assert checkpoint.tasks.all() == [begun], "nothing of it is there"

@@ -30,7 +30,7 @@ from mzplan.plan.tasks import plan_without_tasks
 from mzplan.schema.description import describe
 from mzplan.secrets.references import Secrets
 from mzplan.spark.tasks.dead_letters import outcome_of
-from mzplan.spark.tasks.source_steps import pass_over_begun, settle_steps
+from mzplan.spark.tasks.source_steps import settle_steps, skip_cancelled_step
 from mzplan.store.formats import decode_state, encode_state
 from mzplan.warehouse.checkpoints import Checkpoint, TaskRecord
 from mzplan.warehouse.step_record import StepTask
@@ -187,7 +187,7 @@ def test_its_step_is_finished_once_its_rows_are_there(tmp_path: Path) -> None:
     checkpoint.tasks.record(step)
     clear = Mock()
     settle_steps(checkpoint, str(stored.collection), clear)
-    pass_over_begun(query_of(tmp_path, ASKED), checkpoint)
+    skip_cancelled_step(query_of(tmp_path, ASKED), checkpoint)
     assert checkpoint.log.committed() == 0 and not clear.called
     info = {"timestamp": 1795244169143, "operation": "WRITE", "operationMetrics": {"numOutputRows": "3"}}
     stored._commit({"commitInfo": info}, {"txn": {"appId": "q", "version": 1}})

@@ -12,8 +12,8 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
+from mzplan.spark.interrupted_steps import InterruptedSteps
 from mzplan.spark.query import Running
-from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.warehouse.checkpoints import MAX_DESCRIPTIONS, Checkpoint, DescriptionHistory, StepDescription
 from tests import stored_steps
 
@@ -124,7 +124,7 @@ def interrupted(folder: Path) -> Checkpoint:
 
 def begin(description: Description, spark: Spark) -> str | None:
     running = Running(QueryName.of("shop", description), "a server")
-    UnfinishedSteps().begin(description, spark.checkpoint, running, spark.run_once)
+    InterruptedSteps().begin(description, spark.checkpoint, running, spark.run_once)
     return running.warning
 
 
@@ -163,7 +163,7 @@ def test_a_step_that_cannot_be_finished_does_not_hold_up_its_repair(tmp_path: Pa
 
 def test_nothing_starts_when_the_runner_stops_meanwhile(tmp_path: Path) -> None:
     spark = Spark(interrupted(tmp_path), fails="interrupted")
-    unfinished = UnfinishedSteps()
+    unfinished = InterruptedSteps()
     unfinished.close()
     description = sink("1:b", **ALL)
     with pytest.raises(MzplanError) as stopped:

@@ -15,10 +15,10 @@ from mzplan.schema.expressions import JAVA, XPATH
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_REACHING = (*JAVA, *XPATH, "from_protobuf", "to_protobuf")
+_UNSAFE = (*JAVA, *XPATH, "from_protobuf", "to_protobuf")
 
 
-def take_out(session: SparkSession) -> None:
+def remove_unsafe_functions(session: SparkSession) -> None:
     """Remove the functions from a session, and from all later sessions of this process."""
     from pyspark.sql.types import UserDefinedType
 
@@ -30,7 +30,7 @@ def take_out(session: SparkSession) -> None:
         # Spark 4.2 qualifies names in a session's registry, but not in the common registry.
         lines = str(listed.mkString("\n")).lower().split("\n")
         names = [line.rpartition(".")[2].strip("`") for line in lines]
-        identifiers = {name: listed.apply(place) for place, name in enumerate(names) if name in _REACHING}
+        identifiers = {name: listed.apply(place) for place, name in enumerate(names) if name in _UNSAFE}
         if reflect := identifiers.get("reflect"):
             clock = catalyst.FunctionIdentifier(NAME, reflect.database(), reflect.catalog())
             builder = registry.lookupFunctionBuilder(reflect).get()

@@ -32,7 +32,7 @@ RunOnce = Callable[[Description, Running], "StreamingQuery"]
 """Submits a query for one micro-batch: the interrupted step, if there is one."""
 
 
-class UnfinishedSteps:
+class InterruptedSteps:
     """Finishes interrupted steps before their queries start. Methods may be called from any thread."""
 
     def __init__(self) -> None:
