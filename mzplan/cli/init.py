@@ -18,7 +18,7 @@ from mzplan.host.guarded import GuardedFolder
 from mzplan.model.address import natural_item
 from mzplan.model.diagnostics import ExitCode, error, usage_error
 from mzplan.model.words import count
-from mzplan.operations.reached import nothing_reached
+from mzplan.operations.reachability import no_connection_reached
 from mzplan.operations.static_validation import validate, validate_each
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.status import reach_to_json
@@ -27,7 +27,7 @@ from mzplan.store.backends.local import IGNORED
 if TYPE_CHECKING:
     from mzplan.model.diagnostics import Diagnostic
     from mzplan.operations.project import Project
-    from mzplan.operations.reached import Reach
+    from mzplan.operations.reachability import Reachability
 
 _PROJECT = """\
 version: 1
@@ -174,7 +174,7 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
     if nothing := all(connection.why for connection in reached) and any(
         connection.left_out for connection in reached
     ):
-        diagnostics = (*diagnostics, nothing_reached(reached))
+        diagnostics = (*diagnostics, no_connection_reached(reached))
     code = ExitCode.REFUSED if nothing else ExitCode.OK
     if invocation.json:
         document: dict[str, object] = {"diagnostics": diagnostics_to_json(diagnostics)}
@@ -207,7 +207,9 @@ def _validate_each(invocation: Invocation, names: tuple[str, ...]) -> int:
     return ExitCode.OK
 
 
-def _show_reached(invocation: Invocation, reached: tuple[Reach, ...], found: tuple[Diagnostic, ...]) -> None:
+def _show_reached(
+    invocation: Invocation, reached: tuple[Reachability, ...], found: tuple[Diagnostic, ...]
+) -> None:
     for connection in reached:
         if connection.queries:
             number = count(len(connection.queries), "query", "queries")

@@ -16,9 +16,9 @@ from mzplan.model.resources import Configuration
 from mzplan.model.state import ResourceState, State
 from mzplan.model.times import shortest
 from mzplan.model.words import count, size
-from mzplan.operations.checks_here import by_cause, guard_to_look
+from mzplan.operations.local_checks import by_cause, read_only_guard
 from mzplan.operations.project import Project, Workbench, read_state
-from mzplan.operations.reached import reached, unused
+from mzplan.operations.reachability import reachability_of, unused_connections
 from mzplan.operations.rotation import find_rotations
 from mzplan.operations.static_validation import validate
 from mzplan.operations.status import find_drift
@@ -31,29 +31,29 @@ from mzplan.warehouse.paths import absolute, local_path
 from mzplan.warehouse.stored_files import stored_in
 
 if TYPE_CHECKING:
-    from mzplan.operations.reached import Reach
+    from mzplan.operations.reachability import Reachability
     from mzplan.secrets.policy import Guard
 
 
 def validate_live(
     work: Workbench, chosen: Guard | None = None
-) -> tuple[Configuration, tuple[Reach, ...], tuple[Diagnostic, ...]]:
+) -> tuple[Configuration, tuple[Reachability, ...], tuple[Diagnostic, ...]]:
     """Run the static checks, and reach every connection: through the queries that use it, or alone.
 
-    Changes nothing. `chosen`: the user's policy for secrets sent from here (see operations.checks_here).
+    Changes nothing. `chosen`: the user's policy for secrets sent from here (see operations.local_checks).
     Returns the configuration, the reached connections, and warnings. Raises MzplanError with every problem.
     """
     configuration = validate(work.project, work.reporter)
     state = read_state(work.store, work.reporter)
     wanted = apply_changes(state, build_plan(configuration, state), allow_loss=True)
     queries = [r for r in wanted.resources.values() if r.address in configuration.resources and r.digest]
-    guard = guard_to_look(work.project, state, chosen, "error")
+    guard = read_only_guard(work.project, state, chosen, "error")
     findings = reach(work, wanted, queries, here=guard)
-    findings += reach_alone(work, wanted, unused(wanted), here=guard)
+    findings += reach_alone(work, wanted, unused_connections(wanted), here=guard)
     findings = by_cause(findings)
     if any(d.severity == "error" for d in findings):
         raise MzplanError(findings)
-    return configuration, reached(wanted, queries), tuple(findings)
+    return configuration, reachability_of(wanted, queries), tuple(findings)
 
 
 def make_plan(
@@ -89,7 +89,7 @@ def validated(
     if any(d.severity == "error" for d in plan.diagnostics):
         return plan
     new = apply_changes(state, plan, allow_loss=True)  # a plan shows losses; apply refuses them
-    guard = guard_to_look(work.project, state, chosen, "warning")
+    guard = read_only_guard(work.project, state, chosen, "warning")
     findings = reach_changed(work, plan, new, here=guard)
     counted = {diagnostic.address for diagnostic in findings if diagnostic.kind == "data-loss"}
     kept = (

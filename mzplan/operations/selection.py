@@ -13,7 +13,7 @@ from mzplan.model.observed import Condition
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count, label_value, nearest
 from mzplan.operations.project import unknown_address
-from mzplan.operations.reached import users_of
+from mzplan.operations.reachability import users_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance, start_command
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
-from mzplan.operations.checks_here import by_cause, check_here
-from mzplan.operations.reached import Reach, reached, resting, unused
+from mzplan.operations.local_checks import by_cause, check_locally
+from mzplan.operations.reachability import Reachability, idle_connections, reachability_of, unused_connections
 from mzplan.plan.stages import is_validated
 from mzplan.schema.description import Description, as_description, describe, references_of
 from mzplan.schema.kinds import resource_kind
@@ -44,7 +44,7 @@ def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
     return [new.resources[address] for address in (*changed, *going_on)]
 
 
-def _without_validation(store: Store, plan: Plan, new: State) -> list[tuple[str, Sequence[Reach]]]:
+def _without_validation(store: Store, plan: Plan, new: State) -> list[tuple[str, Sequence[Reachability]]]:
     """Return the parts of a plan that nobody would validate before the commit, by instance.
 
     This happens if no runner of the queries' cluster is alive, or, for connections that nothing uses, no
@@ -56,12 +56,12 @@ def _without_validation(store: Store, plan: Plan, new: State) -> list[tuple[str,
         instance = new.instances.get(query.instance)
         if instance is not None and instance.type == "cluster":
             by_instance.setdefault(query.instance, []).append(query)
-    unvalidated: list[tuple[str, Sequence[Reach]]] = []
+    unvalidated: list[tuple[str, Sequence[Reachability]]] = []
     for name, queries in sorted(by_instance.items(), key=natural_item):
         if store.leases.leader(name) is None:
             by_connection = [
                 connection
-                for connection in reached(new, queries)
+                for connection in reachability_of(new, queries)
                 if connection.queries
                 and resource_kind("connection", new.resources[connection.address].type).validates_live
             ]
@@ -69,7 +69,7 @@ def _without_validation(store: Store, plan: Plan, new: State) -> list[tuple[str,
     alone = _reached_alone(changed_alone(plan, new), new)
     clusters = [instance.name for instance in new.instances.values() if instance.type == "cluster"]
     if alone and clusters and not _runs_here(new) and _live_runner(store, new) is None:
-        unvalidated.append((clusters[0], [Reach(address=address, queries=()) for address in alone]))
+        unvalidated.append((clusters[0], [Reachability(address=address, queries=()) for address in alone]))
     return unvalidated
 
 
@@ -91,14 +91,14 @@ def ensure_validated(work: Workbench, plan: Plan, new: State, *, refuses: bool) 
         )
 
 
-def _with_queries(connections: Sequence[Reach]) -> list[str]:
+def _with_queries(connections: Sequence[Reachability]) -> list[str]:
     return [
         f"{connection.address}, for {', '.join(map(str, connection.queries)) or 'nothing that runs'}"
         for connection in connections
     ]
 
 
-def _unvalidated(instance: Instance, connections: Sequence[Reach], environment: str) -> Diagnostic:
+def _unvalidated(instance: Instance, connections: Sequence[Reachability], environment: str) -> Diagnostic:
     return Diagnostic(
         code="MZ149",
         summary=f"No runner of instance {instance.name} is alive to validate this before it is committed",
@@ -146,7 +146,7 @@ def reach(
         elif here is not None:
             work.reporter.stage(f"Validating {number} from here: no runner of instance {name} is alive")
             with work.reporter.working(f"validating {number} from here"):
-                findings += check_here(descriptions, work.directory, state.warehouse, here)
+                findings += check_locally(descriptions, work.directory, state.warehouse, here)
         else:
             work.reporter.detail(f"no runner of instance {name} is alive: it will validate before it acts")
     return findings
@@ -172,7 +172,7 @@ def _by_runner_first(
     work.reporter.detail(f"{len(left)} of them from here: the runner sends secrets where it is committed")
     addresses = {description.address for description in left}
     answered = [answer for answer in answers if answer.address not in addresses]
-    return answered + check_here(left, work.directory, state.warehouse, here)
+    return answered + check_locally(left, work.directory, state.warehouse, here)
 
 
 def _by_runner(
@@ -293,13 +293,13 @@ def changed_alone(plan: Plan, new: State, asked: bool = False) -> list[Address]:
     changed = {c.address for c in plan.changes if c.address.kind == "connection" and c.after is not None}
     if not changed:
         return []
-    reached = changed | {
+    affected = changed | {
         a for a in DependencyGraph.of(new.resources).reach(changed) if a.kind == "connection"
     }
     return [
         address
-        for address in resting(new)
-        if address in reached
+        for address in idle_connections(new)
+        if address in affected
         and (asked or resource_kind("connection", new.resources[address].type).validates_live)
     ]
 
@@ -324,7 +324,7 @@ def reach_alone(
     if not able:
         return []
     names = ", ".join(map(str, able))
-    use = "Nothing uses" if set(able) <= set(unused(state)) else "Only paused queries use"
+    use = "Nothing uses" if set(able) <= set(unused_connections(state)) else "Only paused queries use"
     asked = tuple(as_description(state.resources[address], state.resources) for address in able)
     runner = _live_runner(work.store, state)
     if runner is not None:
@@ -334,7 +334,7 @@ def reach_alone(
         )
     if here is not None:
         work.reporter.stage(f"{use} {names}: reaching it from here")
-        return check_here(asked, work.directory, state.warehouse, here)
+        return check_locally(asked, work.directory, state.warehouse, here)
     work.reporter.stage(
         f"notice: {use[0].lower()}{use[1:]} {names}, and every instance is dry: not validated (--live looks)"
     )

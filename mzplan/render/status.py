@@ -28,7 +28,7 @@ from mzplan.render.resumption import task_to_json
 from mzplan.render.text import Paint, paragraph, safe
 
 if TYPE_CHECKING:
-    from mzplan.operations.reached import Reach
+    from mzplan.operations.reachability import Reachability
 
 _STARTED = ("running", "degraded", "starting")
 MAX_DROPPED = 3  # dropped generations that are listed
@@ -58,7 +58,7 @@ COLUMNS = (
 )
 
 
-def reach_to_json(reach: Reach) -> dict[str, Any]:
+def reach_to_json(reach: Reachability) -> dict[str, Any]:
     """Return a connection that was validated live, for `validate --live` and VALIDATE CONNECTION."""
     document: dict[str, Any] = {
         "address": str(reach.address),

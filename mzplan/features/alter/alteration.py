@@ -19,10 +19,10 @@ from mzplan.model.state import State
 from mzplan.model.words import count
 from mzplan.operations.alter_journal import committing, editing, settle, write
 from mzplan.operations.apply import Applied, ApplyOptions, CommitRequest, carry_out
-from mzplan.operations.checks_here import by_cause, guard_to_look
+from mzplan.operations.local_checks import by_cause, read_only_guard
 from mzplan.operations.planning import plan_configuration, validated
 from mzplan.operations.project import Project, Reporter, Workbench, read_state
-from mzplan.operations.reached import Reach, nothing_reached, reached, users_of
+from mzplan.operations.reachability import Reachability, no_connection_reached, reachability_of, users_of
 from mzplan.operations.validation import reach, reach_alone
 from mzplan.plan import apply_changes, build_plan
 from mzplan.schema.kinds import resource_kind
@@ -50,7 +50,7 @@ class Altered:
     plan: Plan | None = None
     applied: Applied | None = None
     left_out: tuple[Address, ...] = ()
-    reached: tuple[Reach, ...] = ()
+    reached: tuple[Reachability, ...] = ()
     keys: tuple[PublicKey, ...] = ()
     notices: tuple[Diagnostic, ...] = ()
 
@@ -187,7 +187,7 @@ def edit_only(project: Project, reporter: Reporter, text: str) -> Altered:
 def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen: Guard | None) -> Altered:
     """Reach a declared connection through all its sources and sinks, or alone if it has none.
 
-    Changes nothing. `chosen`: see operations.checks_here. Raises MzplanError with every problem, and MZ143
+    Changes nothing. `chosen`: see operations.local_checks. Raises MzplanError with every problem, and MZ143
     (exit 7) if nothing could be reached."""
     configuration = work.project.configuration()
     address = find_named(configuration.resources, text, "connection", statement.name).address
@@ -197,9 +197,9 @@ def _validate(work: Workbench, text: str, statement: ValidateConnection, chosen:
     problems = _reached_through(work, state, new, [address], chosen)
     if any(d.severity == "error" for d in problems):
         raise MzplanError(problems)
-    shown = tuple(r for r in reached(new, users) if r.address == address)
+    shown = tuple(r for r in reachability_of(new, users) if r.address == address)
     if all(attempt.why for attempt in shown):
-        raise MzplanError(nothing_reached(shown))
+        raise MzplanError(no_connection_reached(shown))
     return Altered(reached=shown, notices=tuple(problems))
 
 
@@ -221,7 +221,7 @@ def _reached_through(
     """Return validation's findings about resources of an uncommitted state.
 
     A connection is validated through its users, or alone if it has none."""
-    guard = guard_to_look(work.project, state, chosen, "error")
+    guard = read_only_guard(work.project, state, chosen, "error")
     queries = {a: new.resources[a] for a in addresses if a.kind != "connection"}
     connections = {a: users_of(new, a) for a in addresses if a.kind == "connection"}
     queries |= {user.address: user for users in connections.values() for user in users}

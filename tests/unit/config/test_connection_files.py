@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.operations.checks_here import check_here
+from mzplan.operations.local_checks import check_locally
 from mzplan.schema.description import as_description
 from mzplan.secrets.command_guards import AllowingGuard
 from mzplan.secrets.files import MAX_SECRET
@@ -59,7 +59,7 @@ def found(connection: Any, folder: Path) -> Diagnostic:
     """The one error of reaching a connection that nothing uses."""
     state = commit(project(connection))
     asked = as_description(state.resources[connection.address], state.resources)
-    (one,) = check_here([asked], str(folder), "warehouse", AllowingGuard())
+    (one,) = check_locally([asked], str(folder), "warehouse", AllowingGuard())
     assert one.severity == "error" and one.code != "MZ064" and "of-the-machine" not in str(one), one
     return one
 

@@ -17,7 +17,7 @@ from mzplan.host import extras
 from mzplan.host.extras import MODULES, RUNNER, missing_extras_reported, require_extra
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.operations import checks_here, validation
+from mzplan.operations import local_checks, validation
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import PIPELINE, Ran, run, write
 
@@ -95,7 +95,9 @@ def test_what_a_check_lacks_is_no_defect() -> None:
         raise ModuleNotFoundError("No module named 'asyncssh'", name="asyncssh")
 
     with patch.object(extras, "find_spec", return_value=None):
-        found = validation.by_cause(checks_here._each([(Address("source", name), check) for name in "ab"]))
+        found = validation.by_cause(
+            local_checks._run_checks([(Address("source", name), check) for name in "ab"])
+        )
     assert [(d.code, d.hint) for d in found] == [("MZ096", "pip install 'mzplan[ssh]'")]
 
 

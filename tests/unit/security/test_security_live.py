@@ -16,7 +16,7 @@ from mzplan.connectors.admission import GuardedSecrets, flows_of_state
 from mzplan.connectors.api.queries import resolve
 from mzplan.host import checkout
 from mzplan.model.diagnostics import MzplanError
-from mzplan.operations.checks_here import guard_to_look
+from mzplan.operations.local_checks import read_only_guard
 from mzplan.operations.project import open_project
 from mzplan.schema.description import describe
 from mzplan.secrets.command_guards import CommittedFlowsGuard
@@ -157,7 +157,7 @@ def test_nor_does_one_in_a_work_tree_that_git_does_not_know(shop: Path, name: st
 def test_nor_does_one_of_another_user(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     committed(shop)
     monkeypatch.setattr(checkout.os, "geteuid", lambda: os.getuid() + 1)
-    reason = guard_to_look(*read(shop), None, "error")
+    reason = read_only_guard(*read(shop), None, "error")
     assert isinstance(reason, CommittedFlowsGuard) and "another user" in reason.why and not reason.held
 
 
@@ -166,12 +166,12 @@ def test_nor_does_one_on_a_server_that_only_the_files_name(shop: Path) -> None:
     elsewhere = "state: {backend: postgres, host: evil, database: d, user: u}\n"
     file = shop / "mzplan.yaml"
     file.write_text(file.read_text() + elsewhere)
-    named = guard_to_look(open_project(str(shop)), state, None, "error")
+    named = read_only_guard(open_project(str(shop)), state, None, "error")
     assert isinstance(named, CommittedFlowsGuard) and "--state-config" in named.why and not named.held
     config = shop.parent / "state.yaml"
     config.write_text(elsewhere)
     outside = open_project(str(shop), state_config=str(config))
-    confirmed = guard_to_look(outside, state, None, "error")
+    confirmed = read_only_guard(outside, state, None, "error")
     assert (
         isinstance(confirmed, CommittedFlowsGuard) and confirmed.held == flows_of_state(state) != frozenset()
     )

@@ -29,7 +29,7 @@ AT_ONCE = 8  # parallel checks from this process
 SHOWN = 5  # queries listed in an error; JSON lists all
 
 
-def guard_to_look(project: Project, state: State, chosen: Guard | None, severity: Severity) -> Guard:
+def read_only_guard(project: Project, state: State, chosen: Guard | None, severity: Severity) -> Guard:
     """Return the guard for a command that commits nothing.
 
     `chosen`: the user's own policy, which decides alone. Without it, in a checkout, the committed state
@@ -44,11 +44,11 @@ def guard_to_look(project: Project, state: State, chosen: Guard | None, severity
         return AllowingGuard()
     if not state.serial:
         return CommittedFlowsGuard(held=frozenset(), severity=severity)
-    why = _why_it_does_not_count(project)
+    why = _distrust_of_state(project)
     return CommittedFlowsGuard(held=frozenset() if why else flows_of_state(state), why=why, severity=severity)
 
 
-def _why_it_does_not_count(project: Project) -> str:
+def _distrust_of_state(project: Project) -> str:
     """Return why the committed state can't decide where secrets may go; "" if it can.
 
     A checkout that names its state, or contains it, could put anything into it.
@@ -67,7 +67,7 @@ def _why_it_does_not_count(project: Project) -> str:
     return f"What is committed does not count, in {file}: {why}." if why else ""
 
 
-def check_here(
+def check_locally(
     descriptions: Sequence[Description], directory: str, warehouse: str, guard: Guard
 ) -> list[Diagnostic]:
     """Check queries or single connections from this process, without Spark.
@@ -89,10 +89,10 @@ def check_here(
         )
         return report.diagnostics
 
-    return _each([(description.address, partial(check, description)) for description in descriptions])
+    return _run_checks([(description.address, partial(check, description)) for description in descriptions])
 
 
-def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]) -> list[Diagnostic]:
+def _run_checks(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]) -> list[Diagnostic]:
     """Return the findings of all checks, in their order; AT_ONCE checks run in parallel."""
     todo: SimpleQueue[int] = SimpleQueue()
     for number in range(len(checks)):
@@ -133,26 +133,28 @@ def _broken(address: Address, problem: Exception) -> Diagnostic:
     )
 
 
-def by_cause(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+def by_cause(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Merge diagnostics that differ only in their query; the result names all these queries.
 
     A package that is missing here belongs to no query.
     """
     causes: dict[tuple[str, ...], list[Diagnostic]] = {}
-    for diagnostic in found:
+    for diagnostic in diagnostics:
         detail = "" if diagnostic.kind == "missing-package" else diagnostic.detail
         causes.setdefault(
             (diagnostic.severity, diagnostic.code, diagnostic.summary, detail, diagnostic.hint), []
         ).append(diagnostic)
-    return [_together(alike) for alike in causes.values()]
+    return [_merged(alike) for alike in causes.values()]
 
 
-def _together(alike: Sequence[Diagnostic]) -> Diagnostic:
-    first = alike[0]
+def _merged(diagnostics: Sequence[Diagnostic]) -> Diagnostic:
+    first = diagnostics[0]
     if first.kind == "missing-package":
         return replace(first, address=None)
     addresses = tuple(
-        sorted({diagnostic.address for diagnostic in alike if diagnostic.address is not None}, key=natural)
+        sorted(
+            {diagnostic.address for diagnostic in diagnostics if diagnostic.address is not None}, key=natural
+        )
     )
     if len(addresses) < 2:
         return first

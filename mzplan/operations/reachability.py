@@ -13,7 +13,7 @@ from mzplan.schema.description import InlinedConnection, describe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Reachability:
     """A connection and how it is reached.
 
     `queries`: the queries through which it is reached; empty if nothing uses it.
@@ -27,24 +27,24 @@ class Reach:
     left_out: Mapping[Address, str] = field(default_factory=dict)
 
 
-def unused(state: State) -> list[Address]:
+def unused_connections(state: State) -> list[Address]:
     """Return the connections that nothing uses, at any depth."""
     queries = [a for a in state.resources if a.kind != "connection"]
     used = DependencyGraph.of(state.resources).requirements(queries)
     return sorted((a for a in state.resources if a.kind == "connection" and a not in used), key=natural)
 
 
-def resting(state: State) -> list[Address]:
+def idle_connections(state: State) -> list[Address]:
     """Return the connections that no query uses, or only paused queries."""
     connections = [a for a in sorted(state.resources, key=natural) if a.kind == "connection"]
     return [a for a in connections if all(query.paused for query in users_of(state, a))]
 
 
-def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]:
+def reachability_of(state: State, queries: Iterable[ResourceState]) -> tuple[Reachability, ...]:
     """Return every connection of a state, and the given queries that reach it, at any depth."""
     from mzplan.connectors.checks import is_reached_alone
 
-    alone = set(unused(state))
+    unused = set(unused_connections(state))
     connections = [a for a in sorted(state.resources, key=natural) if a.kind == "connection"]
     through: dict[Address, set[Address]] = {a: set() for a in connections}
     left_out: dict[Address, dict[Address, str]] = {a: {} for a in connections}
@@ -60,18 +60,20 @@ def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]
 
     def why(connection: Address) -> str:
         type_ = state.resources[connection].type
-        if connection not in alone:
+        if connection not in unused:
             return "" if through[connection] else "for only dry instances use it"
-        lacks = f"for nothing uses it, and one of type {type_} has nothing to reach by itself"
-        return "" if is_reached_alone(type_) else lacks
+        reason = f"for nothing uses it, and one of type {type_} has nothing to reach by itself"
+        return "" if is_reached_alone(type_) else reason
 
     return tuple(
-        Reach(address=a, queries=tuple(sorted(through[a], key=natural)), why=why(a), left_out=left_out[a])
+        Reachability(
+            address=a, queries=tuple(sorted(through[a], key=natural)), why=why(a), left_out=left_out[a]
+        )
         for a in connections
     )
 
 
-def nothing_reached(connections: Sequence[Reach]) -> Diagnostic:
+def no_connection_reached(connections: Sequence[Reachability]) -> Diagnostic:
     """Return MZ143 if no connection was reached: then their validity is unknown."""
     names = [str(connection.address) for connection in connections]
     lines = []
