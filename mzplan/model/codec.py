@@ -32,7 +32,7 @@ from typing import (
 )
 
 from mzplan.model.address import Address
-from mzplan.model.stored import MOST, Derive, Read, Stored, integer_from, missing_or_not, number_from
+from mzplan.model.stored import MAX_NUMBER, Derive, Read, Stored, integer_from, missing_or_not, number_from
 
 T = TypeVar("T")
 Write = Callable[[Any], Any]
@@ -68,12 +68,12 @@ class _Codec(NamedTuple):
 @cache
 def _codec(type_: Any) -> _Codec:
     origin, parts = get_origin(type_), get_args(type_)
-    if type_ in _SIMPLE:
-        return _SIMPLE[type_]
+    if type_ in _BY_TYPE:
+        return _BY_TYPE[type_]
     if origin is Annotated:
         return _Codec(parts[1], _codec(parts[0]).write)
     if origin is Literal:
-        return _Codec(_one_of(parts))
+        return _Codec(_choice(parts))
     if NoneType in parts:
         return _optional(_codec(next(part for part in parts if part is not NoneType)))
     if origin is tuple:
@@ -104,17 +104,17 @@ def _read_address(value: Any, name: str) -> Address:
     return _address(value if type(value) is str else _text(value, name))
 
 
-_SIMPLE: dict[Any, _Codec] = {
+_BY_TYPE: dict[Any, _Codec] = {
     str: _Codec(_text),
     int: _Codec(integer_from(0)),
-    float: _Codec(number_from(-MOST)),
+    float: _Codec(number_from(-MAX_NUMBER)),
     bool: _Codec(_flag),
     Any: _Codec(lambda value, name: value),
     Address: _Codec(_read_address, str),
 }
 
 
-def _one_of(choices: tuple[Any, ...]) -> Read:
+def _choice(choices: tuple[Any, ...]) -> Read:
     def read(value: Any, name: str) -> Any:
         if type(value) is not str or value not in choices:
             raise ValueError(f"{name} has an unknown value")
@@ -157,7 +157,7 @@ def _list(parts: tuple[Any, ...]) -> _Codec:
 
 def _mapping(key_type: Any, value_type: Any) -> _Codec:
     keys, values = _codec(key_type), _codec(value_type)
-    own = next((name for name, (how, _) in _declared(value_type).items() if how.key), None)
+    key_field = next((name for name, (storage, _) in _storage_of(value_type).items() if storage.key), None)
 
     def read(value: Any, name: str) -> dict[Any, Any]:
         if type(value) is not dict:
@@ -165,10 +165,10 @@ def _mapping(key_type: Any, value_type: Any) -> _Codec:
         if value_type is Any:
             return value
         read_key, read_value = keys.read, values.read
-        if own is not None:
+        if key_field is not None:
             make = _object(value_type).make
             entries = ((read_key(text, text), text, inner) for text, inner in value.items())
-            return {key: make(inner, text, {own: key}) for key, text, inner in entries}
+            return {key: make(inner, text, {key_field: key}) for key, text, inner in entries}
         if key_type is str:
             return {text: read_value(inner, text) for text, inner in value.items()}
         return {read_key(text, text): read_value(inner, text) for text, inner in value.items()}
@@ -183,14 +183,14 @@ def _mapping(key_type: Any, value_type: Any) -> _Codec:
     return _Codec(read, write)
 
 
-_SIMPLY = Stored()
+_DEFAULT = Stored()
 
 
-def _declared(type_: Any) -> dict[str, tuple[Stored, Any]]:
+def _storage_of(type_: Any) -> dict[str, tuple[Stored, Any]]:
     """Return each field of a dataclass or NamedTuple with its storage metadata and default."""
     if not is_dataclass(type_):
-        return dict.fromkeys(getattr(type_, "_fields", ()), (_SIMPLY, ...))
-    return {field.name: (field.metadata.get("stored", _SIMPLY), field.default) for field in fields(type_)}
+        return dict.fromkeys(getattr(type_, "_fields", ()), (_DEFAULT, ...))
+    return {field.name: (field.metadata.get("stored", _DEFAULT), field.default) for field in fields(type_)}
 
 
 class _Field(NamedTuple):
@@ -215,16 +215,18 @@ class _Object:
     def _fields(self) -> list[_Field]:
         hints = get_type_hints(self._type, include_extras=True)
         own_fields = []
-        for name, (how, default) in _declared(self._type).items():
-            if not how.key and how.derived is None:
-                optional = how.optional or how.sparse or default is None
-                own_fields.append(_Field(name, how.name or name, *_codec(hints[name]), optional, how.sparse))
+        for name, (storage, default) in _storage_of(self._type).items():
+            if not storage.key and storage.derived is None:
+                optional = storage.optional or storage.sparse or default is None
+                own_fields.append(
+                    _Field(name, storage.name or name, *_codec(hints[name]), optional, storage.sparse)
+                )
         return own_fields
 
     @cached_property
     def _derived(self) -> list[tuple[str, Derive]]:
-        declared = _declared(self._type).items()
-        return [(name, how.derived) for name, (how, _) in declared if how.derived is not None]
+        declared = _storage_of(self._type).items()
+        return [(name, storage.derived) for name, (storage, _) in declared if storage.derived is not None]
 
     def read(self, value: Any, name: str, /, **known: Any) -> Any:
         return self.make(value, name, known)
@@ -258,7 +260,7 @@ class _Object:
 _object = cache(_Object)
 
 
-_CAREFUL = 4_000_000  # bytes; in a larger file, the check for repeated keys would dominate the parse time
+_MAX_CHECKED = 4_000_000  # bytes; in a larger file, the check for repeated keys would dominate the parse time
 
 
 def parse_json(data: bytes) -> Any:
@@ -266,8 +268,8 @@ def parse_json(data: bytes) -> Any:
     if not data.strip():
         raise ValueError("it is empty")
     try:
-        hook = None if len(data) > _CAREFUL else _once
-        content = json.loads(data.decode(), parse_constant=_no_number, object_pairs_hook=hook)
+        hook = None if len(data) > _MAX_CHECKED else _with_unique_keys
+        content = json.loads(data.decode(), parse_constant=_reject_constant, object_pairs_hook=hook)
         if b"\\ud" in data or b"\\uD" in data:  # an unpaired surrogate could not be written again
             json.dumps(content, ensure_ascii=False).encode()
         return content
@@ -283,11 +285,11 @@ def parse_json(data: bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def _no_number(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         keys = [key for key, _ in pairs]

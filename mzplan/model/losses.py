@@ -42,9 +42,9 @@ def as_warning(address: Address, loss: Loss) -> Diagnostic:
     )
 
 
-def losses_of(found: Iterable[Diagnostic]) -> dict[Address, str]:
+def losses_of(diagnostics: Iterable[Diagnostic]) -> dict[Address, str]:
     """Return the losses among the diagnostics by source, each in one line: how many records, and which."""
-    lost = [diagnostic for diagnostic in found if diagnostic.kind == "data-loss"]
+    lost = [diagnostic for diagnostic in diagnostics if diagnostic.kind == "data-loss"]
     wheres = [loss.detail.partition("\n")[0].removesuffix(".") for loss in lost]
     return {
         loss.address: f"{loss.summary}: {where}"
@@ -53,6 +53,6 @@ def losses_of(found: Iterable[Diagnostic]) -> dict[Address, str]:
     }
 
 
-def as_refusal(warned: Diagnostic) -> Diagnostic:
+def as_refusal(warning: Diagnostic) -> Diagnostic:
     """Return the error for a loss that isn't allowed."""
-    return replace(warned, severity="error", exit_code=ExitCode.REFUSED)
+    return replace(warning, severity="error", exit_code=ExitCode.REFUSED)

@@ -38,14 +38,14 @@ class Measure(NamedTuple):
     - `title`: its name for people. `text` formats the number for them.
     - `help`: its description for Prometheus.
     - `text_name`: the JSON key of the formatted text; "" if JSON has the number under the field's name.
-    - `is_of_state`: whether only stateful queries have the number. `status` shows it below its table.
+    - `is_stateful`: whether only stateful queries have the number. `status` shows it below its table.
     """
 
     title: str
     help: str
     text: Callable[[float], str] = in_seconds
     text_name: str = ""
-    is_of_state: bool = False
+    is_stateful: bool = False
 
     def to_json(self, name: str, number: float | None) -> tuple[str, float | str | None]:
         """Return the JSON key and value of a number. `name` is the name of its field."""
@@ -63,4 +63,4 @@ def measure_of_state(
     title: str, help_: str, text: Callable[[float], str] = in_digits, text_name: str = ""
 ) -> dict[str, Measure]:
     """Return the metadata of a field that only stateful queries have."""
-    return {"measure": Measure(title, help_, text, text_name, is_of_state=True)}
+    return {"measure": Measure(title, help_, text, text_name, is_stateful=True)}

@@ -141,7 +141,7 @@ LagUnit = Literal["records", "rows", "steps", "bytes"]
 PastStep = tuple[int, int | None, int | None]  # step number, time in seconds since the epoch, rows
 
 
-Awaited = Literal["waiting for Spark", "to be started", "in the first batch"]
+StartStage = Literal["waiting for Spark", "to be started", "in the first batch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +273,7 @@ class Status:
     cores: int = field(default=0, metadata=SPARSE)
     slowest: float | None = field(default=None, metadata=SPARSE)
 
-    def awaits(self, address: Address) -> Awaited:
+    def awaits(self, address: Address) -> StartStage:
         """Return the stage that a starting query has reached."""
         if self.opening_since is not None:
             return "waiting for Spark"
@@ -310,21 +310,21 @@ class Lease:
     pid_space: str = ""
 
 
-SAMPLED_EVERY = 60.0  # seconds between two samples
-SAMPLES_KEPT = 60  # per query
+SAMPLE_INTERVAL = 60.0  # seconds between two samples
+MAX_SAMPLES = 60  # per query
 Sample = tuple[int, float, int | None, Condition]  # seconds since the epoch, rows/s, lag, condition
 Recent = Mapping[Address, tuple[Sample, ...]]  # oldest first
 
 
-def sampled(recent: Recent, observations: Mapping[Address, Observation], now: float) -> Recent:
+def with_samples(recent: Recent, observations: Mapping[Address, Observation], now: float) -> Recent:
     """Return the samples with a new one for each query, at `now` (seconds since the epoch).
 
     Drops queries that are no longer observed, and samples older than an hour.
     """
-    oldest = now - SAMPLED_EVERY * SAMPLES_KEPT
+    oldest = now - SAMPLE_INTERVAL * MAX_SAMPLES
     return {
         address: (
-            *(sample for sample in recent.get(address, ())[1 - SAMPLES_KEPT :] if oldest <= sample[0] < now),
+            *(sample for sample in recent.get(address, ())[1 - MAX_SAMPLES :] if oldest <= sample[0] < now),
             (int(now), seen.input_rows_per_second, seen.lag, seen.condition),
         )
         for address, seen in observations.items()

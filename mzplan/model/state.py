@@ -11,7 +11,7 @@ from mzplan.model.address import Address, Place, is_valid_name
 from mzplan.model.cause import Cause
 from mzplan.model.codec import decode
 from mzplan.model.history import CommitRecord
-from mzplan.model.observed import Awaited, Condition, Observation, Verdict, Versions
+from mzplan.model.observed import Condition, Observation, StartStage, Verdict, Versions
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource, RunnerSettings
 from mzplan.model.stored import (
     KEY,
@@ -254,7 +254,7 @@ class QueryStatus:
     observation: Observation | None
     as_of: float | None = None
     repair: str | None = None
-    awaits: Awaited | None = None
+    awaits: StartStage | None = None
 
     @property
     def condition(self) -> Condition:

@@ -12,7 +12,7 @@ from mzplan.model.times import LAST_INSTANT
 Read = Callable[..., Any]  # (value, its name for errors, fields not in its JSON) → value
 Derive = Callable[[Mapping[str, Any]], Any]
 
-MOST = 2**53  # most JSON readers lose precision beyond this
+MAX_NUMBER = 2**53  # most JSON readers lose precision beyond this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +42,18 @@ OPTIONAL, SPARSE, KEY = stored(optional=True), stored(sparse=True), stored(key=T
 NOT_STORED = stored(derived=lambda _: None)
 
 
-def text_like(is_one: Callable[[str], object], noun: str) -> Read:
-    """Return a reader of text that `is_one` accepts. Its errors say that the value isn't `noun`."""
+def text_like(is_valid: Callable[[str], object], noun: str) -> Read:
+    """Return a reader of text that `is_valid` accepts. Its errors say that the value isn't `noun`."""
 
     def read(value: Any, name: str) -> str:
-        if type(value) is not str or not is_one(value):
+        if type(value) is not str or not is_valid(value):
             raise ValueError(f"{name} is not {noun}")
         return value
 
     return read
 
 
-def integer_from(least: int, most: float = MOST) -> Read:
+def integer_from(least: int, most: float = MAX_NUMBER) -> Read:
     """Return a reader of whole numbers from `least` to `most`."""
 
     def read(value: Any, name: str) -> int:
@@ -71,7 +71,7 @@ def missing_or_not(noun: str, value: object) -> str:
     return "missing" if value is None else f"not {noun}"
 
 
-def number_from(least: float, most: float = MOST) -> Read:
+def number_from(least: float, most: float = MAX_NUMBER) -> Read:
     """Return a reader of numbers from `least` to `most`."""
 
     def read(value: Any, name: str) -> float:

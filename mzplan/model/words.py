@@ -72,10 +72,10 @@ def escaped(char: str) -> str:
     )
 
 
-def one_line(text: str, most: int = MAX_LINE) -> str:
-    """Return the text, safe to print and cut to at most `most` characters."""
+def one_line(text: str, max_length: int = MAX_LINE) -> str:
+    """Return the text, safe to print and cut to at most `max_length` characters."""
     text = safe(text)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
 _MAX_CELLS = 200_000  # of edit-distance tables per word, so that 100,000 names stay fast

@@ -358,7 +358,7 @@ def _state(query: QueryStatus) -> str:
     shown = [
         f"{measure.title.lower()} {measure.text(number)}"
         for name, measure in MEASURES.items()
-        if measure.is_of_state and (number := getattr(seen, name, None))
+        if measure.is_stateful and (number := getattr(seen, name, None))
     ]
     return "; ".join(shown)
 

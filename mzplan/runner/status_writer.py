@@ -17,7 +17,7 @@ from mzplan.controller.watches import FRESH_EVERY, MEASURED_EVERY, ConnectionWat
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.observed import SAMPLED_EVERY, Lease, Observation, Recent, Status, Verdict, sampled
+from mzplan.model.observed import SAMPLE_INTERVAL, Lease, Observation, Recent, Status, Verdict, with_samples
 from mzplan.runner.gates import Gates
 from mzplan.schema.description import Description
 from mzplan.store.store import Store
@@ -168,7 +168,7 @@ class StatusWriter:
     def record(self) -> None:
         """A sample of each query in each minute, beside the Status: for people, nothing depends on it."""
         now = self._clock()
-        if self.observed is None or now - self._recorded_at < SAMPLED_EVERY:
+        if self.observed is None or now - self._recorded_at < SAMPLE_INTERVAL:
             return
         self._recorded_at = now
         if self._recent is None:
@@ -176,7 +176,7 @@ class StatusWriter:
             self._recent = self._problems.attempt(
                 "earlier samples", lambda: self._store.read_recent(self._instance), none
             )
-        self._recent = recent = sampled(self._recent, self.observed.observations, time.time())
+        self._recent = recent = with_samples(self._recent, self.observed.observations, time.time())
         self._problems.attempt(
             "the samples of the last hour", lambda: self._store.write_recent(self._instance, recent), None
         )

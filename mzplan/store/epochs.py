@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.model.stored import MOST
+from mzplan.model.stored import MAX_NUMBER
 from mzplan.store.backends.backend import Backend, Blob, ConflictError
 from mzplan.store.formats import canonical, decode_lease, decode_status, load_as
 
@@ -49,12 +49,12 @@ def _put(backend: Backend, choose: Callable[[int], int]) -> int:
     while True:
         blob = backend.read(EPOCH_KEY)
         chosen = choose(_newest(backend, blob))
-        if chosen > MOST:  # no reader would accept it, and no target accepts a sequence that starts again
+        if chosen > MAX_NUMBER:  # no reader would accept it, and no target accepts a sequence that starts again
             raise error(
                 "MZ030",
                 f"{EPOCH_KEY} has no epoch left",
-                f"The epoch {chosen - 1} was handed out, and none can be higher than {MOST}: nobody takes "
-                "over an instance so often. Somebody else has written it, or a lease.",
+                f"The epoch {chosen - 1} was handed out, and none can be higher than {MAX_NUMBER}: nobody "
+                "takes over an instance so often. Somebody else has written it, or a lease.",
                 f"look who else writes the store; then delete {EPOCH_KEY}, and any lease or status with such "
                 "an epoch.",
             )

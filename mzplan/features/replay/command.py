@@ -12,7 +12,7 @@ from mzplan.cli.context import Invocation, command
 from mzplan.cli.options import auto_option, live_option, message_option, wait_option
 from mzplan.features.replay.replay_plans import plan_letters, plan_replay
 from mzplan.model.address import Address
-from mzplan.model.stored import MOST
+from mzplan.model.stored import MAX_NUMBER
 from mzplan.plan.tasks import plan_without_tasks
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def command_replay(
         raise click.UsageError("--where goes with --dead-letters.")
     if not (cancel or has_steps or dead_letters):
         raise click.UsageError("Which steps? Give --steps, --missing, or both; of a source --dead-letters.")
-    if steps is not None and max(steps[0], steps[1] or 0) > MOST:
+    if steps is not None and max(steps[0], steps[1] or 0) > MAX_NUMBER:
         raise click.UsageError("No query has so many steps.")
 
     def plan(project: Project, state: State) -> Plan:

@@ -17,7 +17,7 @@ from mzplan.features.ui.overview import Overview, OverviewReader
 from mzplan.features.ui.samples import EVERY, Samples
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.observed import SAMPLED_EVERY
+from mzplan.model.observed import SAMPLE_INTERVAL
 from mzplan.model.state import QueryStatus
 from mzplan.render.status import COLUMNS, row
 
@@ -124,7 +124,7 @@ class Follower:
 
     def _sample(self, overview: Overview) -> None:
         now = time.time()
-        if now - self._recalled >= SAMPLED_EVERY:
+        if now - self._recalled >= SAMPLE_INTERVAL:
             self._recalled = now
             with contextlib.suppress(MzplanError):  # plots are optional, so their failure hides nothing else
                 self.samples.recalled = self._reader.recent()

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from mzplan.model.address import Address
-from mzplan.model.observed import SAMPLES_KEPT as MINUTES
+from mzplan.model.observed import MAX_SAMPLES as MINUTES
 from mzplan.model.observed import Condition, Recent
 from mzplan.model.state import QueryStatus
 

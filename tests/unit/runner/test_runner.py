@@ -18,7 +18,7 @@ from mzplan.controller.memory import InMemoryExecutor
 from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
-from mzplan.model.observed import Observation, Recent, Status, sampled
+from mzplan.model.observed import Observation, Recent, Status, with_samples
 from mzplan.model.resources import Instance
 from mzplan.model.state import Canary, Forgotten, ResourceState, State
 from mzplan.schema.description import Description, describe, digest_of
@@ -800,10 +800,10 @@ def test_samples_are_of_the_last_hour_and_of_what_is_there() -> None:
     seen = {ORDERS: one}
     recent: Recent = {}
     for minute in range(100):
-        recent = sampled(recent, seen, now=6000.0 + 60 * minute)
+        recent = with_samples(recent, seen, now=6000.0 + 60 * minute)
     assert len(recent[ORDERS]) == 60 and recent[ORDERS][0][0] == 6000 + 60 * 40
-    assert [s[0] for s in sampled(recent, seen, now=6000.0 + 60 * 158)[ORDERS]] == [11880, 11940, 15480]
-    assert sampled(recent, {}, now=12_000.0) == {}
+    assert [s[0] for s in with_samples(recent, seen, now=6000.0 + 60 * 158)[ORDERS]] == [11880, 11940, 15480]
+    assert with_samples(recent, {}, now=12_000.0) == {}
 
 
 @pytest.mark.parametrize("paused", [False, True])
