@@ -37,7 +37,8 @@ class Author:
 def author(environment: Mapping[str, str] = os.environ) -> Author:
     """Return the author: the user who runs this process. All text is safe to print."""
     ci, actor = next(
-        ((name, environment.get(who)) for mark, name, who in _CIS if environment.get(mark)), (None, None)
+        ((name, environment.get(variable)) for mark, name, variable in _CIS if environment.get(mark)),
+        (None, None),
     )
     return Author(
         user=one_line(user()),

@@ -19,7 +19,7 @@ import psycopg
 T = TypeVar("T")
 
 _TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux
-_RECEIVED = struct.Struct("=128xQ")  # the number of received bytes in it
+_RECEIVED_BYTES = struct.Struct("=128xQ")  # the number of received bytes in it
 
 
 class UnendingError(psycopg.OperationalError):
@@ -29,37 +29,37 @@ class UnendingError(psycopg.OperationalError):
 class BoundedConnection(psycopg.Connection[Any]):
     """A connection that closes itself and raises UnendingError if an answer exceeds a limit.
 
-    - `most_s`: seconds for one statement.
-    - `until`: a deadline for all statements, in monotonic seconds.
-    - `most_bytes`: bytes received for one statement. Only Linux counts them, and only for TCP.
+    - `max_seconds`: seconds for one statement.
+    - `deadline`: a deadline for all statements, in monotonic seconds.
+    - `max_bytes`: bytes received for one statement. Only Linux counts them, and only for TCP.
     """
 
-    most_s: float = math.inf
-    most_bytes: float = math.inf
-    until: float = math.inf
+    max_seconds: float = math.inf
+    max_bytes: float = math.inf
+    deadline: float = math.inf
 
-    def wait(self, gen: Generator[Any, Any, T], *given: Any, **more: Any) -> T:
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         try:
-            return super().wait(self._bounded(gen), *given, **more)
+            return super().wait(self._bounded(gen), *args, **kwargs)
         except UnendingError:
             self.close()  # a late answer would be taken for the answer to the next statement
             raise
 
     def _bounded(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         """Run an exchange with the server, as psycopg generates it, within the limits."""
-        began = time.monotonic()
-        until = min(self.until, began + self.most_s)
-        with socket.socket(fileno=os.dup(self.fileno())) as line:
-            most = _received(line) + self.most_bytes
+        started = time.monotonic()
+        deadline = min(self.deadline, started + self.max_seconds)
+        with socket.socket(fileno=os.dup(self.fileno())) as connection:
+            max_received = _received_bytes(connection) + self.max_bytes
             try:
                 wanted = next(gen)
                 while True:
                     ready = yield wanted  # psycopg resumes it a few times a second
-                    if time.monotonic() >= until:
-                        waited = time.monotonic() - began
+                    if time.monotonic() >= deadline:
+                        waited = time.monotonic() - started
                         raise UnendingError(f"the server has not answered for {waited:.0f} s")
-                    if ready and _received(line) > most:
-                        size = f"{self.most_bytes / (1 << 20):.0f} MiB"
+                    if ready and _received_bytes(connection) > max_received:
+                        size = f"{self.max_bytes / (1 << 20):.0f} MiB"
                         raise UnendingError(f"the server has answered with more than {size}")
                     wanted = gen.send(ready)
             except StopIteration as end:
@@ -67,13 +67,13 @@ class BoundedConnection(psycopg.Connection[Any]):
                 return done
 
 
-def _received(line: socket.socket) -> int:
+def _received_bytes(connection: socket.socket) -> int:
     """Return how many bytes a socket has received since it was opened; 0 if the system doesn't report it."""
     if _TCP_INFO is None:
         return 0
     try:
-        info = line.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _RECEIVED.size)
+        info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _RECEIVED_BYTES.size)
     except OSError:  # a Unix socket
         return 0
-    received: int = _RECEIVED.unpack(info)[0] if len(info) == _RECEIVED.size else 0
+    received: int = _RECEIVED_BYTES.unpack(info)[0] if len(info) == _RECEIVED_BYTES.size else 0
     return received

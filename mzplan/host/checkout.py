@@ -12,8 +12,8 @@ _GIT_WAIT = 10.0  # seconds
 # A repository's configuration must run nothing: no file monitor, no bare repository among its files.
 _GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit")
 
-_MOST_LINKS = 40  # in one path; Linux has the same limit
-_NOT_ASKED = (".hg", ".jj", ".svn")  # work trees whose files mzplan doesn't look up
+_MAX_LINKS = 40  # in one path; Linux has the same limit
+_OTHER_WORK_TREES = (".hg", ".jj", ".svn")  # work trees whose files mzplan doesn't look up
 
 
 def may_be_foreign(folder: Path) -> bool:
@@ -21,7 +21,7 @@ def may_be_foreign(folder: Path) -> bool:
 
     That is so in a repository's work tree and in a CI job. Any other folder is the user's own.
     """
-    return bool(os.environ.get("CI")) or _is_below(folder.resolve(), ".git", *_NOT_ASKED)
+    return bool(os.environ.get("CI")) or _is_below(folder.resolve(), ".git", *_OTHER_WORK_TREES)
 
 
 def _is_below(real: Path, *names: str) -> bool:
@@ -46,7 +46,7 @@ def is_tracked(folder: Path, name: str) -> bool | None:
     return bool(ran.stdout) if ran.returncode == 0 else None
 
 
-def why_not_own(path: Path) -> str:
+def why_foreign_file(path: Path) -> str:
     """Return why somebody else may have written a file, in a few words; "" if it is this user's own."""
     real = path.resolve()
     try:
@@ -55,7 +55,7 @@ def why_not_own(path: Path) -> str:
         return f"it can't be looked at ({problem.strerror})"
     if owner != os.geteuid():
         return "it belongs to another user"
-    if _is_below(real, *_NOT_ASKED):
+    if _is_below(real, *_OTHER_WORK_TREES):
         return "it is in a work tree of hg, jj or svn, which are not asked whether the repository brings it"
     tracked = is_tracked(real.parent, real.name)
     if tracked is None:
@@ -68,17 +68,17 @@ def links_on(path: Path) -> Iterator[Path]:
 
     Git tracks these links or can't answer, or they are in the work tree of another tool.
     """
-    left, at = list(reversed(path.absolute().parts[1:])), Path(path.absolute().anchor)
-    for _ in range(_MOST_LINKS):
-        while left and not (at / left[-1]).is_symlink():
-            part = left.pop()
-            at = at.parent if part == ".." else at / part
-        if not left:
+    remaining, folder = list(reversed(path.absolute().parts[1:])), Path(path.absolute().anchor)
+    for _ in range(_MAX_LINKS):
+        while remaining and not (folder / remaining[-1]).is_symlink():
+            part = remaining.pop()
+            folder = folder.parent if part == ".." else folder / part
+        if not remaining:
             return
-        link = at / left.pop()
-        if is_tracked(at, link.name) is not False or _is_below(at.resolve(), *_NOT_ASKED):
+        link = folder / remaining.pop()
+        if is_tracked(folder, link.name) is not False or _is_below(folder.resolve(), *_OTHER_WORK_TREES):
             yield link
         target = link.readlink()
         if target.is_absolute():
-            at = Path(target.anchor)
-        left += reversed([part for part in target.parts if part != target.anchor])
+            folder = Path(target.anchor)
+        remaining += reversed([part for part in target.parts if part != target.anchor])

@@ -59,19 +59,19 @@ def missing_extras_reported() -> Iterator[None]:
             raise
         raise _missing(module) from None
     except ImportError as problem:
-        broken = _importing(problem)
-        if broken is None:
+        package = _failed_package(problem)
+        if package is None:
             raise
         raise error(
             "MZ096",
-            f"The package {broken} is installed, and can't be imported",
-            f"{_PURPOSE[_EXTRA_OF[broken]]}. It says: {str(problem).partition(chr(10))[0]}",
-            f"pip install --force-reinstall 'mzplan[{_EXTRA_OF[broken]}]'",
+            f"The package {package} is installed, and can't be imported",
+            f"{_PURPOSE[_EXTRA_OF[package]]}. It says: {str(problem).partition(chr(10))[0]}",
+            f"pip install --force-reinstall 'mzplan[{_EXTRA_OF[package]}]'",
             kind="missing-package",
         ) from None
 
 
-def _importing(problem: ImportError) -> str | None:
+def _failed_package(problem: ImportError) -> str | None:
     """Return the package of an extra whose import failed because something it needs is missing."""
     names = (str(frame.f_globals.get("__name__", "")) for frame, _ in walk_tb(problem.__traceback__))
     return next((top for name in names if (top := name.partition(".")[0]) in _EXTRA_OF), None)

@@ -54,9 +54,9 @@ class UnfitError(OSError):
         return str(self.strerror)
 
     @classmethod
-    def large(cls, place: str, most: int) -> UnfitError:
-        """Return the error for a file of more than `most` bytes."""
-        size = f"{most:,} bytes" if most % (1 << 20) else f"{most >> 20} MiB"
+    def large(cls, place: str, max_bytes: int) -> UnfitError:
+        """Return the error for a file of more than `max_bytes`."""
+        size = f"{max_bytes:,} bytes" if max_bytes % (1 << 20) else f"{max_bytes >> 20} MiB"
         return cls(stat.S_IFREG, place, f"holds more than {size}")
 
 
@@ -77,10 +77,10 @@ def replacing(
     - `durable`: whether the file survives a power failure.
     - `folder`: a handle of the folder that the path is relative to.
     """
-    fresh = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.tmp")
-    with _created(fresh, mode, durable=durable, folder=folder) as stream:
+    temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.tmp")
+    with _created(temporary, mode, durable=durable, folder=folder) as stream:
         yield stream
-    put_in_place(fresh, path, durable=durable, folder=folder)
+    put_in_place(temporary, path, durable=durable, folder=folder)
 
 
 def write_durably(path: Path, data: bytes | memoryview, *, mode: int | None = None) -> None:
@@ -100,10 +100,13 @@ def create_durably(path: Path, data: bytes, *, mode: int | None = None, folder: 
         sync_folder(path.parent, folder)
 
 
-def put_in_place(fresh: Path, path: Path, *, durable: bool = True, folder: int | None = None) -> None:
-    """Rename a written file over another one in its folder. Raises OSError, and then removes `fresh`."""
-    with _removed_on_failure(fresh, folder):
-        os.replace(fresh, path, src_dir_fd=folder, dst_dir_fd=folder)
+def put_in_place(temporary: Path, path: Path, *, durable: bool = True, folder: int | None = None) -> None:
+    """Rename a written file over another one in its folder.
+
+    Raises OSError, and then removes `temporary`.
+    """
+    with _removed_on_failure(temporary, folder):
+        os.replace(temporary, path, src_dir_fd=folder, dst_dir_fd=folder)
     if durable:
         sync_folder(path.parent, folder)
 
@@ -116,7 +119,7 @@ def make_private_folder(folder: Path) -> None:
             create_durably(folder / ".gitignore", b"*\n")
 
 
-def left_of(name: str = "") -> re.Pattern[str]:
+def temporary_files_of(name: str = "") -> re.Pattern[str]:
     """Return a pattern for the temporary files that killed writers of `name` (default: of any file) left."""
     return re.compile(rf"\.{re.escape(name[:200]) or '.+'}\.[0-9a-f]{{12}}\.tmp")
 
@@ -154,10 +157,10 @@ def _removed_on_failure(path: Path, folder: int | None) -> Iterator[None]:
         raise
 
 
-def read_regular(path: str | Path, *, follow: bool = True, most: int | None = None) -> bytes:
+def read_regular(path: str | Path, *, follow: bool = True, max_bytes: int | None = None) -> bytes:
     """Return the content of a regular file. Raises OSError.
 
-    Raises UnfitError for other kinds of files (a device may never end), for more than `most` bytes (default:
+    Raises UnfitError for other kinds of files (a device may never end), for more than `max_bytes` (default:
     MAX_BYTES), and for a link unless `follow`.
     """
     place = str(path)
@@ -168,7 +171,7 @@ def read_regular(path: str | Path, *, follow: bool = True, most: int | None = No
     # O_NONBLOCK, because somebody may replace the file with a pipe before it is opened.
     links = 0 if follow else os.O_NOFOLLOW
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | links)
-    return content_of(ensure_regular(handle, place), place, MAX_BYTES if most is None else most)
+    return read_and_close(ensure_regular(handle, place), place, MAX_BYTES if max_bytes is None else max_bytes)
 
 
 def ensure_regular(handle: int, place: str) -> int:
@@ -183,30 +186,30 @@ def ensure_regular(handle: int, place: str) -> int:
     return handle
 
 
-def content_of(handle: int, place: str, most: int) -> bytes:
-    """Return the content of a regular file and close it. Raises UnfitError for more than `most` bytes."""
+def read_and_close(handle: int, place: str, max_bytes: int) -> bytes:
+    """Return the content of a regular file and close it. Raises UnfitError for more than `max_bytes`."""
     with os.fdopen(handle, "rb") as stream:
         size = os.fstat(handle).st_size  # 0 for files in /proc
-        if size > most:
-            raise UnfitError.large(place, most)
-        return at_most(stream, most, place, max(size + 1, 1 << 16))
+        if size > max_bytes:
+            raise UnfitError.large(place, max_bytes)
+        return read_at_most(stream, max_bytes, place, max(size + 1, 1 << 16))
 
 
-def at_most(stream: Readable, most: int, place: str, piece: int = 1 << 20) -> bytes:
-    """Return the rest of a stream. Raises UnfitError for more than `most` bytes.
+def read_at_most(stream: Readable, max_bytes: int, place: str, piece: int = 1 << 20) -> bytes:
+    """Return the rest of a stream. Raises UnfitError for more than `max_bytes`.
 
     `piece` is the size of one read, which takes this much memory even if less arrives.
     """
     pieces, total = [], 0
-    while total <= most and (more := stream.read(piece)):
+    while total <= max_bytes and (more := stream.read(piece)):
         pieces.append(more)
         total += len(more)
-    if total > most:
-        raise UnfitError.large(place, most)
+    if total > max_bytes:
+        raise UnfitError.large(place, max_bytes)
     return b"".join(pieces)
 
 
 def read_bounded(path: str | Path) -> bytes:
     """Return the content of a file or a pipe (`<(command)`). Raises OSError, also beyond MAX_BYTES."""
     with Path(path).open("rb") as stream:
-        return at_most(stream, MAX_BYTES, str(path))
+        return read_at_most(stream, MAX_BYTES, str(path))

@@ -22,36 +22,36 @@ from mzplan.model.history import GitRevision
 from mzplan.model.words import one_line
 
 WAIT = 3.0  # seconds for all calls of git together
-_MOST = 1 << 16  # bytes that are read from a small file
+_MAX_BYTES = 1 << 16  # bytes that are read from a small file
 _HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-_NOTHING_RUNS = ("--no-pager", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+_SAFE_OPTIONS = ("--no-pager", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
 # Settings about the files on this disk. None of them runs anything.
-_HARMLESS = re.compile(
+_HARMLESS_SETTINGS = re.compile(
     r"core\.(filemode|symlinks|ignorecase|precomposeunicode|autocrlf|eol|sparsecheckout)"
     r"|extensions\.objectformat"
 )
 
 
-def find_revision(directory: str, own: Iterable[str] = ()) -> GitRevision | None:
+def find_revision(directory: str, ignored: Iterable[str] = ()) -> GitRevision | None:
     """Return the commit that a folder was checked out from; None without a checkout, or if git can't answer.
 
-    `own` are paths whose changes don't count.
+    `ignored` are paths whose changes don't count.
     """
     top = _checkout(Path(directory).resolve())
-    git = _program() if top is not None else None
-    if git is None or top is None:
+    program = _program() if top is not None else None
+    if program is None or top is None:
         return None
-    asking = _Asking(git, time.monotonic() + WAIT)
+    git = _Git(program, time.monotonic() + WAIT)
     try:
         real = _git_directory(top)
-        commit = asking.text(f"--git-dir={real}", "rev-parse", "--verify", "--quiet", "HEAD").strip()
+        commit = git.text(f"--git-dir={real}", "rev-parse", "--verify", "--quiet", "HEAD").strip()
         if not _HASH.fullmatch(commit):
             return None
         with tempfile.TemporaryDirectory(prefix="mzplan-git-") as folder:
-            borrowed = _Borrowed.of(real, Path(folder), asking)
+            borrowed = _BorrowedRepository.of(real, Path(folder), git)
             subject = borrowed.ask("log", "-1", "--no-show-signature", "--format=%s", commit, "--")
             return GitRevision(
-                commit=commit, clean=_is_clean(borrowed, top, own), subject=one_line(subject.strip())
+                commit=commit, clean=_is_clean(borrowed, top, ignored), subject=one_line(subject.strip())
             )
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
@@ -74,27 +74,27 @@ def _git_directory(top: Path) -> Path:
     dot_git = top / ".git"
     if not dot_git.is_file():
         return dot_git
-    name = _small(dot_git).removeprefix("gitdir:").strip()
+    name = _read_small(dot_git).removeprefix("gitdir:").strip()
     return (top / name).resolve()
 
 
-def _small(path: Path) -> str:
+def _read_small(path: Path) -> str:
     with path.open("rb") as file:
-        return file.read(_MOST).decode(errors="replace")
+        return file.read(_MAX_BYTES).decode(errors="replace")
 
 
 @dataclass(frozen=True)
-class _Asking:
+class _Git:
     """The git program and its deadline in monotonic seconds."""
 
-    git: str
-    until: float
+    program: str
+    deadline: float
 
     def text(self, *arguments: str, **variables: str) -> str:
         """Return git's output. Raises SubprocessError if git fails or exceeds the deadline."""
-        kept = {n: v for n, v in os.environ.items() if not n.startswith("GIT_")}
+        inherited = {n: v for n, v in os.environ.items() if not n.startswith("GIT_")}
         environment = {
-            **kept,
+            **inherited,
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_OPTIONAL_LOCKS": "0",
@@ -105,62 +105,64 @@ class _Asking:
             **variables,
         }
         ran = subprocess.run(
-            (self.git, *_NOTHING_RUNS, *arguments),
+            (self.program, *_SAFE_OPTIONS, *arguments),
             cwd="/",
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=max(0.0, self.until - time.monotonic()),
+            timeout=max(0.0, self.deadline - time.monotonic()),
             check=True,
         )
         return ran.stdout.decode(errors="replace")
 
 
 @dataclass(frozen=True)
-class _Borrowed:
+class _BorrowedRepository:
     """Our own repository over the objects and the index of another one."""
 
-    asking: _Asking
+    git: _Git
     folder: Path
     variables: dict[str, str]
 
     @classmethod
-    def of(cls, real: Path, folder: Path, asking: _Asking) -> _Borrowed:
-        common = real / _small(real / "commondir").strip() if (real / "commondir").is_file() else real
+    def of(cls, real: Path, folder: Path, git: _Git) -> _BorrowedRepository:
+        common = real / _read_small(real / "commondir").strip() if (real / "commondir").is_file() else real
         for name in ("refs", "objects", "info"):
             (folder / name).mkdir()
         if (common / "info" / "exclude").is_file():
-            (folder / "info" / "exclude").write_text(_small(common / "info" / "exclude"), encoding="utf-8")
-        head = asking.text(f"--git-dir={real}", "rev-parse", "--verify", "HEAD")
+            (folder / "info" / "exclude").write_text(
+                _read_small(common / "info" / "exclude"), encoding="utf-8"
+            )
+        head = git.text(f"--git-dir={real}", "rev-parse", "--verify", "HEAD")
         (folder / "HEAD").write_text(head, encoding="ascii")
-        (folder / "config").write_text(_settings(common / "config", asking), encoding="utf-8")
+        (folder / "config").write_text(_settings(common / "config", git), encoding="utf-8")
         places = {"GIT_OBJECT_DIRECTORY": common / "objects", "GIT_INDEX_FILE": real / "index"}
-        return cls(asking, folder, {name: str(place) for name, place in places.items()})
+        return cls(git, folder, {name: str(place) for name, place in places.items()})
 
     def ask(self, *arguments: str, top: Path | None = None) -> str:
         tree = () if top is None else ("-C", str(top), f"--work-tree={top}")
-        return self.asking.text(*tree, f"--git-dir={self.folder}", *arguments, **self.variables)
+        return self.git.text(*tree, f"--git-dir={self.folder}", *arguments, **self.variables)
 
 
-def _settings(config: Path, asking: _Asking) -> str:
+def _settings(config: Path, git: _Git) -> str:
     """Return a git configuration with a repository's settings about its files on the disk."""
-    listed = asking.text("config", "--file", str(config), "--no-includes", "--null", "--list")
+    listed = git.text("config", "--file", str(config), "--no-includes", "--null", "--list")
     entries = [entry.partition("\n") for entry in listed.split("\0")]
     lines = ["[core]\n\tbare = false\n\trepositoryformatversion = 1\n"]
     for name, _, value in entries:
-        if _HARMLESS.fullmatch(name) and value.isalnum():
+        if _HARMLESS_SETTINGS.fullmatch(name) and value.isalnum():
             section, _, key = name.partition(".")
             lines.append(f"[{section}]\n\t{key} = {value}\n")
     return "".join(lines)
 
 
-def _is_clean(borrowed: _Borrowed, top: Path, own: Iterable[str]) -> bool | None:
+def _is_clean(borrowed: _BorrowedRepository, top: Path, ignored: Iterable[str]) -> bool | None:
     """Return whether the files match the commit; None if git can't answer in time.
 
     Changes inside submodules don't count, because git would read the submodule's configuration to find them.
     """
-    inside = [str(path.relative_to(top)) for path in map(Path, own) if path.is_relative_to(top)]
-    without = [f":(exclude,top,literal){name}" for name in inside if name != "."]
+    inside = [str(path.relative_to(top)) for path in map(Path, ignored) if path.is_relative_to(top)]
+    exclusions = [f":(exclude,top,literal){name}" for name in inside if name != "."]
     try:
         status = borrowed.ask(
             "status",
@@ -169,7 +171,7 @@ def _is_clean(borrowed: _Borrowed, top: Path, own: Iterable[str]) -> bool | None
             "--ignore-submodules=dirty",
             "--",
             ":(top)",
-            *without,
+            *exclusions,
             top=top,
         )
     except subprocess.SubprocessError:

@@ -31,7 +31,7 @@ from mzplan.host.files import (
 )
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_OPENED = re.compile(r"(?:/dev|/proc/self)/(stdout|stderr|fd/\d{1,9})")
+_SHELL_FILE = re.compile(r"(?:/dev|/proc/self)/(stdout|stderr|fd/\d{1,9})")
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -55,7 +55,7 @@ class GuardedFolder:
         """Yield a handle of a folder. `make` creates a missing folder."""
         at = str(self._root)
         if make:
-            refuse_brought(at)
+            refuse_foreign_links(at)
         try:
             handle = os.open(at, _FOLDER)
         except FileNotFoundError:
@@ -66,7 +66,7 @@ class GuardedFolder:
         try:
             for part in (*self._inner, *filter(None, name.split("/"))):
                 at = f"{at}/{part}"
-                outer, handle = handle, _entered(handle, part, at, make=make)
+                outer, handle = handle, _open_subfolder(handle, part, at, make=make)
                 os.close(outer)
             yield handle
         finally:
@@ -74,11 +74,11 @@ class GuardedFolder:
 
     def open(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
         """Return a handle of a regular file, which is created if `flags` say so."""
-        with self._at(name, make=bool(flags & os.O_CREAT)) as (folder, last):
+        with self._parent(name, make=bool(flags & os.O_CREAT)) as (folder, last):
             try:
                 handle = os.open(last, flags | _FILE, mode, dir_fd=folder)
             except OSError:
-                _refuse_other(last, folder, str(self.path(name)))
+                _refuse_irregular(last, folder, str(self.path(name)))
                 raise
             return ensure_regular(handle, str(self.path(name)))
 
@@ -93,7 +93,7 @@ class GuardedFolder:
 
     def stat(self, name: str) -> os.stat_result:
         """Return the status of the entry itself, without following a link."""
-        with self._at(name) as (folder, last):
+        with self._parent(name) as (folder, last):
             return os.stat(last, dir_fd=folder, follow_symlinks=False)
 
     def is_there(self, name: str) -> bool:
@@ -124,47 +124,47 @@ class GuardedFolder:
     def replacing(self, name: str, *, mode: int | None = None, durable: bool = True) -> Iterator[BinaryIO]:
         """Yield a stream as files.replacing does. A link of this name is itself replaced."""
         with (
-            self._at(name, make=True) as (folder, last),
+            self._parent(name, make=True) as (folder, last),
             replacing(Path(last), mode=mode, durable=durable, folder=folder) as stream,
         ):
             yield stream
 
     def create(self, name: str, data: bytes, *, mode: int | None = None) -> None:
         """Create a file as files.create_durably does. Raises FileExistsError if a file or link exists."""
-        with self._at(name, make=True) as (folder, last):
+        with self._parent(name, make=True) as (folder, last):
             create_durably(Path(last), data, mode=mode, folder=folder)
 
     def make_private(self, name: str) -> None:
         """Create a folder for its owner alone, unless it exists."""
-        with self._at(name, make=True) as (folder, last), contextlib.suppress(FileExistsError):
+        with self._parent(name, make=True) as (folder, last), contextlib.suppress(FileExistsError):
             os.mkdir(last, 0o700, dir_fd=folder)
 
     def delete(self, name: str) -> None:
         """Remove a file, or a link itself. It is no error if there is none."""
-        with contextlib.suppress(FileNotFoundError), self._at(name) as (folder, last):
+        with contextlib.suppress(FileNotFoundError), self._parent(name) as (folder, last):
             os.unlink(last, dir_fd=folder)
 
     def remove(self, name: str) -> None:
         """Remove a file, or a folder with its content. Of a link, only the link is removed."""
-        refuse_brought(str(self._root))
-        with self._at(name) as (folder, last):
+        refuse_foreign_links(str(self._root))
+        with self._parent(name) as (folder, last):
             if stat.S_ISDIR(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode):
                 shutil.rmtree(last, dir_fd=folder)
             else:
                 os.unlink(last, dir_fd=folder)
 
-    def sweep(self, name: str, left: re.Pattern[str]) -> None:
+    def sweep(self, name: str, pattern: re.Pattern[str]) -> None:
         """Remove the files of a folder whose names match: temporary files that killed writers left.
 
         Call it only under the lock that the writers hold, so that no writer is at work.
         """
         with contextlib.suppress(OSError), self.folder(name) as folder, os.scandir(folder) as entries:
             for entry in entries:
-                if left.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     os.unlink(entry.name, dir_fd=folder)
 
     @contextmanager
-    def _at(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    def _parent(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
         """Yield a handle of a file's folder, and the file's name there. Errors contain the whole path."""
         folder, _, last = name.rpartition("/")
         try:
@@ -192,26 +192,26 @@ def open_whole(path: str | Path) -> Iterator[BinaryIO]:
     written. Raises UnfitError for any other link, and for a link on the path that a checkout brought: a
     repository must not decide which file is replaced.
     """
-    place = Path(path).absolute()
-    if opened := _OPENED.fullmatch(str(place)):
+    target = Path(path).absolute()
+    if opened := _SHELL_FILE.fullmatch(str(target)):
         number = {"stdout": "1", "stderr": "2"}.get(opened[1], opened[1].removeprefix("fd/"))
         with os.fdopen(os.dup(int(number)), "wb") as stream:
             yield stream
         return
-    mode = place.lstat().st_mode if os.path.lexists(place) else None
+    mode = target.lstat().st_mode if os.path.lexists(target) else None
     if mode is not None and stat.S_ISLNK(mode):
-        raise UnfitError(mode, str(path), f"is a link to {place.readlink()}")
-    refuse_brought(str(place.parent))
+        raise UnfitError(mode, str(path), f"is a link to {target.readlink()}")
+    refuse_foreign_links(str(target.parent))
     if mode is not None and not stat.S_ISREG(mode):  # a pipe or a device can't be replaced
-        with os.fdopen(os.open(place, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "wb") as stream:
+        with os.fdopen(os.open(target, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "wb") as stream:
             yield stream
         return
-    with replacing(place, mode=stat.S_IMODE(mode) if mode is not None else None, durable=False) as stream:
+    with replacing(target, mode=stat.S_IMODE(mode) if mode is not None else None, durable=False) as stream:
         yield stream
 
 
 @cache
-def refuse_brought(root: str) -> None:
+def refuse_foreign_links(root: str) -> None:
     """Raise UnfitError if a path goes through a link that a checkout brought.
 
     Such a link may lead elsewhere than the user's named folder. Git is asked only if the path has a link at
@@ -224,7 +224,7 @@ def refuse_brought(root: str) -> None:
         raise UnfitError(stat.S_IFLNK, str(link), "is a link that may have come with the repository")
 
 
-def _entered(outer: int, part: str, place: str, *, make: bool) -> int:
+def _open_subfolder(outer: int, part: str, place: str, *, make: bool) -> int:
     if part in (".", ".."):
         raise OSError(22, "it leads out of its folder", place)
     for attempt in range(2):
@@ -242,7 +242,7 @@ def _entered(outer: int, part: str, place: str, *, make: bool) -> int:
     raise AssertionError
 
 
-def _refuse_other(name: str, folder: int, place: str) -> None:
+def _refuse_irregular(name: str, folder: int, place: str) -> None:
     """Raise UnfitError if the entry that couldn't be opened isn't a regular file."""
     with contextlib.suppress(FileNotFoundError):
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-CERTAIN = ("require", "verify-ca", "verify-full")  # libpq modes that never connect without TLS
+TLS_MODES = ("require", "verify-ca", "verify-full")  # libpq modes that never connect without TLS
 
 
 def is_loopback(host: str) -> bool:
@@ -56,7 +56,7 @@ def libpq_security(mode: str, ca: str | None, cleartext_login: str) -> dict[str,
     roots = ca or (system_roots() if mode == "verify-full" else None)
     if roots is not None:
         options["sslrootcert"] = roots
-    if cleartext_login == "never" and mode not in CERTAIN:
+    if cleartext_login == "never" and mode not in TLS_MODES:
         options["require_auth"] = "!password"
     return options
 

@@ -25,8 +25,8 @@ def pid_space() -> str:
 
     Returns "" if the system reports neither.
     """
-    boot = _said(lambda: Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
-    namespace = _said(lambda: str(Path("/proc/self/ns/pid").readlink()))
+    boot = _read_or_empty(lambda: Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+    namespace = _read_or_empty(lambda: str(Path("/proc/self/ns/pid").readlink()))
     return f"{boot} {namespace}".strip()
 
 
@@ -54,13 +54,13 @@ def send(pid: int, number: signal.Signals) -> None:
 
 def children() -> frozenset[int]:
     """Return the running processes that this process started; none if the system doesn't list processes."""
-    here, found = str(os.getpid()), set()
+    own_pid, pids = str(os.getpid()), set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError):
             text = (folder / "stat").read_text(encoding="ascii", errors="replace")
-            if text.rpartition(")")[2].split()[1] == here:
-                found.add(int(folder.name))
-    return frozenset(found)
+            if text.rpartition(")")[2].split()[1] == own_pid:
+                pids.add(int(folder.name))
+    return frozenset(pids)
 
 
 def _is_zombie(pid: int) -> bool:
@@ -71,8 +71,8 @@ def _is_zombie(pid: int) -> bool:
         return False
 
 
-def _said(look: Callable[[], str]) -> str:
+def _read_or_empty(read: Callable[[], str]) -> str:
     try:
-        return look()
+        return read()
     except (OSError, ValueError):
         return ""

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from mzplan.model.diagnostics import MzplanError, error
 
-_LOOK_EVERY = 3.0  # seconds; checking a thousand files takes 2 ms
-_LOADED = (".py", ".zip", ".jar", ".so")
+_CHECK_INTERVAL = 3.0  # seconds; checking a thousand files takes 2 ms
+_LOADED_SUFFIXES = (".py", ".zip", ".jar", ".so")
 _CORE = re.compile(r"spark-core_[\d.]+-(\d+\.\d+\.\d+.*)\.jar")
 # kafka-clients and lz4-java are newer than the versions that Spark's connector requests, because of
 # CVE-2025-27817, -27818, CVE-2026-35554; CVE-2025-12183, -66566.
@@ -28,7 +28,7 @@ _LZ4 = "at.yawk.lz4:lz4-java:1.10.1"
 # The same classes in an older version, and a dependency of kafka-clients that Spark has itself.
 _EXCLUDED = ("org.lz4:lz4-java", "com.github.luben:zstd-jni")
 # Dependencies of Delta since 4.1 (90 MB) that Spark has itself. Spark loads its own jars before added ones.
-_SPARK_HAS = (
+_SPARK_PROVIDES = (
     "com.fasterxml.jackson.core:*",
     "com.google.code.findbugs:jsr305",
     "io.airlift:aircompressor",
@@ -82,7 +82,7 @@ _DELTA_4_4 = _FEATURES | {
 }
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 # Without this, newer Delta ignores VACUUM's retention argument and uses the table's setting.
-_VACUUM_AS_TOLD = {"spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false"}
+_VACUUM_SETTINGS = {"spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +155,10 @@ LINES = (
             _LZ4,
         ),
         features=_DELTA_4_4,
-        excluded=(*_EXCLUDED, *_SPARK_HAS),
+        excluded=(*_EXCLUDED, *_SPARK_PROVIDES),
         before_spark=_LZ4,
         aws=_aws("3.4.2", "2.29.52"),
-        settings=_VACUUM_AS_TOLD,
+        settings=_VACUUM_SETTINGS,
         tested=("4.1.4",),
     ),
     SparkLine(
@@ -172,9 +172,9 @@ LINES = (
         ),
         features=_DELTA_4_4,
         # Spark's own lz4-java is 1.11.0.
-        excluded=(*_EXCLUDED, *_SPARK_HAS, "at.yawk.lz4:lz4-java"),
+        excluded=(*_EXCLUDED, *_SPARK_PROVIDES, "at.yawk.lz4:lz4-java"),
         aws=_aws("3.5.0", "2.35.4"),
-        settings=_VACUUM_AS_TOLD,
+        settings=_VACUUM_SETTINGS,
         tested=("4.2.0",),
     ),
 )
@@ -220,8 +220,8 @@ class Installation:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._marks = {path: _mark(path) for path in _loaded()}
-        self._looked_at = clock()
+        self._fingerprints = {path: _fingerprint(path) for path in _loaded_files()}
+        self._checked_at = clock()
         self._is_changed = False
 
     def replaced_by(self, *, at_once: bool = False) -> str | None:
@@ -230,22 +230,24 @@ class Installation:
         Returns "none" if files were only removed. Checks every few seconds, or `at_once`.
         """
         now = self._clock()
-        if at_once or now - self._looked_at >= _LOOK_EVERY:
-            self._looked_at = now
-            self._is_changed = any(_mark(path) != mark for path, mark in self._marks.items())
+        if at_once or now - self._checked_at >= _CHECK_INTERVAL:
+            self._checked_at = now
+            self._is_changed = any(
+                _fingerprint(path) != fingerprint for path, fingerprint in self._fingerprints.items()
+            )
         return (installed_spark() or "none") if self._is_changed else None
 
 
-def _loaded() -> Iterator[Path]:
+def _loaded_files() -> Iterator[Path]:
     package, home = _package(), os.environ.get("SPARK_HOME")
     yield from package.parent.glob("pyspark-*.dist-info/RECORD")
     for root in (package, *((Path(home, "jars"), Path(home, "python")) if home else ())):
         for folder, below, names in os.walk(root):
             below[:] = [name for name in below if name != "__pycache__"]
-            yield from (Path(folder, name) for name in names if name.endswith(_LOADED))
+            yield from (Path(folder, name) for name in names if name.endswith(_LOADED_SUFFIXES))
 
 
-def _mark(path: Path) -> tuple[int, int, int] | None:
+def _fingerprint(path: Path) -> tuple[int, int, int] | None:
     try:
         status = path.stat()
     except OSError:

@@ -28,10 +28,10 @@ from mzplan.config.edits import is_declaring
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import (
     create_durably,
-    left_of,
     make_private_folder,
     put_in_place,
     read_regular,
+    temporary_files_of,
     write_durably,
 )
 from mzplan.host.guarded import GuardedFolder
@@ -76,7 +76,7 @@ def editing(directory: str, wait: float = LOCK_WAIT, busy: Exception | None = No
                     exit_code=ExitCode.LOCKED,
                 )
             time.sleep(0.02)
-        GuardedFolder(folder).sweep("", left_of("alter.json"))
+        GuardedFolder(folder).sweep("", temporary_files_of("alter.json"))
         yield
     finally:
         os.close(handle)  # releases the lock, as does the end of the process
@@ -205,7 +205,7 @@ def settle(directory: str, store: Store) -> str | None:
 def _read(directory: str) -> Journal | None:
     path = journal_path(directory)
     try:
-        return Journal.decode(read_regular(path, follow=False, most=MAX_BYTES))
+        return Journal.decode(read_regular(path, follow=False, max_bytes=MAX_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as problem:
@@ -289,7 +289,7 @@ def _write_beside(file: Path, content: bytes) -> Path:
     mode = file.stat().st_mode & 0o7777
     if not os.access(file, os.W_OK):
         raise PermissionError(errno.EACCES, "it may not be written")
-    GuardedFolder(file.parent).sweep("", left_of(file.name))
+    GuardedFolder(file.parent).sweep("", temporary_files_of(file.name))
     create_durably(temporary, content, mode=mode)
     return temporary
 

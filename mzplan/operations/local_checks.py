@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from mzplan.host.checkout import may_be_foreign, why_not_own
+from mzplan.host.checkout import may_be_foreign, why_foreign_file
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, MzplanError, Severity
@@ -63,7 +63,7 @@ def _distrust_of_state(project: Project) -> str:
             "What is committed does not count: the files themselves name the server that it is on. Take "
             "`state:` from a file outside the project, and it does: --state-config."
         )
-    why = why_not_own(file)
+    why = why_foreign_file(file)
     return f"What is committed does not count, in {file}: {why}." if why else ""
 
 

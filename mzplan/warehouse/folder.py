@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from mzplan.host.files import left_of, sync_folder
+from mzplan.host.files import sync_folder, temporary_files_of
 from mzplan.host.guarded import GuardedFolder
 from mzplan.warehouse.paths import local_path, split_storage
 
@@ -175,7 +175,7 @@ class LocalFolder:
         handle = self._files.open(".lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            self._files.sweep("", left_of())
+            self._files.sweep("", temporary_files_of())
             yield True
         finally:
             os.close(handle)

@@ -142,9 +142,9 @@ def connect(conninfo_: str, statement_timeout_s: float = 0, within_s: float = ma
     except UnicodeError:  # psycopg doesn't catch Python's error for an invalid host name
         reason = "a part of the host's name is empty, or longer than 63 characters"
         raise psycopg.OperationalError(reason) from None
-    connection.until, connection.most_bytes = until, _MOST_ANSWER
+    connection.deadline, connection.max_bytes = until, _MOST_ANSWER
     if statement_timeout_s:
-        connection.most_s = statement_timeout_s + _GRACE_S
+        connection.max_seconds = statement_timeout_s + _GRACE_S
     try:
         connection.execute((_SESSION % int(statement_timeout_s * 1000)).encode())
     except BaseException:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.host.files import left_of
-from mzplan.host.guarded import GuardedFolder, refuse_brought
+from mzplan.host.files import temporary_files_of
+from mzplan.host.guarded import GuardedFolder, refuse_foreign_links
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.store.backends.backend import (
     ANY,
@@ -122,9 +122,9 @@ class LocalBackend:
                 self._take(handle, wait)
                 with self._mutex():  # every writer holds it
                     for key in _IN_ROOT:
-                        self._files.sweep("", left_of(key))
+                        self._files.sweep("", temporary_files_of(key))
                     for folder in _FOLDERS:
-                        self._files.sweep(folder, left_of())
+                        self._files.sweep(folder, temporary_files_of())
                 _overwrite(handle, info.encode())
             except OSError as problem:
                 raise _unwritable(path, problem) from None
@@ -174,7 +174,7 @@ class LocalBackend:
 
     def _prepare(self, folder: str) -> None:
         with contextlib.suppress(FileNotFoundError), self._files.folder(folder):
-            refuse_brought(str(self.folder))
+            refuse_foreign_links(str(self.folder))
             return
         with self._files.folder(folder, make=True):
             pass

@@ -383,7 +383,7 @@ class PostgresBackend:
             connection = BoundedConnection.connect(
                 make_conninfo("", **{k: v for k, v in parameters.items() if v is not None}), autocommit=True
             )
-            connection.most_s, connection.most_bytes = SILENCE_S, MAX_ANSWER_BYTES
+            connection.max_seconds, connection.max_bytes = SILENCE_S, MAX_ANSWER_BYTES
             return connection
         except UnicodeError:  # psycopg passes on Python's error about the host name
             raise unreachable(

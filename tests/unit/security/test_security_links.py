@@ -21,7 +21,7 @@ from unittest import mock
 import pytest
 
 from mzplan.host.files import UnfitError
-from mzplan.host.guarded import refuse_brought, write_whole
+from mzplan.host.guarded import refuse_foreign_links, write_whole
 from mzplan.model.diagnostics import MzplanError
 from mzplan.warehouse.storage import remove_storage
 from tests.left_by_hand import leave
@@ -344,7 +344,7 @@ def test_a_link_on_the_way_is_its_users_own_unless_git_tracks_it(
     assert ran.code != 0 and "link" in ran.err and name in ran.err, ran
     assert content(outside) == before
     subprocess.run(["git", "-C", str(checkout), "rm", "-q", "--cached", name], check=True)
-    refuse_brought.cache_clear()
+    refuse_foreign_links.cache_clear()
     ran = ran_in(checkout, command)
     assert ran.code == 0 and content(outside) != before, ran
 

@@ -85,7 +85,7 @@ class ReplicationLink:
 
     def command(self, text: bytes, most_s: float = _SILENCE_S) -> list[list[str | None]]:
         """Run a command within `most_s` seconds, and return its rows."""
-        self._owner.most_s = most_s
+        self._owner.max_seconds = most_s
         result = self._run(text)
         if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
             raise self._refused_error(result)
